@@ -6,7 +6,8 @@ from typing import Any
 
 import rich_click as click
 
-from bertsmith.cli import options
+from bertsmith import console
+from bertsmith.cli import corpus_tables, options, pretraining_tables, tables
 from bertsmith.cli.commands import Command, Group
 from bertsmith.cli.options import DIR, FILE, Integer, Size
 
@@ -32,31 +33,17 @@ def data() -> None:
 @options.output_dir
 @options.reading
 @_language
-@click.option(
-    "--on-error",
-    type=click.Choice(["stop", "skip"]),
-    default="stop",
-    show_default=True,
-    help="skip: write unreadable records to rejects.jsonl.",
+@options.choice(
+    "--on-error", "stop", "skip", default="stop", help="skip: write unreadable records to rejects.jsonl."
 )
-@click.option(
-    "--max-rejects", type=Integer(0), default=1000, show_default=True, help="Stop after more than N rejects."
-)
-@click.option(
-    "--deduplicate",
-    type=click.Choice(["no", "exact", "near"]),
-    default="no",
-    show_default=True,
-    help="Drop documents that repeat an earlier one.",
+@click.option("--max-rejects", type=Integer(0), default=1000, help="Stop after more than N rejects.")
+@options.choice(
+    "--deduplicate", "no", "exact", "near", default="no", help="Drop documents that repeat an earlier one."
 )
 @click.option("--workers", type=Integer(1), help="Parallel workers; the shards are the same for any N.")
 @click.option("--max-ram", type=Size(), help="Memory limit, such as 512MB or 2GB.")
-@click.option(
-    "--engine",
-    type=click.Choice(["local", "ray"]),
-    default="local",
-    show_default=True,
-    help="Run the workers on this machine or on a Ray cluster.",
+@options.choice(
+    "--engine", "local", "ray", default="local", help="Run the workers on this machine or on a Ray cluster."
 )
 @click.option("--address", metavar="ADDRESS", help="Address of the Ray cluster; default: start one here.")
 @options.as_json
@@ -74,8 +61,6 @@ def data_prepare(
     FILES are files, folders, and globs: plain text (.txt, .md, …), .jsonl, .csv, .tsv, or .parquet; all but the
     last also compressed (.gz, .zst, .bz2, .xz). The same command continues an interrupted preparation.
     """
-    from bertsmith import console
-    from bertsmith.cli.tables import count_rows, pretrain_hint
     from bertsmith.corpus.diagnostics import required_settings
     from bertsmith.corpus.prepare import prepare
     from bertsmith.inspection.check import hard_wrap_warning
@@ -92,10 +77,10 @@ def data_prepare(
     if as_json:
         console.print_json({"data": output_dir, **shards.counts, "files_skipped": shards.skipped})
         return
-    console.print_table(output_dir, ["count", "number"], count_rows(shards.counts))
+    console.print_table(output_dir, ["count", "number"], pretraining_tables.count_rows(shards.counts))
     if shards.counts.get("rejected"):
         console.print_note(f"{output_dir}/rejects.jsonl lists the records that could not be read")
-    console.print_note(pretrain_hint(output_dir, required_settings(shards)))
+    console.print_note(pretraining_tables.pretrain_hint(output_dir, required_settings(shards)))
 
 
 class _CheckCommand(Command):
@@ -134,24 +119,14 @@ def spread_values(args: list[str], flag: str) -> list[str]:
     type=FILE,
     help="Task files whose rows must not be in the corpus; takes all words up to the next option.",
 )
-@click.option(
-    "--ngram", type=Integer(1), default=13, show_default=True, help="Words in a row that are a match."
-)
+@click.option("--ngram", type=Integer(1), default=13, help="Words in a row that are a match.")
 @click.option(
     "--preset", metavar="NAME", help="Model of the forecast; default: bert-mini-uncased, or -chinese."
 )
-@click.option(
-    "--epochs", type=options.POSITIVE, default=1.0, show_default=True, help="Epochs of the forecast."
-)
+@click.option("--epochs", type=options.POSITIVE, default=1.0, help="Epochs of the forecast.")
 @click.option("--no-benchmark", is_flag=True, help="Do not measure the time of an update.")
 @click.option("--sample", type=Size(), help="Read only the first part of the text, such as 100MB.")
-@click.option(
-    "--max-examples",
-    type=Integer(1),
-    default=20,
-    show_default=True,
-    help="Examples to list for each finding.",
-)
+@click.option("--max-examples", type=Integer(1), default=20, help="Examples to list for each finding.")
 @click.option("--html", type=FILE, help="Also write the report as an HTML page.")
 @options.as_json
 def data_check(
@@ -175,8 +150,6 @@ def data_check(
 
     FILES are as for `data prepare`. The exit code is 0 whatever the check finds, and 2 if a file is missing.
     """
-    from bertsmith import console
-    from bertsmith.cli.corpus_tables import print_check
     from bertsmith.corpus.checks.check import CheckOptions
     from bertsmith.inspection.check import check_corpus
 
@@ -192,24 +165,19 @@ def data_check(
             progress=bar.update_bytes,
             **arguments,
         )
-    if as_json:
-        console.print_json(report)
-    else:
-        print_check(report)
+    tables.show(report, as_json, corpus_tables.print_check)
     if arguments["html"] is not None:
         console.print_note(f"report: {arguments['html']}")
 
 
 @data.command("show")
 @click.argument("folder", metavar="DIR", type=DIR)
-@click.option("--index", type=Integer(0), default=0, show_default=True, help="Index of the instance.")
-@click.option("--epoch", type=Integer(0), default=0, show_default=True, help="Index of the epoch.")
+@click.option("--index", type=Integer(0), default=0, help="Index of the instance.")
+@click.option("--epoch", type=Integer(0), default=0, help="Index of the epoch.")
 @click.option("--settings", "settings_file", type=FILE, help="A run's settings.yaml, or a recipe.")
 @options.settings
 @click.option("--seed", type=Integer(0), help="Seed of the run; default: that of the settings.")
-@click.option(
-    "--phase", type=Integer(1, 2), default=1, show_default=True, help="2: the phase with long sequences."
-)
+@click.option("--phase", type=Integer(1, 2), default=1, help="2: the phase with long sequences.")
 @options.as_json
 def data_show(folder: str, index: int, epoch: int, as_json: bool, **arguments: Any) -> None:
     """Print one training instance: its masks, original tokens, label, and source text.
@@ -222,12 +190,7 @@ def data_show(folder: str, index: int, epoch: int, as_json: bool, **arguments: A
     DIR is a folder of `data prepare`. Pre-training with the same settings reads the same instance. For the
     settings, see `pretrain --help`.
     """
-    from bertsmith import console
-    from bertsmith.cli.tables import print_instance
     from bertsmith.inspection.show import show_instance
 
     instance = show_instance(folder, index, epoch, **arguments)
-    if as_json:
-        console.print_json(instance)
-    else:
-        print_instance(instance)
+    tables.show(instance, as_json, pretraining_tables.print_instance)

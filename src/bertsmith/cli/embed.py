@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import rich_click as click
 
-from bertsmith import log_handlers
-from bertsmith.cli import options
+from bertsmith import console, log_handlers
+from bertsmith.cli import options, tables
 from bertsmith.cli.commands import Command
 from bertsmith.cli.options import DIR, FILE, MODEL, RUN, Integer
 from bertsmith.errors import InputError
@@ -71,7 +70,6 @@ def embed(
     vector, in order; an empty text has that of the special tokens, and is not in an index. Without --output and
     --index, the command prints one JSON object per text.
     """
-    from bertsmith import console
     from bertsmith.inference import embed_file
     from bertsmith.inference.text_rows import rows_of_lines, text_rows
 
@@ -82,11 +80,7 @@ def embed(
     _check_index(index, output, normalize)
     target = embed_file.check_out(output) if output else None
     if as_json and target is None and index is None and not texts:
-        raise InputError(
-            "single_json_document",
-            "--json is one JSON document",
-            hint="omit it to get a JSON object per text",
-        )
+        raise click.UsageError("--json is one JSON document; omit it to get a JSON object per text")
     loaded = options.load_model(model, device, precision)
     if index is not None:
         source: Any = file or [text for _, text in options.read_lines(texts)]
@@ -117,21 +111,14 @@ def embed(
 
 
 def _check_index(index: str | None, output: str | None, normalize: bool | None) -> None:
+    from bertsmith.io import atomic
+
     if output and index:
-        raise InputError(
-            "exclusive_options", "--output and --index exclude each other", hint="give one of them"
-        )
-    if index is not None and os.path.isdir(index) and os.listdir(index):
-        raise InputError(
-            "folder_not_empty",
-            "the folder exists and is not empty",
-            location=index,
-            hint="name another --index, or remove it",
-        )
+        raise click.UsageError("--output and --index exclude each other")
+    if index is not None:
+        atomic.check_output_folder(Path(index), argument="index")
     if normalize is False and index is not None:
-        raise InputError(
-            "vectors_normalized", "--no-normalize: vectors of an index have the length 1", hint="omit it"
-        )
+        raise click.UsageError("vectors of an index have the length 1; omit --no-normalize")
 
 
 @click.command(cls=Command)
@@ -140,17 +127,11 @@ def _check_index(index: str | None, output: str | None, normalize: bool | None) 
 @click.option("--input", type=FILE, help="Queries, in a file as for `bertsmith embed`.")
 @options.text_column
 @options.id_column
-@click.option("--top-k", type=Integer(1, 10_000), default=5, show_default=True, help="Texts for each query.")
+@click.option("--top-k", type=Integer(1, 10_000), default=5, help="Texts for each query.")
 @click.option("--model", type=MODEL, help="The model of the index, if it was moved.")
 @click.option("--approximate", is_flag=True, help="Search the graph of the index: faster, but not exact.")
 @click.option("--rerank", type=RUN, help="A classifier or regressor of pairs that reranks the results.")
-@click.option(
-    "--rerank-top",
-    type=Integer(1, 10_000),
-    default=50,
-    show_default=True,
-    help="Texts to rerank for each query.",
-)
+@click.option("--rerank-top", type=Integer(1, 10_000), default=50, help="Texts to rerank for each query.")
 @click.option("--rerank-label", metavar="NAME", help="Label of relevant texts; default: 1, yes, same, ….")
 @click.option(
     "--qrels", type=FILE, help="Relevant texts of each query, by ids (BEIR, TREC), to score the search."
@@ -189,7 +170,6 @@ def search(
     only --output has the results. Other queries from a file or standard input give one JSON object each. --json
     prints one document.
     """
-    from bertsmith import console
     from bertsmith.inference.indexing import told_of_recall
     from bertsmith.inference.reranking import Reranker
     from bertsmith.inference.search import Wanted, searcher_of
@@ -218,7 +198,7 @@ def _parse_queries(queries: tuple[str, ...]) -> list[Query]:
     lines = enumerate(options.read_lines(queries), start=1)
     parsed = [Query(text, f"query {i}", str(i)) for i, (_, text) in lines if text.strip()]
     if not parsed:
-        raise InputError("empty_query", "the query is empty", hint="write a query")
+        raise click.UsageError("the query is empty")
     return parsed
 
 
@@ -239,8 +219,6 @@ def _check_output(output: str | None) -> None:
 
 def _print_results(results: Searched, output: str | None, as_json: bool, *, is_table: bool) -> None:
     """Write or print the results, and the scores if the relevant texts are known."""
-    from bertsmith import console
-    from bertsmith.cli.tables import print_scores_of_search, print_search_results
     from bertsmith.io import atomic
 
     answers = []
@@ -253,7 +231,7 @@ def _print_results(results: Searched, output: str | None, as_json: bool, *, is_t
             if as_json:
                 answers.append(answer)
             elif is_table:
-                print_search_results(answer)
+                tables.print_search_results(answer)
             elif not results.has_gold:
                 console.print_json(answer)
     results.log_unscored()
@@ -262,4 +240,4 @@ def _print_results(results: Searched, output: str | None, as_json: bool, *, is_t
         document = {} if scores is None else {"scores": scores}
         console.print_json(document | ({"queries": answers} if output is None else {"output": output}))
     elif scores is not None:
-        print_scores_of_search(scores)
+        tables.print_scores_of_search(scores)

@@ -6,11 +6,10 @@ from typing import Any
 
 import rich_click as click
 
-from bertsmith import log_handlers
-from bertsmith.cli import options
+from bertsmith import console, log_handlers
+from bertsmith.cli import options, tables
 from bertsmith.cli.options import DIR, FILE, RUN, Integer
 from bertsmith.cli.settings_options import RunCommand
-from bertsmith.errors import InputError
 
 
 @click.command(cls=RunCommand)
@@ -42,20 +41,15 @@ def evaluate(
 
     An ensemble averages the outputs of its runs.
     """
-    from bertsmith import console
-    from bertsmith.cli import tables
     from bertsmith.inference.ensemble import Ensemble
     from bertsmith.inference.evaluation import evaluate as evaluate_model
 
     if len(runs) > 1 and report is not None:
-        raise InputError("report_of_one_run", "--report is for one run", hint="evaluate each RUN by itself")
+        raise click.UsageError("--report is for one run; evaluate each RUN by itself")
     models = [options.load_model(run, device, precision) for run in runs]
     if len(models) == 1:
         scores = evaluate_model(models[0].answering, data, settings, report, runs[0])
-        if as_json:
-            console.print_json(scores.document())
-        else:
-            tables.print_scores(runs[0], data, scores)
+        tables.show(scores.document(), as_json, lambda _: tables.print_scores(runs[0], data, scores))
         return
     ensemble = Ensemble(models)
     ensemble_scores = ensemble.scores(data, **settings)
@@ -76,7 +70,7 @@ def evaluate(
 @click.option(
     "--rounds", type=Integer(1), help="Resampling rounds; default: 10,000, or fewer for many examples."
 )
-@click.option("--seed", type=Integer(0), default=0, show_default=True, help="Seed of the resampling.")
+@click.option("--seed", type=Integer(0), default=0, help="Seed of the resampling.")
 @options.settings
 @options.computation
 @options.as_json
@@ -101,13 +95,8 @@ def compare(
     For each score, the command prints both values, the difference (B - A), its 95 % interval by a paired
     bootstrap, and the p-value of a two-sided approximate randomization test.
     """
-    from bertsmith import console
-    from bertsmith.cli.tables import print_comparison
     from bertsmith.inference.compare import compare as compare_models
 
     models = [options.load_model(run, device, precision) for run in (a, b)]
     report = compare_models(models[0], models[1], data, seed=seed, rounds=rounds, **settings)
-    if as_json:
-        console.print_json(report)
-    else:
-        print_comparison(a, b, data, report)
+    tables.show(report, as_json, lambda _: tables.print_comparison(a, b, data, report))

@@ -6,7 +6,8 @@ from typing import Any
 
 import rich_click as click
 
-from bertsmith.cli import options
+from bertsmith import console
+from bertsmith.cli import options, tables
 from bertsmith.cli.commands import Command
 from bertsmith.cli.options import DIR, FILE, Integer
 
@@ -29,7 +30,7 @@ from bertsmith.cli.options import DIR, FILE, Integer
 @click.option(
     "--rows", metavar="A,B", callback=options.split_names, help="Only these rows and the first; default: all."
 )
-@click.option("--seeds", type=Integer(1), default=3, show_default=True, help="Runs of each row.")
+@click.option("--seeds", type=Integer(1), default=3, help="Runs of each row.")
 @click.option(
     "--jobs",
     type=Integer(1),
@@ -55,8 +56,6 @@ def ablate(recipe: str, output_dir: str, as_json: bool, **arguments: Any) -> Non
     one, such as static/0/pretrain in the output folder; plots are in figures/. With several jobs, the messages of
     a run are in a file such as static/0/output.txt.
     """
-    from bertsmith import console
-    from bertsmith.cli.tables import print_ablation
     from bertsmith.experiments.ablate import ablate as run_ablation
     from bertsmith.experiments.ablation_report import told
 
@@ -64,7 +63,7 @@ def ablate(recipe: str, output_dir: str, as_json: bool, **arguments: Any) -> Non
     if as_json:
         console.print_json({"output_dir": output_dir, **report})
         return
-    print_ablation(report)
+    tables.print_ablation(report)
     console.print_result(told(report))
 
 
@@ -80,9 +79,7 @@ def ablate(recipe: str, output_dir: str, as_json: bool, **arguments: Any) -> Non
 )
 @options.output_dir
 @click.option("--words", type=Integer(0), default=0, help="Add N words of the corpus to the vocabulary.")
-@click.option(
-    "--seeds", type=Integer(1), default=1, show_default=True, help="Fine-tuning runs of each model."
-)
+@click.option("--seeds", type=Integer(1), default=1, help="Fine-tuning runs of each model.")
 @click.option("--minutes", type=options.POSITIVE, help="Time limit of pre-training.")
 @click.option(
     "--task-set",
@@ -108,12 +105,7 @@ def adapt(model: str, corpus: tuple[str, ...], output_dir: str, as_json: bool, *
     folder; before-0/ and after-0/ are ordinary fine-tuning runs. Runs with the same seed start from the same head
     and read the examples in the same order.
     """
-    from bertsmith import console
-    from bertsmith.cli.tables import print_adaptation
     from bertsmith.experiments.adaptation import adapt as adapt_model
 
     report = adapt_model(model, list(corpus), output_dir, **arguments)
-    if as_json:
-        console.print_json({"output_dir": output_dir, **report})
-    else:
-        print_adaptation(output_dir, report)
+    tables.show({"output_dir": output_dir, **report}, as_json, tables.print_adaptation)

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import rich_click as click
 
-from bertsmith.cli import options
+from bertsmith import console
+from bertsmith.cli import options, tables
 from bertsmith.cli.commands import SettingsCommand
 from bertsmith.cli.data import spread_values
 from bertsmith.cli.options import DIR, FILE, Integer
@@ -112,7 +113,6 @@ def _finetune(
     grid: tuple[str, ...],
     **arguments: Any,
 ) -> None:
-    from bertsmith.cli import tables
 
     if restarts or folds or grid:
         from bertsmith.experiments.multirun import finetune_repeatedly
@@ -150,15 +150,10 @@ def glue(model: str, output_dir: str, as_json: bool, **arguments: Any) -> None:
     The folder of a task has the published files train and dev (.tsv, .csv, or .jsonl, also compressed; for MNLI
     dev_matched and dev_mismatched). Each run is an ordinary one, such as runs/CoLA. The scores are on dev.
     """
-    from bertsmith import console
-    from bertsmith.cli.tables import print_glue
     from bertsmith.experiments.glue import finetune_glue
 
     report = finetune_glue(model, output_dir, **arguments)
-    if as_json:
-        console.print_json({"output_dir": output_dir, **report})
-    else:
-        print_glue(output_dir, report)
+    tables.show({"output_dir": output_dir, **report}, as_json, tables.print_glue)
 
 
 class _RateGroup(TaskGroup):
@@ -167,14 +162,10 @@ class _RateGroup(TaskGroup):
         @options.base_model
         @_train
         @click.option("--output", metavar="FILE.png", help="A plot of the losses to write.")
-        @click.option("--seeds", type=Integer(1), default=3, show_default=True, help="Number of repetitions.")
-        @click.option(
-            "--steps", type=Integer(1), default=100, show_default=True, help="Updates of each seed."
-        )
-        @click.option(
-            "--low", type=options.RATE, default=1e-7, show_default=True, help="First learning rate."
-        )
-        @click.option("--high", type=options.RATE, default=1.0, show_default=True, help="Last learning rate.")
+        @click.option("--seeds", type=Integer(1), default=3, help="Number of repetitions.")
+        @click.option("--steps", type=Integer(1), default=100, help="Updates of each seed.")
+        @click.option("--low", type=options.RATE, default=1e-7, help="First learning rate.")
+        @click.option("--high", type=options.RATE, default=1.0, help="Last learning rate.")
         @options.combine(*([_label_names] if task.may_name_labels else []))
         @_max_rows
         @options.recipe
@@ -185,15 +176,13 @@ class _RateGroup(TaskGroup):
         @options.settings
         @options.as_json
         def run(model: str, output: str | None, as_json: bool, **arguments: Any) -> None:
-            from bertsmith import console
-            from bertsmith.cli.tables import print_rates
             from bertsmith.finetuning.lr_finder import find_rate
 
             rates = find_rate(name, model, output=output, **arguments)
             if as_json:
                 console.print_json({**rates.document(), "plot": output})
                 return
-            print_rates(rates)
+            tables.print_rates(rates)
             if output is not None:
                 console.print_note(f"plot: {output}")
 

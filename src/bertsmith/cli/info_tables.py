@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from bertsmith import console
-from bertsmith.cli.tables import metric_name, print_repeats
+from bertsmith.cli.pretraining_tables import metric_name
+from bertsmith.cli.tables import print_repeats
 from bertsmith.formatting import format_percent, pluralize
 
 _FIELDS = {"base": "base model", "held_out": "validation scores", "steps": "updates"}

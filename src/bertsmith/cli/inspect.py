@@ -7,7 +7,8 @@ from typing import Any
 
 import rich_click as click
 
-from bertsmith.cli import options
+from bertsmith import console
+from bertsmith.cli import info_tables, options, tables
 from bertsmith.cli.commands import Command
 from bertsmith.cli.options import FILE, MODEL
 from bertsmith.errors import InputError
@@ -53,7 +54,6 @@ def attention(
     The table has a row for each head with the mean weights on special tokens, the token itself, the tokens before
     and after it, and all others, and the number of tokens that the weights spread to. --json prints the weights.
     """
-    from bertsmith import console
 
     if output is not None and Path(output).suffix.lower() != ".png":
         raise InputError(
@@ -92,8 +92,6 @@ def info(folder: str | None, diff: tuple[str, str] | None, as_json: bool) -> Non
       bertsmith info --diff bert-base-uncased roberta-base
       bertsmith info
     """
-    from bertsmith import console
-    from bertsmith.cli import info_tables
 
     if diff is not None:
         if folder is not None:
@@ -105,7 +103,4 @@ def info(folder: str | None, diff: tuple[str, str] | None, as_json: bool) -> Non
         from bertsmith.inspection.info import info as describe
 
         document, print_document = describe(folder), info_tables.print_info
-    if as_json:
-        console.print_json(document)
-    else:
-        print_document(document)
+    tables.show(document, as_json, print_document)

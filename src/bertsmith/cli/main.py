@@ -103,7 +103,11 @@ class _Listing(click.RichGroup):
 
 @click.group(
     cls=_MainGroup,
-    context_settings={"help_option_names": ["-h", "--help"], "rich_help_config": HELP_STYLE},
+    context_settings={
+        "help_option_names": ["-h", "--help"],
+        "rich_help_config": HELP_STYLE,
+        "show_default": True,
+    },
 )
 @click.version_option(package_name="bertsmith")
 @click.pass_context

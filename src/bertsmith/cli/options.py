@@ -175,18 +175,24 @@ training = combine(
 )
 """Options for the training settings that are changed most."""
 
+
+def choice(flag: str, *choices: str, default: str, help: str) -> Callable[..., Any]:
+    """Return the decorator for an option with a choice of values."""
+    return click.option(flag, type=click.Choice(choices), default=default, help=help)
+
+
 reading = combine(
-    click.option(
+    choice(
         "--documents",
-        type=click.Choice(["blank-line", "file", "line"]),
+        "blank-line",
+        "file",
+        "line",
         default="blank-line",
-        show_default=True,
         help="End of a document in plain text.",
     ),
     click.option(
         "--text-column",
         default="text",
-        show_default=True,
         metavar="NAME",
         help="Column or key of the text (.csv, .tsv, .parquet, .jsonl).",
     ),
@@ -208,17 +214,18 @@ def pop_reading(arguments: dict[str, Any]) -> Reading:
 model_device = click.option(
     "--device",
     default="auto",
-    show_default=True,
     metavar="NAME",
     help="Where to compute: cpu, cuda, or auto.",
 )
 computation = combine(
     model_device,
-    click.option(
+    choice(
         "--precision",
-        type=click.Choice(["auto", "fp32", "bf16", "int8"]),
+        "auto",
+        "fp32",
+        "bf16",
+        "int8",
         default="auto",
-        show_default=True,
         help="Precision of the encoder. auto: as in training, or bf16 where it is faster. int8 and bf16 are "
         "compared with fp32 first.",
     ),
@@ -245,11 +252,7 @@ def require(names: Sequence[str], arguments: dict[str, Any], needed: str) -> Non
     for name in names:
         if arguments.get(name) not in (None, (), False) and not arguments.get(needed):
             flags = [f"--{part.removesuffix('s').replace('_', '-')}" for part in (name, needed)]
-            raise InputError(
-                "option_needs_another",
-                f"{flags[0]} has no effect without {flags[1]}",
-                hint=f"add {flags[1]}, or omit {flags[0]}",
-            )
+            raise click.UsageError(f"{flags[0]} has no effect without {flags[1]}")
 
 
 def size_of(files: Sequence[str]) -> int | None:
@@ -267,12 +270,10 @@ def size_of(files: Sequence[str]) -> int | None:
 def check_texts(texts: Sequence[str], file: str | None, command: str) -> None:
     """Raise InputError if a command has no texts, or texts from two sources."""
     if texts and file:
-        raise InputError("texts_and_file", "both texts and a file are given", hint="give one of them")
+        raise click.UsageError("both texts and a file are given; give one of them")
     if not texts and not file and sys.stdin.isatty():
-        raise InputError(
-            "no_text",
-            "there is no text",
-            hint=f"give texts, --input FILE, or lines on standard input: … | bertsmith {command}",
+        raise click.UsageError(
+            f"there is no text; give texts, --input FILE, or lines on standard input: … | bertsmith {command}"
         )
 
 

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import rich_click as click
 
+from bertsmith import console
 from bertsmith.cli import options
 from bertsmith.cli.commands import Command
 from bertsmith.cli.options import FILE, RUN, Integer
 from bertsmith.cli.settings_options import RunCommand
-from bertsmith.errors import InputError
 from bertsmith.formatting import pluralize
 
 if TYPE_CHECKING:
@@ -65,13 +65,10 @@ def predict(
     predicted. Pairs of texts come from a file, or one pair per line with a tab between the texts; questions with
     passages come from a file.
     """
-    from bertsmith import console
     from bertsmith.inference import output as formats
 
     if as_json and (output or format not in (None, "json")):
-        raise InputError(
-            "single_json_document", "--json is one JSON document on standard output", hint="omit one of them"
-        )
+        raise click.UsageError("--json is one JSON document on standard output; omit --output and --format")
     if output:
         formats.refuse_existing(Path(output))
     options.check_texts(texts, file, "predict")
@@ -101,7 +98,6 @@ def predict(
 
 
 def _print_predictions(task: Task, predictions: Iterable[Answered], form: str, delimiter: str) -> None:
-    from bertsmith import console
     from bertsmith.inference import output as formats
 
     if form == "table":
@@ -127,9 +123,7 @@ def _write(lines: Iterable[str]) -> None:
 @click.command("fill-mask", cls=Command)
 @click.argument("run", type=RUN)
 @click.argument("text")
-@click.option(
-    "--top-k", type=Integer(1, 1000), default=5, show_default=True, help="Predictions for each mask."
-)
+@click.option("--top-k", type=Integer(1, 1000), default=5, help="Predictions for each mask.")
 @click.option(
     "--max-length", type=Integer(2), help="Tokens around each mask of a longer text; default: all that fit."
 )
@@ -151,7 +145,6 @@ def fill_mask(
       bertsmith fill-mask bert "Paris is the [MASK] of France." --top-k 3
       bertsmith fill-mask bert-chinese "巴黎是[MASK]国的首都。"
     """
-    from bertsmith import console
 
     answers = options.load_model(run, device, precision).fill_mask(text, top_k, max_length)
     if as_json:

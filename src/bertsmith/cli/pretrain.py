@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import rich_click as click
 
 from bertsmith import hardware
-from bertsmith.cli import options
+from bertsmith.cli import options, pretraining_tables, tables
 from bertsmith.cli.commands import Command, Rows, SettingsCommand
 from bertsmith.cli.options import DIR, FILE, MODEL, Integer
 
@@ -131,8 +131,8 @@ def distill(
     \b
     Example:
       bertsmith distill --teacher bert --data shards --output-dir student
-      bertsmith distill --teacher bert --data shards --output-dir student --layers 2 \\
-        --set objective.cosine_weight=0
+      bertsmith distill --teacher bert --data shards --output-dir student \\
+        --layers 2 --set objective.cosine_weight=0
       bertsmith distill --teacher moods --model student --train train.csv \\
         --validation dev.csv --output-dir small-moods
 
@@ -158,30 +158,25 @@ def distill(
         raise click.UsageError(f"{option} belongs to --data; with --train, --model is the student")
     if model is None or validation is None or data is not None:
         raise click.UsageError("--train needs --validation FILE and --model DIR, and excludes --data")
-    from bertsmith.cli.tables import print_finetuning
 
     student = distillation.distill_task(
         teacher, model, output_dir, train=train, validation=validation, **arguments
     )
-    print_finetuning(output_dir, student.report, as_json)
+    tables.print_finetuning(output_dir, student.report, as_json)
 
 
 def print_training(model: Model, output_dir: str, as_json: bool) -> None:
     """Print the report of a pre-training run, in one of its processes."""
-    from bertsmith import console
-    from bertsmith.cli.tables import print_pretraining
 
     if not hardware.rank_info().is_main:
         return
-    if as_json:
-        console.print_json({"run": output_dir, **model.report})
-    else:
-        print_pretraining(model, output_dir)
+    document = {"run": output_dir, **model.report}
+    tables.show(document, as_json, lambda _: pretraining_tables.print_pretraining(model, output_dir))
 
 
 @click.command(cls=Command)
-@click.option("--output-dir", type=DIR, default="quickstart", show_default=True, help="The folder to write.")
-@click.option("--seed", type=Integer(0), default=0, show_default=True, help="Seed of all random numbers.")
+@click.option("--output-dir", type=DIR, default="quickstart", help="The folder to write.")
+@click.option("--seed", type=Integer(0), default=0, help="Seed of all random numbers.")
 @click.option("--minutes", type=options.Number(0.5), help="Time limit of pre-training.")
 @options.as_json
 def quickstart(output_dir: str, seed: int, minutes: float | None, as_json: bool) -> None:
@@ -195,13 +190,9 @@ def quickstart(output_dir: str, seed: int, minutes: float | None, as_json: bool)
     The text is the English documentation of this Python installation. The command ends with a table of the
     results, and with the commands for your own files.
     """
-    from bertsmith import console
     from bertsmith.quickstart.quickstart import print_report
     from bertsmith.quickstart.quickstart import quickstart as run_quickstart
 
     report = run_quickstart(output_dir, seed=seed, minutes=minutes)
-    if as_json:
-        console.print_json(report)
-    else:
-        print_report(report)
+    tables.show(report, as_json, print_report)
     sys.stdout.flush()

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import rich_click as click
 
-from bertsmith.cli import options
+from bertsmith import console
+from bertsmith.cli import options, pretraining_tables, tables
 from bertsmith.cli.commands import Command
 from bertsmith.cli.options import FILE, MODEL, Integer
-from bertsmith.errors import InputError
 from bertsmith.formatting import pluralize
 
 if TYPE_CHECKING:
@@ -76,9 +76,7 @@ def score(
     if output:
         formats.refuse_existing(Path(output))
     if as_json and output and arguments["pairs"] is None:
-        raise InputError(
-            "single_json_document", "--json is one JSON document on standard output", hint="omit one of them"
-        )
+        raise click.UsageError("--json is one JSON document on standard output; omit --output")
     scorer = options.load_model(model, device, precision).scorer(variant)
     if arguments["pairs"] is not None:
         _score_pairs(scorer, output, form, as_json, **arguments)
@@ -90,9 +88,7 @@ def _check(texts: tuple[str, ...], arguments: dict[str, Any]) -> None:
     """Raise InputError if the texts are not from one source, or an option has no effect."""
     sources = [name for name in ("input", "pairs") if arguments[name] is not None]
     if len(sources) == 2:
-        raise InputError(
-            "exclusive_options", "--input and --pairs exclude each other", hint="give one of them"
-        )
+        raise click.UsageError("--input and --pairs exclude each other")
     options.check_texts(texts, arguments[sources[0]] if sources else None, "score MODEL")
     options.require(["good_column", "bad_column", "group_columns", "sample"], arguments, "pairs")
     options.require(["seed"], arguments, "sample")
@@ -112,14 +108,11 @@ def _score_texts(
     encoding: str | None,
     **_: Any,
 ) -> None:
-    from bertsmith import console
     from bertsmith.inference.scoring import as_table, ranked, read_texts, write_rows
 
     located = read_texts(input, text_column, encoding) if input else options.read_lines(texts)
     if not located:
-        raise InputError(
-            "no_text", "standard input is empty", hint="give texts, --input FILE, or --pairs FILE"
-        )
+        raise click.UsageError("standard input is empty; give texts, --input FILE, or --pairs FILE")
     with console.ProgressBar("scoring", len(located), unit="texts") as bar:
         rows = ranked(located, scorer, bar.update)
     if as_json:
@@ -144,8 +137,6 @@ def _score_pairs(
     text_column: None,
     **columns: Any,
 ) -> None:
-    from bertsmith import console
-    from bertsmith.cli.tables import print_pairs
     from bertsmith.inference.minimal_pairs import read_pairs, score_pairs, told_of_pairs
     from bertsmith.inference.scoring import write_rows
 
@@ -158,7 +149,5 @@ def _score_pairs(
         write_rows(list(scores.rows()), form, Path(output))
         console.print_note(f"{output}: {pluralize(len(minimal_pairs), 'pair')}")
     document = scores.document()
-    if as_json:
-        console.print_json(document)
-    else:
-        print_pairs(f"minimal pairs, {scorer.variant}", document)
+    title = f"minimal pairs, {scorer.variant}"
+    tables.show(document, as_json, lambda pairs: pretraining_tables.print_pairs(title, pairs))

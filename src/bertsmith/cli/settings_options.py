@@ -53,9 +53,7 @@ def collect_settings(arguments: dict[str, Any], options: Sequence[SettingOption]
     if len(lengths) > 1 and not lengths[0].startswith("--set"):
         twice.append((lengths[0], lengths[1]))
     for first, second in twice:
-        raise InputError(
-            "exclusive_options", f"{first} and {second} exclude each other", hint="give one of them"
-        )
+        raise click.UsageError(f"{first} and {second} exclude each other")
     arguments["settings"] = values | assigned
 
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import rich_click as click
 
-from bertsmith.cli import options
+from bertsmith import console
+from bertsmith.cli import corpus_tables, options, pretraining_tables, tables
 from bertsmith.cli.commands import Group
 from bertsmith.cli.options import DIR, FILE, MODEL, Integer, Size
-from bertsmith.errors import InputError
 from bertsmith.formatting import pluralize
 
 
@@ -33,14 +33,14 @@ def tokenizer() -> None:
     "--vocab-size",
     type=Integer(10, 10_000_000),
     default=30_000,
-    show_default=True,
     help="Number of entries, including special tokens.",
 )
-@click.option(
+@options.choice(
     "--kind",
-    type=click.Choice(["wordpiece", "byte-level-bpe", "unigram"]),
+    "wordpiece",
+    "byte-level-bpe",
+    "unigram",
     default="wordpiece",
-    show_default=True,
     help="Algorithm: that of BERT, RoBERTa (which keeps case), or ALBERT.",
 )
 @click.option("--cased", is_flag=True, help="Keep case and accents.")
@@ -49,22 +49,19 @@ def tokenizer() -> None:
     "--min-frequency",
     type=Integer(1, 1_000_000_000),
     default=2,
-    show_default=True,
     help="Merge pairs that occur at least N times (not for unigram).",
 )
-@click.option(
+@options.choice(
     "--normalizer",
-    type=click.Choice(["hf", "google"]),
+    "hf",
+    "google",
     default="hf",
-    show_default=True,
     help="Variant of BERT's rules: Hugging Face's, or the original with pinned Unicode.",
 )
 @click.option(
     "--max-ram", type=Size(), help="Memory limit, such as 512MB; documents are sampled to stay below it."
 )
-@click.option(
-    "--seed", type=Integer(0), default=0, show_default=True, help="Seed of the sample of --max-ram."
-)
+@click.option("--seed", type=Integer(0), default=0, help="Seed of the sample of --max-ram.")
 @options.reading
 @options.as_json
 def tokenizer_train(files: tuple[str, ...], output_dir: str, as_json: bool, **arguments: Any) -> None:
@@ -78,19 +75,13 @@ def tokenizer_train(files: tuple[str, ...], output_dir: str, as_json: bool, **ar
     FILES are files, folders, and globs: plain text with a blank line between documents, or .jsonl, .csv, or
     .parquet with a column "text"; also compressed. The same files always give the same vocabulary.
     """
-    from bertsmith import console
-    from bertsmith.cli.tables import prepare_hint
     from bertsmith.tokenizer.script_coverage import describe_script_mismatch
     from bertsmith.tokenizer_training.train import train_tokenizer
 
     arguments["reading"] = options.pop_reading(arguments)
     arguments["kind"] = kind = arguments["kind"].replace("-", "_")
     if arguments["cased"] and arguments["chinese"]:
-        raise InputError(
-            "exclusive_options",
-            "--cased and --chinese exclude each other",
-            hint="a Chinese vocabulary is lower-cased",
-        )
+        raise click.UsageError("--cased and --chinese exclude each other")
     if kind == "byte_level_bpe" and not arguments["cased"]:
         arguments["cased"] = None  # it always keeps case
     with console.ProgressBar("reading", options.size_of(files)) as bar:
@@ -109,7 +100,7 @@ def tokenizer_train(files: tuple[str, ...], output_dir: str, as_json: bool, **ar
     if mismatch is not None:
         console.print_note(mismatch if as_json else f"{mismatch}; or, to use this one:")
     if not as_json:
-        console.print_note(prepare_hint(files, arguments["reading"], output_dir))
+        console.print_note(pretraining_tables.prepare_hint(files, arguments["reading"], output_dir))
 
 
 def _omissions(record: dict[str, Any], max_ram: int | None, kind: str) -> list[str]:
@@ -166,8 +157,6 @@ def tokenizer_inspect(
     TOKENIZERS are folders, vocab.txt or tokenizer.json files, runs, or published names. A word is a run of
     letters, marks, and digits, or one ideograph.
     """
-    from bertsmith import console
-    from bertsmith.cli.corpus_tables import print_inspection
     from bertsmith.inspection.inspect import inspect_tokenizers
 
     reading = options.pop_reading(arguments)
@@ -175,10 +164,7 @@ def tokenizer_inspect(
         report = inspect_tokenizers(
             tokenizers, files, reading=reading, progress=bar.update_bytes, **arguments
         )
-    if as_json:
-        console.print_json(report)
-    else:
-        print_inspection(report)
+    tables.show(report, as_json, corpus_tables.print_inspection)
     for file in (arguments["html"], arguments["plot"]):
         if file is not None:
             console.print_note(f"written: {file}")
@@ -197,11 +183,11 @@ def tokenizer_inspect(
     "--keep-others", is_flag=True, help="Skip words that change how other words are split (WordPiece only)."
 )
 @click.option("--word-list", type=FILE, help="Add the words of this file, one per line, instead.")
-@click.option(
+@options.choice(
     "--init",
-    type=click.Choice(["mean", "first"]),
+    "mean",
+    "first",
     default="mean",
-    show_default=True,
     help="Vector of a new word: the mean of its pieces' vectors, or the first.",
 )
 @click.option("--propose-only", is_flag=True, help="Show the words and their effect; write nothing.")
@@ -222,8 +208,6 @@ def tokenizer_extend(
     with a new one are split differently, which the report shows. For byte-level BPE, each merge that a word needs
     is an entry, too.
     """
-    from bertsmith import console
-    from bertsmith.cli.corpus_tables import print_extension
     from bertsmith.pretraining.extend_vocabulary import Choice, extend_tokenizer
 
     if (output_dir is None) != propose_only:
@@ -248,7 +232,7 @@ def tokenizer_extend(
     if as_json:
         console.print_json(report)
         return
-    print_extension(report)
+    corpus_tables.print_extension(report)
     requested = choice.get("words", Choice().words)
     if not arguments["word_list"] and report["added"] < requested:
         console.print_note(f"the files have only {report['added']:,} of the {requested:,} requested words")
