@@ -55,7 +55,7 @@ def test_the_whole_way(capsys: pytest.CaptureFixture[str], tmp_path: Path, as_js
     tiny_run.table(tmp_path / "train.csv", tiny_run.examples(30))
     tiny_run.table(tmp_path / "dev.csv", tiny_run.examples(9, seed=3))
     recipe = tmp_path / "recipe.yaml"
-    recipe.write_text("preset: bert-tiny-uncased\ntrain:\n  epochs: 1\n")
+    recipe.write_text("preset: bert-tiny-uncased\ntrain:\n  num_train_epochs: 1\n")
 
     tokenizer, shards, bert, moods = (tmp_path / name for name in ("tokenizer", "shards", "bert", "moods"))
     call("tokenizer", "train", tmp_path / "corpus.txt", "--output-dir", tokenizer, "--vocab-size", 70)

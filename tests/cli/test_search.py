@@ -204,7 +204,7 @@ def test_a_model_of_pairs_puts_the_best_into_its_own_order(call: Call, world: Pa
     assert [one["rerank_score"] for one in found] == pytest.approx([scores[i] for i in order], abs=1e-6)
     assert [one["rank"] for one in found] == [1, 2, 3]
     shown = call("search", "index", TEXTS[3], "--rerank", run, "--rerank-top", "6", "--top-k", "3")
-    assert "re-ranked" in shown.out
+    assert "reranked" in shown.out
 
 
 def test_the_label_that_fits_is_said(world: Path) -> None:
@@ -246,7 +246,7 @@ def test_passages_of_queries_and_tables_in_memory_are_indexed(world: Path, tmp_p
     assert [made.row(i).id for i in range(2)] == ["7", "8"]
     with pytest.raises(InputError) as caught:
         model.index(["kaba"], tmp_path / "b")
-    assert (caught.value.code, caught.value.argument) == ("output_exists", "output")
+    assert (caught.value.code, caught.value.argument) == ("output_exists", "output_dir")
     assert len(model.index(["kaba"], tmp_path / "b", overwrite=True)) == 1
 
 
@@ -264,11 +264,11 @@ def test_approximate_search_says_what_it_finds(call: Call, tmp_path: Path) -> No
     ("arguments", "said"),
     [
         (["embed", "near", "kaba", "--input", "texts.txt"], "both texts and a file are given"),
-        (["embed", "near"], "there is no text to embed"),
+        (["embed", "near"], "there is no text"),
         (["embed", "near", "kaba", "--output", "v.csv"], "v.csv: this file name does not end in .npy"),
         (["embed", "near", "kaba", "--output", "texts.jsonl"], "texts.jsonl: already exists"),
         (["embed", "near", "kaba", "--output", "v.npy", "--index", "i"], "exclude each other"),
-        (["embed", "near", "kaba", "--approximate"], "--approximate is for an index"),
+        (["embed", "near", "kaba", "--approximate"], "--approximate has no effect without --index"),
         (["embed", "near", "kaba", "--index", "i", "--no-normalize"], "--no-normalize"),
         (
             ["embed", "near", "--input", "texts.jsonl", "--text-column", "x"],
@@ -282,11 +282,11 @@ def test_approximate_search_says_what_it_finds(call: Call, tmp_path: Path) -> No
         (["embed", "near", "--input", "nowhere.txt"], "nowhere.txt"),
         (["search", "nowhere", "kaba"], "nowhere: this folder does not exist"),
         (["search", "bert", "kaba"], "bert: this folder is not an index"),
-        (["search", "index"], "there is no query"),
+        (["search", "index"], "there is no text"),
         (["search", "index", " "], "the query is empty"),
-        (["search", "index", "kaba", "--input", "texts.txt"], "both queries and a file are given"),
-        (["search", "index", "kaba", "--qrels", "qrels.tsv"], "--qrels goes with --input"),
-        (["search", "index", "kaba", "--rerank-label", "x"], "--rerank-label goes with --rerank"),
+        (["search", "index", "kaba", "--input", "texts.txt"], "both texts and a file are given"),
+        (["search", "index", "kaba", "--qrels", "qrels.tsv"], "--qrels has no effect without --input"),
+        (["search", "index", "kaba", "--rerank-label", "x"], "--rerank-label has no effect without --rerank"),
         (["search", "index", "kaba", "--approximate"], "index: this index was built for exact search only"),
         (["search", "index", "kaba", "--rerank", "moods"], "moods: this model was not trained on pairs"),
         (

@@ -251,7 +251,7 @@ def require(names: Sequence[str], arguments: dict[str, Any], needed: str) -> Non
     """Raise InputError if options are set that have no effect without another one."""
     for name in names:
         if arguments.get(name) not in (None, (), False) and not arguments.get(needed):
-            flags = [f"--{part.removesuffix('s').replace('_', '-')}" for part in (name, needed)]
+            flags = [f"--{part.replace('columns', 'column').replace('_', '-')}" for part in (name, needed)]
             raise click.UsageError(f"{flags[0]} has no effect without {flags[1]}")
 
 
