@@ -161,7 +161,7 @@ def test_every_help_has_an_example_or_names_its_verbs(
 ) -> None:
     out, told = run(capsys, *verb, "--help")
     assert told == ""
-    assert out.startswith(" ".join(["Usage: bertsmith", *verb]))
+    assert out.strip().startswith(" ".join(["Usage: bertsmith", *verb]))
     if verb not in (["tokenizer"], ["data"]):
         assert "Example" in out
     if verb and verb not in (["tokenizer"], ["data"], ["finetune"], ["lr-find"]):
