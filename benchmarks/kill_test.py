@@ -113,7 +113,7 @@ def run(
 ) -> int:
     """Run pre-training and return its exit code. kill_after: seconds from the first line of its log to a kill."""
     command = [sys.executable, "-c", CHILD, *map(str, kill), "pretrain", "--preset", "bert-tiny-uncased"]
-    command += ["--data", str(work / "shards"), "--out", str(out), *options]
+    command += ["--data", str(work / "shards"), "--output-dir", str(out), *options]
     command += [word for setting in SETTINGS for word in ("--set", setting)]
     variables = os.environ | {"OMP_NUM_THREADS": "1", "RAYON_NUM_THREADS": "1"}
     with subprocess.Popen(

@@ -75,7 +75,7 @@ n-gram model has 61.2 %, chance is 50 %): {phenomena}."""
         TITLES[name],
         f"""`python benchmarks/learning_hour.py`; {environment(options.threads)}.
 
-`bertsmith pretrain --data shards --out {name} --minutes {options.minutes:g}{pairs_option}`, the
+`bertsmith pretrain --data shards --output-dir {name} --minutes {options.minutes:g}{pairs_option}`, the
 vocabulary of 8,000 trained on the same text, one seed, beside other processes.
 
 {run["steps"]:,} updates, {run["tokens"]:,} tokens, {run["seconds"] / 60:.1f} minutes of updates,

@@ -102,7 +102,7 @@ def main() -> None:
 def command(tokenizer: Path, files: list[str] = FILES, *options: str) -> list[str]:
     """Return the command line of `prepare`."""
     verb = [sys.executable, "-m", "bertsmith", "data", "prepare", *files]
-    return [*verb, "--tokenizer", str(tokenizer), "--out", str(OUT), *options]
+    return [*verb, "--tokenizer", str(tokenizer), "--output-dir", str(OUT), *options]
 
 
 def run(line: list[str]) -> tuple[float, int]:

@@ -21,7 +21,7 @@ def main() -> None:
     parser.add_argument("model", help="a run, a model folder or a published name")
     parser.add_argument("file", type=Path)
     parser.add_argument("--names", type=Path, required=True)
-    parser.add_argument("--out", type=Path, default=Path("news"))
+    parser.add_argument("--output-dir", type=Path, default=Path("news"))
     parser.add_argument("--sample", type=int, help="use so many titles only")
     parser.add_argument("--epochs", type=float, default=3)
     options = parser.parse_args()
@@ -29,7 +29,7 @@ def main() -> None:
     news = bs.finetune(
         "classify",
         options.model,
-        options.out,
+        options.output_dir,
         train=options.file,
         validation_split=0.2,  # of each class; a title that occurs twice stays on one side
         label_names=options.names,

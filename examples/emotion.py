@@ -1,7 +1,7 @@
 """Emotions in text, from a labelled file to a predictor: every step of the usual walk-through.
 
     python examples/emotion.py bert-base-uncased train.txt dev.txt
-    python examples/emotion.py roberta-base train.txt dev.txt --out roberta
+    python examples/emotion.py roberta-base train.txt dev.txt --output-dir roberta
 
 Each line of the files is `text;label`.
 """
@@ -23,11 +23,11 @@ def main() -> None:
     parser.add_argument("model", help="a run, a model folder or a published name, of any family")
     parser.add_argument("train", type=Path)
     parser.add_argument("dev", type=Path)
-    parser.add_argument("--out", type=Path, default=Path("emotion"))
+    parser.add_argument("--output-dir", type=Path, default=Path("emotion"))
     parser.add_argument("--sample", type=int, help="use so many training texts only")
     parser.add_argument("--rate-steps", type=int, default=100, help="updates of the range test")
     options = parser.parse_args()
-    options.out.mkdir(parents=True, exist_ok=True)
+    options.output_dir.mkdir(parents=True, exist_ok=True)
 
     # What there is to compute on.
     here = bs.info()
@@ -37,12 +37,17 @@ def main() -> None:
     bert = bs.load(options.model)
     data = {"train": options.train, "sample": options.sample, **COLUMNS}
     rates = bs.find_rate(
-        "classify", bert, steps=options.rate_steps, out=options.out / "rates.png", overwrite=True, **data
+        "classify",
+        bert,
+        steps=options.rate_steps,
+        output=options.output_dir / "rates.png",
+        overwrite=True,
+        **data,
     )
     print(rates.said)
 
     # Three epochs of one cycle: the rate rises to 2e-5 and falls to almost nothing.
-    run = options.out / "run"
+    run = options.output_dir / "run"
     emotions = bs.finetune(
         "classify",
         bert,
@@ -64,7 +69,7 @@ def main() -> None:
         print(f"{label:10} F1 {figures['f1']:.3f} of {figures['support']:4}: {row}")
 
     # A predictor: use it, save it, load it again.
-    saved = emotions.save(options.out / "predictor", overwrite=True)
+    saved = emotions.save(options.output_dir / "predictor", overwrite=True)
     predictor = bs.load(saved)
     print(f"classes: {', '.join(predictor.labels or [])}")
     for answer in predictor.predict(["i feel wonderful today", "i am so tired of being alone"]):

@@ -1,6 +1,6 @@
 """Questions to a collection of texts: search finds passages, and a model reads the answer in each of them.
 
-    bertsmith embed similar --file passages.jsonl --index index
+    bertsmith embed similar --input passages.jsonl --index index
     python examples/questions.py index ANSWERS "Where does the river rise?"
 
 ANSWERS is a run of `bertsmith finetune answer`.

@@ -457,7 +457,7 @@ def test_the_suffix_of_out_sets_the_format_of_predictions(
         [{"n": str(i), "title": row["title"]} for i, row in enumerate(ROWS[:3])],
         tmp_path / f"a.{suffix}",
     )
-    assert moods.predict_file(rows, out=out) == out
+    assert moods.predict_file(rows, output=out) == out
     labels = [answer["label"] for answer in moods.predict([row["title"] for row in rows])]
     text = out.read_text(encoding="utf-8-sig")
     if suffix == "csv":
@@ -471,13 +471,13 @@ def test_the_suffix_of_out_sets_the_format_of_predictions(
         read = json.loads(text) if suffix == "json" else [json.loads(line) for line in text.splitlines()]
         assert read == list(moods.predict_file(rows))
     with pytest.raises(bs.InputError) as caught:
-        moods.predict_file(rows, out=out)
-    assert (caught.value.code, caught.value.argument) == ("output_exists", "out")
-    assert moods.predict_file(rows[:1], out=out, overwrite=True) == out
+        moods.predict_file(rows, output=out)
+    assert (caught.value.code, caught.value.argument) == ("output_exists", "output")
+    assert moods.predict_file(rows[:1], output=out, overwrite=True) == out
     assert len(out.read_text()) < len(text)
     with pytest.raises(bs.InputError) as caught:
-        moods.predict_file(rows, out=tmp_path / "a.xlsx")
-    assert (caught.value.code, caught.value.argument) == ("suffix_unsupported", "out")
+        moods.predict_file(rows, output=tmp_path / "a.xlsx")
+    assert (caught.value.code, caught.value.argument) == ("suffix_unsupported", "output")
 
 
 # Overwriting
@@ -671,8 +671,10 @@ def test_a_notebook_shows_a_bar_and_a_script_does_not(
 
 
 def test_a_notebook_shows_the_message_of_an_error_without_traceback() -> None:
-    error = bs.InputError("empty", "is empty", location="a.csv", hint=f"choose another {option('out')}")
-    assert error._render_traceback_() == ["InputError: a.csv: is empty\nchoose another out=…"]
+    error = bs.InputError(
+        "empty", "is empty", location="a.csv", hint=f"choose another {option('output_dir')}"
+    )
+    assert error._render_traceback_() == ["InputError: a.csv: is empty\nchoose another output_dir=…"]
 
 
 def test_the_loss_curve_compares_the_same_part_of_the_loss(bert: bs.Model, tmp_path: Path) -> None:

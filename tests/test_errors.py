@@ -53,7 +53,7 @@ def test_each_interface_has_its_own_names(reference: str, command_line: str, pyt
     "text",
     [
         "ls --all; --force overwrites",
-        "bertsmith data check --out x",
+        "bertsmith data check --output-dir x",
         "train (in memory):17",
         "--set x=1",
         "a\x02b\x03c",

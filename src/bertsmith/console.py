@@ -382,6 +382,10 @@ class ProgressBar:
             self._last_note = now
             print_note(self.line())
 
+    def update_bytes(self, done: float) -> None:
+        """Show the number of bytes that are done."""
+        self.update(done, f"{done / 1e6:,.0f} MB")
+
     def line(self, width: int | None = None) -> str:
         """Return the state in at most `width` characters, in the first of several forms that fits."""
         fraction, seconds_left = self._fraction(), self._seconds_left

@@ -101,7 +101,7 @@ def assigned(text: str) -> list[str]:
 def test_advice_works_when_followed(call: Call, tmp_path: Path, name: str) -> None:
     corpus = tmp_path / "the corpus.txt"
     corpus.write_text(CORPORA[name] + "\n", encoding="utf-8")
-    trained = call("tokenizer", "train", corpus, "--out", tmp_path / "tokenizer", "--vocab-size", 300)
+    trained = call("tokenizer", "train", corpus, "--output-dir", tmp_path / "tokenizer", "--vocab-size", 300)
     assert trained.code == 0, trained.told
 
     # Each verb's next command, to the letter.
@@ -127,13 +127,21 @@ def test_a_novel_of_paragraphs_is_read_by_lines(
     checked = json.loads(call("data", "check", corpus, "--no-benchmark", "--json").out)["findings"]
     assert any("documents=line" in finding["remedy"] for finding in checked)
     made = call(
-        "tokenizer", "train", corpus, "--out", tmp_path / "t", "--vocab-size", 400, "--documents", "line"
+        "tokenizer",
+        "train",
+        corpus,
+        "--output-dir",
+        tmp_path / "t",
+        "--vocab-size",
+        400,
+        "--documents",
+        "line",
     )
     command = next_command(made.told, "DIR", tmp_path / "s")
     assert command[-4:-2] == ["--documents", "line"]
     prepared = call(*command)
     assert "train with" not in prepared.told
-    trained = call("pretrain", "--data", tmp_path / "s", "--out", tmp_path / "r", *SMALL)
+    trained = call("pretrain", "--data", tmp_path / "s", "--output-dir", tmp_path / "r", *SMALL)
     assert trained.code == 0, trained.told
 
 
@@ -141,7 +149,7 @@ def test_the_remedy_for_near_twins_works(call: Call, tmp_path: Path) -> None:
     corpus = tmp_path / "corpus.txt"
     corpus.write_text("\n\n".join(f"{' '.join(NOVEL[:9])} {word}" for word in tiny_run.WORDS[:9]) + "\n")
     tiny_run.tokenizer().save(tmp_path / "tokenizer")
-    arguments = ["--tokenizer", tmp_path / "tokenizer", "--out", tmp_path / "shards"]
+    arguments = ["--tokenizer", tmp_path / "tokenizer", "--output-dir", tmp_path / "shards"]
     assert call("data", "prepare", corpus, *arguments).code == 0
     assert refused_once_at_most(call, tmp_path) == 2
 
@@ -151,13 +159,13 @@ def refused_once_at_most(call: Call, tmp_path: Path) -> int:
     refused = 0
     for number, more in enumerate(([], ["--validation-split", "0"])):
         command = ["pretrain", "--data", str(tmp_path / "shards"), *SMALL, *more]
-        first = call(*command, "--out", tmp_path / f"first-{number}")
+        first = call(*command, "--output-dir", tmp_path / f"first-{number}")
         if first.code == 0:
             continue
         refused += 1
         assert first.code == 2
         remedy = first.told[first.told.index("error:") :]
-        second = call(*command, *assigned(remedy), "--out", tmp_path / f"second-{number}")
+        second = call(*command, *assigned(remedy), "--output-dir", tmp_path / f"second-{number}")
         assert assigned(remedy), remedy
         assert second.code == 0, (remedy, second.told)
     return refused
@@ -170,7 +178,7 @@ def test_the_check_and_the_preparation_advise_alike(call: Call, tmp_path: Path, 
     tiny_run.tokenizer().save(tmp_path / "tokenizer")
     checked = json.loads(call("data", "check", corpus, "--no-benchmark", "--json").out)["findings"]
     prepared = call(
-        "data", "prepare", corpus, "--tokenizer", tmp_path / "tokenizer", "--out", tmp_path / "shards"
+        "data", "prepare", corpus, "--tokenizer", tmp_path / "tokenizer", "--output-dir", tmp_path / "shards"
     )
     advised = set(assigned(" ".join(finding["remedy"] for finding in checked)))
     if name == "a document five times":  # which documents are equal is said in a finding of its own
@@ -183,7 +191,7 @@ def test_wrapped_lines_are_told_and_joined_by_the_command_that_is_named(call: Ca
     corpus = tmp_path / "corpus.txt"
     corpus.write_text("\n\n".join(textwrap.fill(text, 70) for text in PARAGRAPHS) + "\n", encoding="utf-8")
     tiny_run.tokenizer().save(tmp_path / "tokenizer")
-    arguments: list[Any] = ["data", "prepare", corpus, "--tokenizer", tmp_path / "tokenizer", "--out"]
+    arguments: list[Any] = ["data", "prepare", corpus, "--tokenizer", tmp_path / "tokenizer", "--output-dir"]
     told = call(*arguments, tmp_path / "shards").told
     assert "lines wrapped inside sentences" in told
     (command,) = re.findall(r"awk .*", told)
@@ -200,7 +208,7 @@ def test_wrapped_lines_are_told_and_joined_by_the_command_that_is_named(call: Ca
 def test_without_held_out_text_the_table_shows_the_training_loss(call: Call, tmp_path: Path) -> None:
     shards = tiny_run.make_shards(tmp_path)
     told = call(
-        "pretrain", "--data", shards.folder, "--out", tmp_path / "run", "--validation-split", 0, *SMALL
+        "pretrain", "--data", shards.folder, "--output-dir", tmp_path / "run", "--validation-split", 0, *SMALL
     )
     assert told.code == 0, told.told
     loss = re.search(r"training loss, the last\W+(\d\.\d{3}) \(no text was held out\)", told.out)
@@ -210,7 +218,7 @@ def test_without_held_out_text_the_table_shows_the_training_loss(call: Call, tmp
 
 
 def test_minutes_must_be_more_than_none(call: Call) -> None:
-    told = call("pretrain", "--data", "shards", "--out", "run", "--minutes", 0)
+    told = call("pretrain", "--data", "shards", "--output-dir", "run", "--minutes", 0)
     assert told.code == 2
     assert told.told.startswith("error: --minutes: ")
 
@@ -218,13 +226,15 @@ def test_minutes_must_be_more_than_none(call: Call) -> None:
 @pytest.mark.parametrize("value", ["nan", "inf"])
 @pytest.mark.parametrize("option", ["--minutes", "--epochs"])
 def test_a_number_that_is_none_is_refused_by_its_option(call: Call, option: str, value: str) -> None:
-    told = call("pretrain", "--data", "shards", "--out", "run", option, value)
+    told = call("pretrain", "--data", "shards", "--output-dir", "run", option, value)
     assert told.told.splitlines()[0] == f"error: {option}: '{value}' is not a finite number"
 
 
 def test_another_vocabulary_is_advised_before_the_next_step(call: Call, tmp_path: Path) -> None:
     file = tmp_path / "novel.txt"
     file.write_text("\n\n".join(chinese(200)), encoding="utf-8")
-    told = call("tokenizer", "train", file, "--out", tmp_path / "t", "--vocab-size", 400).told.splitlines()
+    told = call(
+        "tokenizer", "train", file, "--output-dir", tmp_path / "t", "--vocab-size", 400
+    ).told.splitlines()
     assert told[-2].endswith("train this tokenizer with --chinese; or, with this one as it is:")
     assert told[-1].startswith("next: bertsmith data prepare")

@@ -63,13 +63,13 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tiny_run.table(folder / "train.csv", tiny_run.examples(30))
     tiny_run.table(folder / "dev.csv", tiny_run.examples(9, seed=3))
     for arguments in (
-        ["tokenizer", "train", folder / "corpus.txt", "--out", folder / "tokenizer", "--vocab-size", 60],
-        ["data", "prepare", folder / "corpus.txt", "--tokenizer", folder / "tokenizer", "--out",
+        ["tokenizer", "train", folder / "corpus.txt", "--output-dir", folder / "tokenizer", "--vocab-size", 60],
+        ["data", "prepare", folder / "corpus.txt", "--tokenizer", folder / "tokenizer", "--output-dir",
          folder / "shards"],
         ["pretrain", "--preset", "bert-tiny-uncased", "--tokenizer", folder / "tokenizer", "--data",
-         folder / "shards", "--out", folder / "bert", *TINY, *FEW],
+         folder / "shards", "--output-dir", folder / "bert", *TINY, *FEW],
         ["finetune", "classify", "--model", folder / "bert", "--train", folder / "train.csv", "--validation",
-         folder / "dev.csv", "--out", folder / "moods", *TUNE],
+         folder / "dev.csv", "--output-dir", folder / "moods", *TUNE],
     ):  # fmt: skip
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(sys, "argv", ["bertsmith", *map(str, arguments)])
@@ -99,7 +99,7 @@ def pretrain(world: Path, out: Path, *more: object) -> list[object]:
         "bert-tiny-uncased",
         "--data",
         world / "shards",
-        "--out",
+        "--output-dir",
         out,
         *(TINY_WITHOUT_VALIDATION_SPLIT if "--validation-split" in more else TINY),
         *FEW,
@@ -117,7 +117,7 @@ def finetune(world: Path, out: Path, train: Path, dev: Path | None, *more: objec
         "--train",
         train,
         *side,
-        "--out",
+        "--output-dir",
         out,
         *TUNE,
         *more,
@@ -141,9 +141,11 @@ def test_a_corpus_that_cannot_be_read(
 ) -> None:
     file = tmp_path / "corpus.txt"
     file.write_bytes(content)
-    refused(call("tokenizer", "train", file, "--out", tmp_path / "t", "--vocab-size", 60), 2, *parts)
+    refused(call("tokenizer", "train", file, "--output-dir", tmp_path / "t", "--vocab-size", 60), 2, *parts)
     refused(
-        call("data", "prepare", file, "--tokenizer", world / "tokenizer", "--out", tmp_path / "s"), 2, *parts
+        call("data", "prepare", file, "--tokenizer", world / "tokenizer", "--output-dir", tmp_path / "s"),
+        2,
+        *parts,
     )
     assert [path.name for path in tmp_path.iterdir()] == ["corpus.txt"]
 
@@ -200,9 +202,9 @@ def test_no_dev_side_or_two(call: Call, world: Path, tmp_path: Path) -> None:
 def test_missing_files_and_folders_are_named(call: Call, world: Path, tmp_path: Path) -> None:
     gone = tmp_path / "gone"
     for arguments in (
-        ["tokenizer", "train", gone, "--out", tmp_path / "t"],
-        ["data", "prepare", world / "corpus.txt", "--tokenizer", gone, "--out", tmp_path / "s"],
-        ["pretrain", "--data", gone, "--out", tmp_path / "r"],
+        ["tokenizer", "train", gone, "--output-dir", tmp_path / "t"],
+        ["data", "prepare", world / "corpus.txt", "--tokenizer", gone, "--output-dir", tmp_path / "s"],
+        ["pretrain", "--data", gone, "--output-dir", tmp_path / "r"],
         [
             "adapt",
             "--model",
@@ -215,17 +217,17 @@ def test_missing_files_and_folders_are_named(call: Call, world: Path, tmp_path: 
             world / "dev.csv",
             "--validation",
             world / "dev.csv",
-            "--out",
+            "--output-dir",
             tmp_path / "a",
         ],
-        ["ablate", gone, "--data", world / "shards", "--out", tmp_path / "a"],
-        ["distill", "--teacher", gone, "--data", world / "shards", "--out", tmp_path / "r"],
-        ["pretrain", gone, "--data", world / "shards", "--out", tmp_path / "r"],
+        ["ablate", gone, "--data", world / "shards", "--output-dir", tmp_path / "a"],
+        ["distill", "--teacher", gone, "--data", world / "shards", "--output-dir", tmp_path / "r"],
+        ["pretrain", gone, "--data", world / "shards", "--output-dir", tmp_path / "r"],
         finetune(world, tmp_path / "r", gone, world / "dev.csv"),
         ["evaluate", gone, "--data", world / "dev.csv"],
         ["evaluate", world / "moods", "--data", gone],
         ["predict", gone, "text"],
-        ["predict", world / "moods", "--file", gone],
+        ["predict", world / "moods", "--input", gone],
         ["fill-mask", gone, "[MASK]"],
         ["info", gone],
     ):
@@ -255,7 +257,13 @@ def test_the_tokenizer_of_other_data(call: Call, world: Path, tmp_path: Path) ->
 def test_one_document_only(call: Call, world: Path, tmp_path: Path) -> None:
     (tmp_path / "one.txt").write_text("Kaba lode mi. Lode mi kaba. Mi.\n")
     made = call(
-        "data", "prepare", tmp_path / "one.txt", "--tokenizer", world / "tokenizer", "--out", tmp_path / "s"
+        "data",
+        "prepare",
+        tmp_path / "one.txt",
+        "--tokenizer",
+        world / "tokenizer",
+        "--output-dir",
+        tmp_path / "s",
     )
     assert made.code == 0
     base = [
@@ -264,7 +272,7 @@ def test_one_document_only(call: Call, world: Path, tmp_path: Path) -> None:
         "bert-tiny-uncased",
         "--data",
         tmp_path / "s",
-        "--out",
+        "--output-dir",
         tmp_path / "r",
         *TINY_WITHOUT_VALIDATION_SPLIT,
         *FEW,
@@ -298,20 +306,20 @@ def test_a_setting_that_does_not_exist_or_fit(
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text("train:\n  max_stepz: 5\n")
     refused(
-        call("pretrain", recipe, "--data", world / "shards", "--out", tmp_path / "r"),
+        call("pretrain", recipe, "--data", world / "shards", "--output-dir", tmp_path / "r"),
         2,
         "recipe.yaml",
         "max_steps",
     )
     recipe.write_bytes(b"train: {\n")
     refused(
-        call("pretrain", recipe, "--data", world / "shards", "--out", tmp_path / "r"),
+        call("pretrain", recipe, "--data", world / "shards", "--output-dir", tmp_path / "r"),
         2,
         "recipe.yaml:",
         "YAML",
     )
     recipe.write_bytes(b"preset: [1]\n")
-    refused(call("pretrain", recipe, "--data", world / "shards", "--out", tmp_path / "r"), 2)
+    refused(call("pretrain", recipe, "--data", world / "shards", "--output-dir", tmp_path / "r"), 2)
     assert not (tmp_path / "r").exists()
 
 
@@ -333,14 +341,14 @@ def test_an_invalid_validation_split(call: Call, world: Path, tmp_path: Path, sh
 
 def test_an_unknown_preset_verb_option_and_choice(call: Call, world: Path, tmp_path: Path) -> None:
     refused(
-        call("pretrain", "--preset", "bert-mini", "--data", world / "shards", "--out", tmp_path / "r"),
+        call("pretrain", "--preset", "bert-mini", "--data", world / "shards", "--output-dir", tmp_path / "r"),
         2,
         "bert-mini-uncased",
     )
     for arguments in (
         ["pretend"],
         ["info", "--nothing"],
-        ["finetune", "sing", "--model", "m", "--train", "t", "--out", "o"],
+        ["finetune", "sing", "--model", "m", "--train", "t", "--output-dir", "o"],
     ):
         refused(call(*arguments), 2)
 
@@ -452,12 +460,12 @@ def test_a_full_disk_anywhere_else(
                 world / "corpus.txt",
                 "--tokenizer",
                 world / "tokenizer",
-                "--out",
+                "--output-dir",
                 run,
             ]
         else:
             patch.setattr(atomic.os, "fsync", no_room)
-            arguments = ["tokenizer", "train", world / "corpus.txt", "--out", run, "--vocab-size", 60]
+            arguments = ["tokenizer", "train", world / "corpus.txt", "--output-dir", run, "--vocab-size", 60]
         refused(call(*arguments), 1)
     left = [path for path in tmp_path.rglob("*") if path.is_file() and path.name.startswith(".")]
     assert left == []
@@ -475,7 +483,7 @@ def test_texts_from_arguments_a_file_and_standard_input(call: Call, world: Path,
     (tmp_path / "texts.txt").write_bytes(lines)
     by = {
         "arguments": call("predict", world / "moods", *texts),
-        "file": call("predict", world / "moods", "--file", tmp_path / "texts.txt"),
+        "file": call("predict", world / "moods", "--input", tmp_path / "texts.txt"),
         "stdin": call("predict", world / "moods", stdin=lines),
         "crlf": call("predict", world / "moods", stdin=lines.replace(b"\n", b"\r\n")),
     }
@@ -492,7 +500,7 @@ def test_texts_from_arguments_a_file_and_standard_input(call: Call, world: Path,
             assert abs(sum(answer["scores"].values()) - 1) < 1e-5
             assert answer["tokens_read"] <= answer["tokens"]
     refused(call("predict", world / "moods", stdin=b"fine\nba\xffd\n"), 2, "standard input:2", "UTF-8")
-    refused(call("predict", world / "moods", "text", "--file", tmp_path / "texts.txt"), 2, "both")
+    refused(call("predict", world / "moods", "text", "--input", tmp_path / "texts.txt"), 2, "both")
 
 
 def test_arguments_that_are_no_unicode(world: Path) -> None:
@@ -580,7 +588,7 @@ def test_closed_or_full_streams_make_no_traceback(
         "info": ["info", str(world / "bert")],
         "predict": ["predict", str(world / "moods")],
         "prepare": ["data", "prepare", str(world / "corpus.txt"), "--tokenizer", str(world / "tokenizer"),
-                    "--out", str(tmp_path / "out"), "--json"],
+                    "--output-dir", str(tmp_path / "out"), "--json"],
         "nonsense": ["nonsense"],
     }[verb]  # fmt: skip
     line = f'"$@" {closed}' + ("" if "<" in closed else " < /dev/null")
@@ -609,10 +617,10 @@ def test_characters_of_others_do_nothing_on_the_terminal(call: Call, world: Path
     for result in (
         call("evaluate", tmp_path / "moods", rows),
         call("predict", tmp_path / "moods", "kaba"),
-        call("predict", tmp_path / "moods", "--file", tmp_path / "none\x1b[2J.csv"),
+        call("predict", tmp_path / "moods", "--input", tmp_path / "none\x1b[2J.csv"),
         call("info", tmp_path / "no\x1b[2Jne"),
         call("--wrong\x1b[2J"),
-        call("pretrain", "--data", world / "shards", "--out", tmp_path / "x", "--set", "a\x1b[2J=1"),
+        call("pretrain", "--data", world / "shards", "--output-dir", tmp_path / "x", "--set", "a\x1b[2J=1"),
     ):
         assert not set(result.out + result.told) & set("\x1b\x9b\x07"), result
 
@@ -621,16 +629,18 @@ def test_a_file_name_that_is_not_utf_8_is_shown_and_never_a_traceback(
     call: Call, world: Path, tmp_path: Path
 ) -> None:
     odd = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9"))
-    missing = call("data", "prepare", odd, "--tokenizer", world / "tokenizer", "--out", tmp_path / "out")
+    missing = call(
+        "data", "prepare", odd, "--tokenizer", world / "tokenizer", "--output-dir", tmp_path / "out"
+    )
     refused(missing, 2, r"caf\xe9")
     refused(call("info", odd), 2, r"caf\xe9")
     rows = shutil.copy(world / "train.csv", f"{odd}.csv")
     for result in (
         call("data", "prepare", shutil.copy(world / "corpus.txt", f"{odd}.txt"), "--tokenizer",
-             world / "tokenizer", "--out", tmp_path / "out"),
+             world / "tokenizer", "--output-dir", tmp_path / "out"),
         call(*finetune(world, tmp_path / "moods", Path(rows), Path(rows))),
         call(*pretrain(world, odd)),
-        call("tokenizer", "train", world / "corpus.txt", "--out", f"{odd}-t", "--vocab-size", 60),
+        call("tokenizer", "train", world / "corpus.txt", "--output-dir", f"{odd}-t", "--vocab-size", 60),
         call("evaluate", world / "moods", rows),
         call("evaluate", world / "moods", rows, "--json"),
     ):  # fmt: skip
@@ -639,7 +649,7 @@ def test_a_file_name_that_is_not_utf_8_is_shown_and_never_a_traceback(
 
 
 @pytest.mark.parametrize(
-    "verb", [["predict", "g1", "--file", "a.csv"], ["evaluate", "g1", "--data", "a.csv"]]
+    "verb", [["predict", "g1", "--input", "a.csv"], ["evaluate", "g1", "--data", "a.csv"]]
 )
 def test_a_missing_run_is_told_before_an_option_of_its_task(
     call: Call, world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: list[str]
@@ -648,7 +658,7 @@ def test_a_missing_run_is_told_before_an_option_of_its_task(
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     for more in (["--no-header"], ["--text-column", "body"]):
         refused(call(*verb, *more), 2, "g1: no such folder")
-    refused(call("predict", "--no-header", "runs/g/1", "--file", "a.csv"), 2, "runs/g/1: no such folder")
+    refused(call("predict", "--no-header", "runs/g/1", "--input", "a.csv"), 2, "runs/g/1: no such folder")
     refused(call("predict", world / "bert", "--no-header", "a"), 2, "was not fine-tuned for a task")
     refused(call("predict", world / "moods", "--nonsense", "a"), 2, "has no option --nonsense")
     refused(call("predict", world / "moods", "--word-column", "w", "a"), 2, "no setting 'word_column'")
@@ -661,5 +671,14 @@ def test_a_share_above_one_is_read_back_as_a_percentage(
     call: Call, world: Path, tmp_path: Path, share: str, write: str
 ) -> None:
     train = world / "train.csv"
-    tune = ["finetune", "classify", "--model", world / "bert", "--train", train, "--out", tmp_path / "r"]
+    tune = [
+        "finetune",
+        "classify",
+        "--model",
+        world / "bert",
+        "--train",
+        train,
+        "--output-dir",
+        tmp_path / "r",
+    ]
     refused(call(*tune, "--validation-split", share), 2, f"is not between 0 and 1; write {write}")

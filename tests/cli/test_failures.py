@@ -75,7 +75,7 @@ def test_every_kind_of_error_is_one_sentence_and_one_document(
 
 def test_a_signal_that_ends_a_verb_is_a_document_too(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
-        command_line._terminated(True, 15, None)
+        command_line._handle_signal(True, 15, None)
     out, told = capsys.readouterr()
     assert end.value.code == 143
     assert told == "stopped\n"
@@ -99,12 +99,12 @@ def test_a_fault_of_our_own_keeps_its_traceback(
     "words",
     [
         ["info", "./nowhere"],
-        ["tokenizer", "train", "nowhere.txt", "--out", "t"],
+        ["tokenizer", "train", "nowhere.txt", "--output-dir", "t"],
         ["data", "check", "nowhere.txt"],
-        ["pretrain", "--data", "nowhere", "--out", "r"],
+        ["pretrain", "--data", "nowhere", "--output-dir", "r"],
         ["predict", "./nowhere", "text"],
         ["evaluate", "./nowhere", "--data", "x.csv"],
-        ["pretrain", "nowhere.yaml", "--data", "nowhere", "--out", "r", "--set", "trian.x=1"],
+        ["pretrain", "nowhere.yaml", "--data", "nowhere", "--output-dir", "r", "--set", "trian.x=1"],
     ],
     ids=" ".join,
 )
@@ -122,9 +122,9 @@ def test_what_is_missing_is_told_as_json(
 @pytest.mark.parametrize(
     ("words", "meant"),
     [
-        (["tokenizer", "train", "corpsu.txt", "--out", "s"], "corpus.txt"),
-        (["data", "prepare", "corpus.txt", "--tokenizer", "tokeniser", "--out", "s"], "tokenizer"),
-        (["pretrain", "--data", "shrads", "--out", "b"], "shards"),
+        (["tokenizer", "train", "corpsu.txt", "--output-dir", "s"], "corpus.txt"),
+        (["data", "prepare", "corpus.txt", "--tokenizer", "tokeniser", "--output-dir", "s"], "tokenizer"),
+        (["pretrain", "--data", "shrads", "--output-dir", "b"], "shards"),
         (["info", "bret"], "bert"),
         (["predict", "./brt", "text"], "bert"),
     ],
@@ -167,15 +167,24 @@ def test_the_short_forms_are_the_settings(capsys: pytest.CaptureFixture[str], tm
     for name, length in (("steps", ["--steps", "2"]), ("epochs", ["--epochs", "0.3"])):
         out = tmp_path / name
         code, _, told = ended(
-            capsys, "pretrain", str(recipe), "--data", str(shards), "--out", str(out), *flags, *rest, *length
+            capsys,
+            "pretrain",
+            str(recipe),
+            "--data",
+            str(shards),
+            "--output-dir",
+            str(out),
+            *flags,
+            *rest,
+            *length,
         )
         assert code == 0, told
         train = read_yaml(out / "settings.yaml")["train"]
         assert {setting: train[setting] for setting in short} == short
         assert train["max_steps"] == (2 if name == "steps" else None)  # the recipe's budget gave way
         assert train["num_train_epochs"] == (1 if name == "steps" else 0.3)
-    assert ended(capsys, "pretrain", "--data", str(shards), "--out", str(out), *flags, *rest, "--epochs", "0.3",
-                 "--resume")[0] == 0  # fmt: skip
+    assert ended(capsys, "pretrain", "--data", str(shards), "--output-dir", str(out), *flags, *rest, "--epochs",
+                 "0.3", "--resume")[0] == 0  # fmt: skip
 
 
 def test_a_terminal_gets_its_messages_wrapped(

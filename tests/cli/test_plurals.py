@@ -48,28 +48,28 @@ def test_one_of_everything_has_a_singular_noun(capsys: pytest.CaptureFixture[str
     single = tiny_run.table(tmp_path / "single.csv", tiny_run.examples(1))
     long = tiny_run.table(tmp_path / "long.csv", [("kaba " * 500, "joy")])
 
-    check(said(capsys, "tokenizer", "train", some, "--out", tokenizer, "--vocab-size", 70))
-    check(said(capsys, "tokenizer", "train", one, "--out", tmp_path / "t1", "--vocab-size", 10_000))
+    check(said(capsys, "tokenizer", "train", some, "--output-dir", tokenizer, "--vocab-size", 70))
+    check(said(capsys, "tokenizer", "train", one, "--output-dir", tmp_path / "t1", "--vocab-size", 10_000))
     check(said(capsys, "tokenizer", "inspect", tokenizer, "--text", one))
     check(said(capsys, "tokenizer", "extend", one, "--tokenizer", tokenizer, "--words", 1, "--propose-only",
                "--min-frequency", 1, code=None))  # fmt: skip
     check(said(capsys, "data", "check", one, "--no-benchmark", "--tokenizer", tokenizer))
     check(said(capsys, "data", "check", latin, "--no-benchmark"))
-    check(said(capsys, "data", "prepare", one, "--tokenizer", tokenizer, "--out", tmp_path / "s1"))
-    check(said(capsys, "data", "prepare", latin, "--tokenizer", tokenizer, "--out", tmp_path / "s2",
+    check(said(capsys, "data", "prepare", one, "--tokenizer", tokenizer, "--output-dir", tmp_path / "s1"))
+    check(said(capsys, "data", "prepare", latin, "--tokenizer", tokenizer, "--output-dir", tmp_path / "s2",
                "--on-error", "skip", code=None))  # fmt: skip
     check(said(capsys, "data", "show", tmp_path / "s1", "--set", "data.sentence_task=none", code=None))
-    check(said(capsys, "data", "prepare", some, "--tokenizer", tokenizer, "--out", shards))
-    check(said(capsys, "pretrain", "--data", tmp_path / "s1", "--out", tmp_path / "b1", "--steps", 1, *TINY,
+    check(said(capsys, "data", "prepare", some, "--tokenizer", tokenizer, "--output-dir", shards))
+    check(said(capsys, "pretrain", "--data", tmp_path / "s1", "--output-dir", tmp_path / "b1", "--steps", 1, *TINY,
                "--set", "data.sentence_task=none", code=None))  # fmt: skip
-    check(said(capsys, "pretrain", "--data", shards, "--out", bert, "--steps", 1, *TINY))
+    check(said(capsys, "pretrain", "--data", shards, "--output-dir", bert, "--steps", 1, *TINY))
     check(said(capsys, "info", bert))
     finetune = ("finetune", "classify", "--model", bert, "--train", train, "--steps", 1, *TUNE)
-    check(said(capsys, *finetune, "--validation", single, "--out", moods))
-    check(said(capsys, *finetune, "--validation", long, "--out", tmp_path / "long", "--max-length", 8))
-    check(said(capsys, *finetune, "--validation-split", "1%", "--out", tmp_path / "few", code=None))
+    check(said(capsys, *finetune, "--validation", single, "--output-dir", moods))
+    check(said(capsys, *finetune, "--validation", long, "--output-dir", tmp_path / "long", "--max-length", 8))
+    check(said(capsys, *finetune, "--validation-split", "1%", "--output-dir", tmp_path / "few", code=None))
     check(said(capsys, "finetune", "classify", "--model", bert, "--train", single, "--validation-split", "50%",
-               "--out", tmp_path / "x", code=2))  # fmt: skip
+               "--output-dir", tmp_path / "x", code=2))  # fmt: skip
     check(said(capsys, "evaluate", moods, "--data", single))
     check(said(capsys, "evaluate", moods, "--data", long, "--max-length", 8))
     check(said(capsys, "predict", moods, "kaba"))

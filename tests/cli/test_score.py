@@ -96,8 +96,8 @@ def test_standard_input_a_text_file_and_a_table_say_their_lines(
     (tmp_path / "texts.csv").write_text("n,said\n1,kaba lode mizu.\n2,\n3,kaba\n4,Ripe sogi.\n")
     piped = call(world / "bert", "--json", stdin=b"kaba lode mizu.\r\n\nkaba\nRipe sogi.\n")
     assert "1 text is empty and not scored: standard input:2" in piped.told
-    file = call(world / "bert", "--file", tmp_path / "texts.txt", "--json")
-    table = call(world / "bert", "--file", tmp_path / "texts.csv", "--text-column", "said", "--json")
+    file = call(world / "bert", "--input", tmp_path / "texts.txt", "--json")
+    table = call(world / "bert", "--input", tmp_path / "texts.csv", "--text-column", "said", "--json")
     assert json.loads(piped.out) == json.loads(file.out)
     assert [row["line"] for row in json.loads(file.out)] == [1, 3, 4]
     assert [row["line"] for row in json.loads(table.out)] == [2, 4, 5]
@@ -113,7 +113,7 @@ def test_rows_are_written_whole_and_nothing_is_overwritten(
 ) -> None:
     for number, given in enumerate(([*TEXTS], ["--pairs", world / "pairs.jsonl"])):
         out = tmp_path / f"rows{number}.{suffix}"
-        done = call(world / "bert", *given, "--out", out)
+        done = call(world / "bert", *given, "--output", out)
         assert done.code == 0
         text = out.read_text(encoding="utf-8-sig")
         if suffix == "csv":
@@ -131,7 +131,7 @@ def test_rows_are_written_whole_and_nothing_is_overwritten(
             assert {"line", "good", "bad", "phenomenon", "good_score", "bad_score", "right"} <= rows[0].keys()
             assert float(rows[-1]["good_score"]) == float(rows[-1]["bad_score"])
             assert "accuracy" in done.out
-        again = call(world / "bert", *given, "--out", out)
+        again = call(world / "bert", *given, "--output", out)
         assert again.code == 2
         assert "already exists" in again.told
 
@@ -188,16 +188,16 @@ def test_a_file_of_pairs_that_cannot_be_read(
 @pytest.mark.parametrize(
     ("arguments", "parts"),
     [
-        (["kaba", "--pairs", "p.jsonl"], ("texts and --pairs are given together", "give one of them")),
-        (["--file", "f.txt", "--pairs", "p.jsonl"], ("--file and --pairs are given together",)),
-        (["kaba", "--sample", "3"], ("--sample is for minimal pairs", "--pairs FILE")),
-        (["kaba", "--group-column", "x"], ("--group-column is for minimal pairs",)),
-        (["--pairs", "p.jsonl", "--seed", "3"], ("--seed is the seed of --sample",)),
-        (["kaba", "--text-column", "x"], ("--text-column is a column of --file",)),
+        (["kaba", "--pairs", "p.jsonl"], ("both texts and a file are given", "give one of them")),
+        (["--input", "f.txt", "--pairs", "p.jsonl"], ("--input and --pairs exclude each other",)),
+        (["kaba", "--sample", "3"], ("--sample has no effect without --pairs", "--pairs")),
+        (["kaba", "--group-column", "x"], ("--group-column has no effect without --pairs",)),
+        (["--pairs", "p.jsonl", "--seed", "3"], ("--seed has no effect without --sample",)),
+        (["kaba", "--text-column", "x"], ("--text-column has no effect without --input",)),
         (["kaba", "--variant", "words"], ("--variant", "within_word")),
-        (["kaba", "--out", "scores.xlsx"], ("this file name does not end in .csv",)),
-        (["kaba", "--json", "--out", "scores.csv"], ("--json is one JSON document",)),
-        (["--file", "gone.txt"], ("gone.txt: no such file",)),
+        (["kaba", "--output", "scores.xlsx"], ("this file name does not end in .csv",)),
+        (["kaba", "--json", "--output", "scores.csv"], ("--json is one JSON document",)),
+        (["--input", "gone.txt"], ("gone.txt: no such file",)),
         (["--pairs", "gone.jsonl"], ("gone.jsonl: no such file",)),
         (["kaba", "--device", "tpu"], ("there is no device 'tpu'", "choose one of these: cpu")),
     ],
@@ -225,7 +225,7 @@ def test_a_model_without_a_masked_head_and_a_terminal_without_text_are_told(call
     assert "use a pre-trained run" in done.told
     done = call(world / "bert", terminal=True)
     assert done.code == 2
-    assert "there is no text to score" in done.told
+    assert "there is no text" in done.told
 
 
 def test_bytes_that_are_no_text_are_told_with_their_line(call: Call, world: Path) -> None:
@@ -243,7 +243,7 @@ def test_a_mistyped_verb_is_answered_by_the_nearest(
     assert "did you mean 'bertsmith score'?" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("option", ["--pairs", "--file"])
+@pytest.mark.parametrize("option", ["--pairs", "--input"])
 def test_a_file_in_another_encoding_is_read_as_the_message_advises(
     call: Call, world: Path, tmp_path: Path, option: str
 ) -> None:
@@ -256,4 +256,4 @@ def test_a_file_in_another_encoding_is_read_as_the_message_advises(
     assert (done.code, json.loads(done.out) != []) == (0, True)
     assert call(world / "bert", option, file, "--encoding", "nonsense").code == 2
     alone = call(world / "bert", "kaba", "--encoding", "cp1252")
-    assert (alone.code, "--encoding is of --file or --pairs" in alone.told) == (2, True)
+    assert (alone.code, "--encoding has no effect without --input" in alone.told) == (2, True)

@@ -85,7 +85,7 @@ def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], wo
 def test_vectors_are_those_of_python_in_every_format(call: Call, world: Path, tmp_path: Path) -> None:
     wanted = bs.load(world / "near").embed([*TEXTS[:5], "", *TEXTS[5:]])
     for suffix in ("npy", "parquet", "jsonl"):
-        found = call("embed", "near", "--file", "texts.txt", "--out", tmp_path / f"v.{suffix}")
+        found = call("embed", "near", "--input", "texts.txt", "--output", tmp_path / f"v.{suffix}")
         assert (found.code, found.out) == (0, ""), found.err
         assert f"{len(wanted)} vectors of 32 numbers" in found.err
     np.testing.assert_array_equal(np.load(tmp_path / "v.npy"), wanted)
@@ -106,14 +106,14 @@ def test_texts_of_the_command_line_and_of_a_pipe(call: Call) -> None:
 
 
 def test_chunks_leave_no_trace(call: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    call("embed", "near", "--file", "texts.txt", "--out", tmp_path / "a.npy")
+    call("embed", "near", "--input", "texts.txt", "--output", tmp_path / "a.npy")
     monkeypatch.setattr("bertsmith.inference.embed_file._CHUNK", 4)
-    call("embed", "near", "--file", "texts.txt", "--out", tmp_path / "b.npy")
+    call("embed", "near", "--input", "texts.txt", "--output", tmp_path / "b.npy")
     np.testing.assert_allclose(np.load(tmp_path / "a.npy"), np.load(tmp_path / "b.npy"), atol=1e-6)
 
 
 def test_an_index_is_built_and_searched(call: Call, world: Path, tmp_path: Path) -> None:
-    made = call("embed", "near", "--file", "texts.txt", "--index", tmp_path / "index")
+    made = call("embed", "near", "--input", "texts.txt", "--index", tmp_path / "index")
     assert made.code == 0, made.err
     assert "1 text is empty and not indexed: texts.txt:6" in made.err
     assert f"{len(TEXTS)} texts, 32 numbers each" in made.err
@@ -133,7 +133,7 @@ def test_an_index_is_built_and_searched(call: Call, world: Path, tmp_path: Path)
 @pytest.mark.parametrize(("verb", "run"), [("embed", "near"), ("predict", "moods")])
 def test_a_text_that_is_null_is_refused(verb: str, run: str, call: Call, tmp_path: Path) -> None:
     (tmp_path / "null.jsonl").write_text('{"text": null}\n')
-    found = call(verb, run, "--file", tmp_path / "null.jsonl")
+    found = call(verb, run, "--input", tmp_path / "null.jsonl")
     assert found.code == 2
     assert "null.jsonl:1: " in found.err.replace("\n", "")
     assert re.search("no column has a value|is not a string, but null", found.err)
@@ -158,7 +158,7 @@ def test_what_is_found_is_what_cosines_say(world: Path) -> None:
 
 def test_queries_with_their_passages_are_scored(call: Call, tmp_path: Path) -> None:
     found = call(
-        "search", "index", "--file", "queries.jsonl", "--out", tmp_path / "found.jsonl", "--top-k", "1"
+        "search", "index", "--input", "queries.jsonl", "--output", tmp_path / "found.jsonl", "--top-k", "1"
     )
     assert found.code == 0, found.err
     assert "6 queries" in found.out
@@ -166,12 +166,12 @@ def test_queries_with_their_passages_are_scored(call: Call, tmp_path: Path) -> N
     assert found.out.count("1.0000") == 4
     lines = [json.loads(line) for line in (tmp_path / "found.jsonl").read_text().splitlines()]
     assert [len(line["results"]) for line in lines] == [1] * 6
-    document = json.loads(call("search", "index", "--file", "queries.jsonl", "--json").out)
+    document = json.loads(call("search", "index", "--input", "queries.jsonl", "--json").out)
     assert document["scores"]["recall@1"] == 1
 
 
 def test_judgements_by_ids_score_queries(call: Call) -> None:
-    found = call("search", "index", "--file", "queries.csv", "--qrels", "qrels.tsv", "--json")
+    found = call("search", "index", "--input", "queries.csv", "--qrels", "qrels.tsv", "--json")
     assert found.code == 0, found.err
     scores = json.loads(found.out)["scores"]
     assert scores["recall@1"] == pytest.approx(2 / 3)  # q2's text is not in the index
@@ -204,7 +204,7 @@ def test_a_model_of_pairs_puts_the_best_into_its_own_order(call: Call, world: Pa
     assert [one["rerank_score"] for one in found] == pytest.approx([scores[i] for i in order], abs=1e-6)
     assert [one["rank"] for one in found] == [1, 2, 3]
     shown = call("search", "index", TEXTS[3], "--rerank", run, "--rerank-top", "6", "--top-k", "3")
-    assert "re-ranked" in shown.out
+    assert "reranked" in shown.out
 
 
 def test_the_label_that_fits_is_said(world: Path) -> None:
@@ -246,13 +246,13 @@ def test_passages_of_queries_and_tables_in_memory_are_indexed(world: Path, tmp_p
     assert [made.row(i).id for i in range(2)] == ["7", "8"]
     with pytest.raises(InputError) as caught:
         model.index(["kaba"], tmp_path / "b")
-    assert (caught.value.code, caught.value.argument) == ("output_exists", "out")
+    assert (caught.value.code, caught.value.argument) == ("output_exists", "output_dir")
     assert len(model.index(["kaba"], tmp_path / "b", overwrite=True)) == 1
 
 
 def test_approximate_search_says_what_it_finds(call: Call, tmp_path: Path) -> None:
     pytest.importorskip("faiss", reason="extra `ann`")
-    made = call("embed", "near", "--file", "texts.jsonl", "--index", tmp_path / "i", "--approximate")
+    made = call("embed", "near", "--input", "texts.jsonl", "--index", tmp_path / "i", "--approximate")
     assert made.code == 0, made.err
     assert "approximate search has a recall@10 of 100.0%" in made.err
     found = call("search", tmp_path / "i", TEXTS[2], "--approximate", "--json")
@@ -263,39 +263,39 @@ def test_approximate_search_says_what_it_finds(call: Call, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["embed", "near", "kaba", "--file", "texts.txt"], "both texts and a file are given"),
-        (["embed", "near"], "there is no text to embed"),
-        (["embed", "near", "kaba", "--out", "v.csv"], "v.csv: this file name does not end in .npy"),
-        (["embed", "near", "kaba", "--out", "texts.jsonl"], "texts.jsonl: already exists"),
-        (["embed", "near", "kaba", "--out", "v.npy", "--index", "i"], "exclude each other"),
-        (["embed", "near", "kaba", "--approximate"], "--approximate is for an index"),
+        (["embed", "near", "kaba", "--input", "texts.txt"], "both texts and a file are given"),
+        (["embed", "near"], "there is no text"),
+        (["embed", "near", "kaba", "--output", "v.csv"], "v.csv: this file name does not end in .npy"),
+        (["embed", "near", "kaba", "--output", "texts.jsonl"], "texts.jsonl: already exists"),
+        (["embed", "near", "kaba", "--output", "v.npy", "--index", "i"], "exclude each other"),
+        (["embed", "near", "kaba", "--approximate"], "--approximate has no effect without --index"),
         (["embed", "near", "kaba", "--index", "i", "--no-normalize"], "--no-normalize"),
         (
-            ["embed", "near", "--file", "texts.jsonl", "--text-column", "x"],
+            ["embed", "near", "--input", "texts.jsonl", "--text-column", "x"],
             "texts.jsonl:1: the field 'x' is missing",
         ),
         (
-            ["embed", "near", "--file", "texts.jsonl", "--text-column", "more"],
+            ["embed", "near", "--input", "texts.jsonl", "--text-column", "more"],
             ":1: the field 'more' is not a string",
         ),
-        (["embed", "near", "--file", "texts.jsonl", "--id-column", "x"], ":1: the field 'x' is missing"),
-        (["embed", "near", "--file", "nowhere.txt"], "nowhere.txt"),
+        (["embed", "near", "--input", "texts.jsonl", "--id-column", "x"], ":1: the field 'x' is missing"),
+        (["embed", "near", "--input", "nowhere.txt"], "nowhere.txt"),
         (["search", "nowhere", "kaba"], "nowhere: this folder does not exist"),
         (["search", "bert", "kaba"], "bert: this folder is not an index"),
-        (["search", "index"], "there is no query"),
+        (["search", "index"], "there is no text"),
         (["search", "index", " "], "the query is empty"),
-        (["search", "index", "kaba", "--file", "texts.txt"], "both queries and a file are given"),
-        (["search", "index", "kaba", "--qrels", "qrels.tsv"], "--qrels goes with --file"),
-        (["search", "index", "kaba", "--rerank-label", "x"], "--rerank-label goes with --rerank"),
+        (["search", "index", "kaba", "--input", "texts.txt"], "both texts and a file are given"),
+        (["search", "index", "kaba", "--qrels", "qrels.tsv"], "--qrels has no effect without --input"),
+        (["search", "index", "kaba", "--rerank-label", "x"], "--rerank-label has no effect without --rerank"),
         (["search", "index", "kaba", "--approximate"], "index: this index was built for exact search only"),
         (["search", "index", "kaba", "--rerank", "moods"], "moods: this model was not trained on pairs"),
         (
             ["search", "index", "kaba", "--rerank", "fits", "--rerank-top", "2"],
             "--rerank-top: 2 is less than --top-k 5",
         ),
-        (["search", "index", "kaba", "--out", "x.csv"], "end it with .jsonl"),
+        (["search", "index", "kaba", "--output", "x.csv"], "end it with .jsonl"),
         (
-            ["search", "index", "--file", "texts.jsonl", "--qrels", "qrels.tsv"],
+            ["search", "index", "--input", "texts.jsonl", "--qrels", "qrels.tsv"],
             "qrels.tsv: no query of texts.jsonl is in this file: its first query is 'd0', and the first here is",
         ),
     ],

@@ -119,14 +119,14 @@ def test_svg_limit_globs_and_two_of_one_name(place: Path, capsys: pytest.Capture
         (["inspect", "one", "--text", "text.txt", "--html", "no/p.html"], "no/p.html: the folder no"),
         (["inspect", "one", "--text", "text.txt", "--html", "one"], "this is a folder"),
         (["inspect", "one"], "--text"),
-        (["extend", "text.txt", "--tokenizer", "one"], "--out DIR or --propose-only"),
-        (["extend", "text.txt", "--tokenizer", "one", "--out", "o", "--propose-only"], "--out DIR or"),
-        (["extend", "--tokenizer", "one", "--out", "o"], "FILES, or a --word-list"),
-        (["extend", "text.txt", "--out", "o"], "either a tokenizer or a model"),
-        (["extend", "text.txt", "--tokenizer", "one", "--out", "one"], "already exists"),
-        (["extend", "--tokenizer", "one", "--out", "o", "--word-list", "l", "--words", "3"], "--words chooses"),
-        (["extend", "--tokenizer", "one", "--out", "o", "--word-list", "l.txt"], "no such file"),
-        (["extend", "text.txt", "--tokenizer", "one", "--out", "o", "--words", "0"], "--words"),
+        (["extend", "text.txt", "--tokenizer", "one"], "--output-dir DIR or --propose-only"),
+        (["extend", "text.txt", "--tokenizer", "one", "--output-dir", "o", "--propose-only"], "--output-dir DIR"),
+        (["extend", "--tokenizer", "one", "--output-dir", "o"], "FILES, or a --word-list"),
+        (["extend", "text.txt", "--output-dir", "o"], "either a tokenizer or a model"),
+        (["extend", "text.txt", "--tokenizer", "one", "--output-dir", "one"], "already exists"),
+        (["extend", "--tokenizer", "one", "--output-dir", "o", "--word-list", "l", "--words", "3"], "--words"),
+        (["extend", "--tokenizer", "one", "--output-dir", "o", "--word-list", "l.txt"], "no such file"),
+        (["extend", "text.txt", "--tokenizer", "one", "--output-dir", "o", "--words", "0"], "--words"),
     ],
 )  # fmt: skip
 def test_what_is_refused(
@@ -150,12 +150,14 @@ def test_extend_proposes_then_adds(place: Path, capsys: pytest.CaptureFixture[st
     assert not (place / "new").exists()
     proposed = json.loads(run(capsys, *how, "--propose-only", "--json")[0])
     assert [row["word"] for row in proposed["words"]] == ["cardiogram", "cardio"]
-    out, told = run(capsys, *how, "--out", "new", "--keep-others")
+    out, told = run(capsys, *how, "--output-dir", "new", "--keep-others")
     assert "no other word of the files" in out
     assert f"{len(TOKENS)} → {len(TOKENS) + 1} entries" in told
     assert Tokenizer.load(place / "new").tokens == [*TOKENS, "cardiogram"]
     (place / "list.txt").write_text("cardio\nthe\n")
-    out, told = run(capsys, "extend", "--tokenizer", "one", "--word-list", "list.txt", "--out", "listed")
+    out, told = run(
+        capsys, "extend", "--tokenizer", "one", "--word-list", "list.txt", "--output-dir", "listed"
+    )
     assert "for 1 word of the list" in told
     assert Tokenizer.load(place / "listed").tokens == [*TOKENS, "cardio"]
     (place / "plain.txt").write_text("the cardio " * 99)

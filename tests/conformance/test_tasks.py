@@ -220,7 +220,7 @@ def test_the_verbs_have_its_options_and_print_its_scores(
     train, dev = lines(tmp_path / "a.jsonl", 12, seed=1), lines(tmp_path / "b.jsonl", 6, seed=2)
     call = ["finetune", "toy", "--model", str(base.path), "--train", str(train), "--validation", str(dev)]
     few = ["--part-words", "2", "--set", "train.max_steps=1", "--set", "train.report_to=none"]
-    made = CliRunner().invoke(bertsmith, [*call, "--out", str(tmp_path / "run"), *few])
+    made = CliRunner().invoke(bertsmith, [*call, "--output-dir", str(tmp_path / "run"), *few])
     assert made.exit_code == 0, made.output
     assert "close" in made.output
     scored = CliRunner().invoke(bertsmith, ["evaluate", str(tmp_path / "run"), "--data", str(dev)])
@@ -230,7 +230,7 @@ def test_the_verbs_have_its_options_and_print_its_scores(
         bertsmith, ["evaluate", str(tmp_path / "run"), "--data", str(dev), "--part-words", "1", "--json"]
     )
     rows = CliRunner().invoke(
-        bertsmith, ["predict", str(tmp_path / "run"), "--file", str(dev), "--format", "csv"]
+        bertsmith, ["predict", str(tmp_path / "run"), "--input", str(dev), "--format", "csv"]
     )
     assert rows.stdout.splitlines()[0] == "line,words,lengths"
     assert [line.split(",")[0] for line in rows.stdout.splitlines()[1:]] == ["1", "2", "3", "4", "5", "6"]

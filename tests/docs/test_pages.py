@@ -167,10 +167,10 @@ def test_page_runs(
 ) -> None:
     before = BEFORE.get(page.name, ())
     if "texts" in before:
-        run("bertsmith tokenizer train texts --out tokenizer --vocab-size 300", monkeypatch, capsys)
-        run("bertsmith data prepare texts --tokenizer tokenizer --out shards", monkeypatch, capsys)
+        run("bertsmith tokenizer train texts --output-dir tokenizer --vocab-size 300", monkeypatch, capsys)
+        run("bertsmith data prepare texts --tokenizer tokenizer --output-dir shards", monkeypatch, capsys)
     if "bert" in before:
-        line = "bertsmith pretrain --preset bert-tiny-uncased --data shards --out bert --minutes 1"
+        line = "bertsmith pretrain --preset bert-tiny-uncased --data shards --output-dir bert --minutes 1"
         run(line, monkeypatch, capsys)
     names: dict[str, object] = {}
     ran = 0

@@ -278,7 +278,7 @@ def test_an_error_on_one_rank_ends_all_with_one_message(shards: Shards, tmp_path
 
 def test_the_command_line_tells_an_error_of_all_ranks_once(tmp_path: Path) -> None:
     out = str(tmp_path / "out")
-    ranks = two_ranks("-m", "bertsmith", "pretrain", "--data", str(tmp_path / "missing"), "--out", out)
+    ranks = two_ranks("-m", "bertsmith", "pretrain", "--data", str(tmp_path / "missing"), "--output-dir", out)
     assert [code for code, _, _ in ranks] == [2, 2], ranks
     assert sum(error.count("error: ") for _, _, error in ranks) == 1
     assert not any("Traceback" in error for _, _, error in ranks)

@@ -278,7 +278,7 @@ def test_a_resume_under_other_settings_or_data_is_refused(shards: Shards, tmp_pa
     assert (caught.value.code, caught.value.argument) == ("setting_differs_from_run", "data.mlm_probability")
     with pytest.raises(InputError) as caught:
         tiny_run.run(shards, run, *TWO_EPOCHS)
-    assert (caught.value.code, caught.value.argument) == ("run_exists", "out")
+    assert (caught.value.code, caught.value.argument) == ("run_exists", "output_dir")
 
 
 def test_the_same_command_resumes_also_where_the_run_had_choices_of_its_own(
@@ -424,7 +424,7 @@ def test_a_signal_saves_exits_and_the_resumed_run_is_straight(
     tiny_run.run(shards, tmp_path / "straight", *settings)
     run = tmp_path / "run"
     command = [sys.executable, "-m", "bertsmith", "pretrain", "--preset", "bert-tiny-uncased"]
-    command += ["--data", str(shards.folder), "--out", str(run)]
+    command += ["--data", str(shards.folder), "--output-dir", str(run)]
     for setting in [*tiny_run.SETTINGS, *settings]:
         command += ["--set", setting]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)

@@ -90,7 +90,7 @@ def test_chinese_news(
         "chinese_news.py",
         bert.path,
         data / "train.txt.gz",
-        *("--names", data / "class.txt", "--out", tmp_path / "news", "--sample", 200, "--epochs", 1),
+        *("--names", data / "class.txt", "--output-dir", tmp_path / "news", "--sample", 200, "--epochs", 1),
         monkeypatch=monkeypatch,
     )
     lines = capsys.readouterr().out.splitlines()
@@ -118,7 +118,7 @@ def test_emotion(
     write_moods(tmp_path)
     out = tmp_path / "emotion"
     files = (tmp_path / "train.txt", tmp_path / "dev.txt")
-    run("emotion.py", base.path, *files, "--out", out, "--rate-steps", 12, monkeypatch=monkeypatch)
+    run("emotion.py", base.path, *files, "--output-dir", out, "--rate-steps", 12, monkeypatch=monkeypatch)
     told = capsys.readouterr().out.splitlines()
     assert (out / "rates.png").read_bytes().startswith(b"\x89PNG")
     (at,) = [i for i, line in enumerate(told) if line.startswith(("accuracy 0.", "accuracy 1."))]

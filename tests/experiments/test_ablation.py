@@ -53,7 +53,7 @@ def world(tmp_path: Path) -> dict[str, Any]:
     pairs.write_text("good,bad\nkaba lode,lode kaba\nmi so,so mi so\n", encoding="utf-8")
     return {
         "recipe": recipe,
-        "out": tmp_path / "out",
+        "output_dir": tmp_path / "out",
         "data": tiny_run.make_shards(tmp_path),
         "tasks": {"moods": task},
         "pairs": pairs,
@@ -68,17 +68,17 @@ def test_each_row_and_seed_is_an_ordinary_run(world: dict[str, Any]) -> None:
     for row, folder in (("dynamic", "dynamic"), ("static, once", "static--once")):
         values = []
         for seed in (0, 1):
-            run = bs.load(world["out"] / folder / str(seed) / "pretrain")
+            run = bs.load(world["output_dir"] / folder / str(seed) / "pretrain")
             values.append(run.report["held_out"]["mlm_loss"])
-            assert bs.load(world["out"] / folder / str(seed) / "moods").task.name == "classify"
+            assert bs.load(world["output_dir"] / folder / str(seed) / "moods").task.name == "classify"
         assert report.metrics["mlm_loss"][row].values == values
     assert values[0] != values[1]
     assert report.paper == {"SST-2": {"dynamic": 92.9, "static, once": 92.5}}
     assert {one.metric for one in report.orderings} == {"mlm_loss", "moods", "minimal pairs"}
-    assert json.loads((world["out"] / "report.json").read_text()) == report.to_dict()
-    drawn = sorted(path.name for path in (world["out"] / "figures").iterdir())
+    assert json.loads((world["output_dir"] / "report.json").read_text()) == report.to_dict()
+    drawn = sorted(path.name for path in (world["output_dir"] / "figures").iterdir())
     assert drawn == ["minimal-pairs.png", "mlm-loss.png", "moods.png", "paper-SST-2.png"]
-    assert all(file.read_bytes()[:4] == b"\x89PNG" for file in (world["out"] / "figures").iterdir())
+    assert all(file.read_bytes()[:4] == b"\x89PNG" for file in (world["output_dir"] / "figures").iterdir())
 
 
 def test_a_recipe_may_name_what_it_is_run_on(world: dict[str, Any], tmp_path: Path) -> None:
@@ -113,11 +113,11 @@ def test_a_recipe_may_name_what_it_is_run_on(world: dict[str, Any], tmp_path: Pa
 
 def test_what_is_finished_stays(world: dict[str, Any]) -> None:
     first = ablate(**world, seeds=1)
-    weights = world["out"] / "dynamic" / "0" / "pretrain" / "model" / "model.safetensors"
+    weights = world["output_dir"] / "dynamic" / "0" / "pretrain" / "model" / "model.safetensors"
     written = weights.stat().st_mtime_ns
     with pytest.raises(InputError) as caught:
         ablate(**world, seeds=1)
-    assert str(world["out"]) in str(caught.value)
+    assert str(world["output_dir"]) in str(caught.value)
     again = ablate(**world, seeds=2, resume=True)
     assert weights.stat().st_mtime_ns == written
     assert [of.values[0] for of in again.metrics["moods"].values()] == [
@@ -133,7 +133,7 @@ def test_rows_that_differ_in_fine_tuning_share_a_model(
     shared = RECIPES[0].parent / "pretraining-task.yaml"
     rows = ["left to right", "left to right + BiLSTM"]
     report = ablate(**{**world, "recipe": shared}, seeds=1, rows=rows)
-    out = world["out"]
+    out = world["output_dir"]
     assert sorted(path.parent.parent.name for path in out.glob("*/*/pretrain")) == ["BERT", "left-to-right"]
     left, with_bilstm = (
         bs.load(out / name / "0" / "moods") for name in ("left-to-right", "left-to-right---BiLSTM")
@@ -155,7 +155,7 @@ def test_the_first_of_the_rows_alone_need_not_be_asked_for(world: dict[str, Any]
     shared = RECIPES[0].parent / "pretraining-task.yaml"
     some = {**world, "recipe": shared, "pairs": None, "seeds": 1}
     ablate(**some, rows=["left to right + BiLSTM"])
-    weights = world["out"] / "left-to-right" / "0" / "pretrain" / "model" / "model.safetensors"
+    weights = world["output_dir"] / "left-to-right" / "0" / "pretrain" / "model" / "model.safetensors"
     written = weights.stat().st_mtime_ns
     again = ablate(**some, rows=["left to right"], resume=True)
     assert weights.stat().st_mtime_ns == written
@@ -225,7 +225,7 @@ def test_what_would_undo_the_comparison_is_refused(world: dict[str, Any]) -> Non
         with pytest.raises(InputError) as caught:
             ablate(**{**world, "tasks": {name: world["tasks"]["moods"]}})
         assert caught.value.code == "task_name_reserved"
-    assert not world["out"].exists()
+    assert not world["output_dir"].exists()
 
 
 def test_all_of_it_is_checked_before_anything_is_trained(world: dict[str, Any], tmp_path: Path) -> None:
@@ -245,7 +245,7 @@ def test_all_of_it_is_checked_before_anything_is_trained(world: dict[str, Any], 
     ):
         with pytest.raises(InputError, match=said):
             ablate(**{**world, **change})
-        assert not world["out"].exists()
+        assert not world["output_dir"].exists()
 
 
 def test_tasks_and_pairs_may_come_later_but_models_stay_what_they_are(world: dict[str, Any]) -> None:
@@ -266,10 +266,13 @@ def test_tasks_and_pairs_may_come_later_but_models_stay_what_they_are(world: dic
         ablate(**world, resume=True)
     assert caught.value.code == "ablation_differs"
     assert "'static, once'" in caught.value.message
-    (world["out"] / "ablation.json").write_text("{", encoding="utf-8")
+    (world["output_dir"] / "ablation.json").write_text("{", encoding="utf-8")
     with pytest.raises(InputError) as caught:
         ablate(**world, resume=True)
-    assert (caught.value.code, caught.value.location) == ("file_damaged", str(world["out"] / "ablation.json"))
+    assert (caught.value.code, caught.value.location) == (
+        "file_damaged",
+        str(world["output_dir"] / "ablation.json"),
+    )
 
 
 def test_all_runs_compute_in_one_precision(world: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -282,7 +285,7 @@ def test_all_runs_compute_in_one_precision(world: dict[str, Any], monkeypatch: p
     ablate(**world, seeds=1, resume=True)
     used = {
         yaml.safe_load(file.read_text(encoding="utf-8"))["train"]["precision"]
-        for file in world["out"].glob("*/0/*/settings.yaml")
+        for file in world["output_dir"].glob("*/0/*/settings.yaml")
     }
     assert used == {"bf16"}
 
@@ -332,7 +335,7 @@ def test_two_models_at_a_time_are_the_same_models(
     caplog.set_level(logging.INFO, "bertsmith.experiments.process_pool")
     one = ablate(**world, seeds=2)
     caplog.clear()
-    two = ablate(**{**world, "out": tmp_path / "two", "jobs": 2}, seeds=2)
+    two = ablate(**{**world, "output_dir": tmp_path / "two", "jobs": 2}, seeds=2)
     assert two == one
     assert sum(line.startswith("model ") for line in caplog.messages) == 4
     assert "updates" in (tmp_path / "two" / "dynamic" / "0" / "output.txt").read_text(encoding="utf-8")
@@ -359,10 +362,10 @@ def test_several_models_save_and_stop_when_asked_to(
         "settings": [*settings, "train.max_steps=400", "train.save_steps=5"],
         "tasks": None,
     }
-    straight = ablate(**{**world, "out": tmp_path / "straight"}, seeds=1)
+    straight = ablate(**{**world, "output_dir": tmp_path / "straight"}, seeds=1)
 
     def stop_early() -> None:
-        while not any(world["out"].glob("*/0/pretrain/checkpoints/step-*")):
+        while not any(world["output_dir"].glob("*/0/pretrain/checkpoints/step-*")):
             time.sleep(0.02)
         os.kill(os.getpid(), signal.SIGTERM)
 
@@ -396,7 +399,7 @@ def test_other_mistakes(world: dict[str, Any]) -> None:
     with pytest.raises(InputError) as caught:
         ablate(**{**world, "tasks": {"moods": {"train": "gone.csv", "validation": "gone.csv"}}})
     assert (caught.value.code, caught.value.location) == ("file_not_found", "tasks: moods: train")
-    assert not world["out"].exists()
+    assert not world["output_dir"].exists()
 
 
 @pytest.mark.parametrize("file", RECIPES, ids=lambda file: file.stem)

@@ -32,7 +32,7 @@ def world(tmp_path: Path) -> dict[str, Any]:
     return {
         "model": base.path,
         "corpus": [corpus],
-        "out": tmp_path / "out",
+        "output_dir": tmp_path / "out",
         "task": "classify",
         "train": rows,
         "validation": rows,
@@ -43,7 +43,7 @@ def world(tmp_path: Path) -> dict[str, Any]:
 
 def test_both_are_measured_with_the_same_seeds(world: dict[str, Any]) -> None:
     report = adapt(**world, seeds=2)
-    out = world["out"]
+    out = world["output_dir"]
     assert report.metric == "macro_f1" or report.metric == "accuracy"
     assert [row.seed for row in report.runs] == [0, 1]
     for row in report.runs:
@@ -58,8 +58,11 @@ def test_both_are_measured_with_the_same_seeds(world: dict[str, Any]) -> None:
 
 def test_the_vocabulary_grows_first(world: dict[str, Any]) -> None:
     adapt(**world, words=1)
-    added = json.loads((world["out"] / "extended" / "extension.json").read_text())["words"][0]["word"]
-    own = {name: bs.load(world["out"] / name).tokenizer.tokens for name in ("model", "after-0", "before-0")}
+    added = json.loads((world["output_dir"] / "extended" / "extension.json").read_text())["words"][0]["word"]
+    own = {
+        name: bs.load(world["output_dir"] / name).tokenizer.tokens
+        for name in ("model", "after-0", "before-0")
+    }
     assert {name: added in tokens for name, tokens in own.items()} == {
         "model": True,
         "after-0": True,
@@ -69,11 +72,11 @@ def test_the_vocabulary_grows_first(world: dict[str, Any]) -> None:
 
 def test_what_is_finished_stays(world: dict[str, Any]) -> None:
     first = adapt(**world)
-    weights = world["out"] / "model" / "model" / "model.safetensors"
+    weights = world["output_dir"] / "model" / "model" / "model.safetensors"
     written = weights.stat().st_mtime_ns
     with pytest.raises(InputError) as caught:
         adapt(**world)
-    assert str(world["out"]) in str(caught.value)
+    assert str(world["output_dir"]) in str(caught.value)
     again = adapt(**world, seeds=2, resume=True)  # one more
     assert weights.stat().st_mtime_ns == written
     assert again.runs[0] == first.runs[0]
@@ -111,18 +114,23 @@ def test_mistakes_are_reported_before_anything_is_written(world: dict[str, Any])
         adapt(**{**world, "train": other})
     assert "other.csv" in str(caught.value)
     assert "task.text_column" in str(caught.value.hint)
-    assert not world["out"].exists()
+    assert not world["output_dir"].exists()
 
 
 def test_arguments_may_change_until_they_have_been_used(world: dict[str, Any]) -> None:
-    world["out"].mkdir()
-    (world["out"] / "adapt.json").write_text('{"corpus": "another", "settings": ["train.max_steps=9"]}')
+    world["output_dir"].mkdir()
+    (world["output_dir"] / "adapt.json").write_text(
+        '{"corpus": "another", "settings": ["train.max_steps=9"]}'
+    )
     first = adapt(**world)  # nothing was made of it
     with pytest.raises(InputError) as caught:
         adapt(**{**world, "settings": [*world["settings"], "train.learning_rate=1e-5"]}, resume=True)
     assert (caught.value.code, caught.value.argument) == ("adaptation_differs", "settings")
-    (world["out"] / "adapt.json").write_text("[")
+    (world["output_dir"] / "adapt.json").write_text("[")
     with pytest.raises(InputError) as caught:
         adapt(**world, resume=True)
-    assert (caught.value.code, caught.value.location) == ("file_damaged", str(world["out"] / "adapt.json"))
+    assert (caught.value.code, caught.value.location) == (
+        "file_damaged",
+        str(world["output_dir"] / "adapt.json"),
+    )
     assert first.runs

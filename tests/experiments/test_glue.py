@@ -154,7 +154,7 @@ def test_lines_of_json_and_the_verb(base: bs.Model, tmp_path: Path) -> None:
         bertsmith,
         [
             *("finetune", "glue", "--model", str(base.path), "--data", str(tmp_path / "glue")),
-            *("--out", str(tmp_path / "runs"), "--tasks", "QNLI", "--steps", "2", "--threads", "1"),
+            *("--output-dir", str(tmp_path / "runs"), "--tasks", "QNLI", "--steps", "2", "--threads", "1"),
         ],
     )
     assert done.exit_code == 0, done.output

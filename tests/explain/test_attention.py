@@ -135,10 +135,10 @@ def test_from_the_command_line(
     np.testing.assert_allclose(
         answer["heads"][0]["weights"], model.attention("kaba lode").weights[1, 0], atol=1e-6
     )
-    assert called("kaba lode", "--out", str(tmp_path / "heads.png")) == 0
+    assert called("kaba lode", "--output", str(tmp_path / "heads.png")) == 0
     assert (tmp_path / "heads.png").stat().st_size > 1000
     shown = capsys.readouterr()
     assert "spread" in shown.out
-    assert called("kaba lode", "--out", str(tmp_path / "heads.pdf")) == 2
+    assert called("kaba lode", "--output", str(tmp_path / "heads.pdf")) == 2
     assert "is a PNG" in capsys.readouterr().err
     assert called("kaba lode", "--head", "9") == 2

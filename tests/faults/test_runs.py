@@ -175,11 +175,11 @@ def test_a_resume_where_there_is_no_run_names_the_run_that_is_meant(
     ):
         with pytest.raises(InputError) as caught:
             tiny_run.run(shards, Path(out), *FEW, resume=True)
-        assert (caught.value.code, caught.value.argument) == ("run_missing", "out")
+        assert (caught.value.code, caught.value.argument) == ("run_missing", "output_dir")
         assert [run for run in suggestions if run not in (caught.value.hint or "")] == []
         with pytest.raises(InputError) as caught:
             finetune("classify", finished, out, train=rows, validation=rows, resume=True)
-        assert (caught.value.code, caught.value.argument) == ("run_missing", "out")
+        assert (caught.value.code, caught.value.argument) == ("run_missing", "output_dir")
         assert [run for run in suggestions if run not in (caught.value.hint or "")] == []
     assert content(tmp_path) == before
     assert not (tmp_path / "nowhere").exists()

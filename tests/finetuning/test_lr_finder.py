@@ -200,7 +200,7 @@ def test_the_verb_writes_a_plot_and_one_document(base: bs.Model, tmp_path: Path)
     train = tiny_run.table(tmp_path / "train.csv", tiny_run.examples(30))
     out = tmp_path / "plots" / "rates.png"
     words = ["--model", base.path, "--train", train, "--steps", 15, "--seeds", 2, "--threads", 1]
-    words += ["--set", "train.precision=fp32", "--out", out]
+    words += ["--set", "train.precision=fp32", "--output", out]
     made = call(*words)
     assert made.exit_code == 0, made.output
     assert out.read_bytes().startswith(b"\x89PNG\r\n")

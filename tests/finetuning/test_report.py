@@ -94,7 +94,7 @@ def test_the_command_line_shows_them(base: bs.Model, tmp_path: Path) -> None:
         train,
         "--validation-split",
         "0.3",
-        "--out",
+        "--output-dir",
     ]
     some = [word for setting in LEARN for word in ("--set", setting)]
     done = CliRunner().invoke(bertsmith, [*map(str, call), str(tmp_path / "run"), *some])

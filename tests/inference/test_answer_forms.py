@@ -92,11 +92,11 @@ def test_universal_columns_and_lists_have_their_tag_behind_too(tmp_path: Path) -
 def test_what_was_written_is_scored_as_the_model_is(tagger: bs.Model, tmp_path: Path) -> None:
     file, out = tmp_path / "a.conll", tmp_path / "out.conll"
     file.write_text(CONLL)
-    done = predict(tagger.path, "--file", file, "--format", "conll")
+    done = predict(tagger.path, "--input", file, "--format", "conll")
     assert done.exit_code == 0, done.output
-    assert predict(tagger.path, "--file", file, "--out", out).exit_code == 0
+    assert predict(tagger.path, "--input", file, "--output", out).exit_code == 0
     assert out.read_text() == done.stdout
-    assert tagger.predict_file(file, out=tmp_path / "again", format="conll").read_text() == done.stdout
+    assert tagger.predict_file(file, output=tmp_path / "again", format="conll").read_text() == done.stdout
     (gold, guess) = (read_tags(out, tag_column=column) for column in ("-2", "-1"))
     assert [e.tags for e in gold] == [e.tags for e in read_tags(file)]
     assert [list(e.tags or ()) for e in guess] == [a["tags"] for a in tagger.predict([e.words for e in gold])]
@@ -141,7 +141,7 @@ def test_forms_are_offered_by_the_task_of_the_run(tagger: bs.Model, tmp_path: Pa
     assert format_of("a.conll", None, get_task("tag").output_format) == "conll"
     with pytest.raises(InputError) as caught:
         format_of("a.conll", None, get_task("answer").output_format)
-    assert (caught.value.code, caught.value.argument) == ("suffix_unsupported", "out")
+    assert (caught.value.code, caught.value.argument) == ("suffix_unsupported", "output")
     assert (caught.value.code, caught.value.location) == ("suffix_unsupported", "a.conll")
     with pytest.raises(InputError) as caught:
         tagger.predict_file([{"words": ["kaba"]}], format="conll")

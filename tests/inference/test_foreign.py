@@ -133,7 +133,7 @@ def test_pairs_for_a_model_of_one_segment_id_are_refused(tmp_path: Path) -> None
 
 
 def test_one_reader_for_all_verbs(tmp_path: Path) -> None:
-    """`text;label` in a .txt file: `predict --file` sees the texts that `evaluate` sees."""
+    """`text;label` in a .txt file: `predict --input` sees the texts that `evaluate` sees."""
     base = tiny_run.run(tiny_run.make_shards(tmp_path), tmp_path / "bert", "train.max_steps=2")
     rows = tiny_run.examples(30)
     file = tmp_path / "all.txt"

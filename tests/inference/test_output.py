@@ -59,7 +59,7 @@ def test_a_spreadsheet_comes_back_with_its_predictions(
     moods: bs.Model, sheet: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     out = tmp_path / "predictions.csv"
-    done = predict(moods.path, "--file", sheet, "--out", out)
+    done = predict(moods.path, "--input", sheet, "--output", out)
     assert done.exit_code == 0, done.output
     assert f"1 text is empty and not predicted: {sheet}:5\n" in done.stderr
     assert "predictions.csv: 3 predictions" in done.stderr
@@ -73,22 +73,22 @@ def test_a_spreadsheet_comes_back_with_its_predictions(
     for i, row in enumerate(rows):
         wanted = ("", "") if i == 2 else (answers[i]["label"], f"{answers[i]['score']:.4f}")
         assert (row["prediction"], row["score"]) == wanted
-    assert predict(moods.path, "--file", sheet, "--format", "csv").stdout_bytes == out.read_bytes()
+    assert predict(moods.path, "--input", sheet, "--format", "csv").stdout_bytes == out.read_bytes()
     # What was written is read again, and a column that is taken keeps its place.
-    again = predict(moods.path, "--file", out, "--format", "csv").stdout.splitlines()[0]
+    again = predict(moods.path, "--input", out, "--format", "csv").stdout.splitlines()[0]
     assert again == "\ufeffid;text;mood;prediction;score;prediction 2;score 2"
 
 
 def test_each_json_answer_has_its_line_and_text(moods: bs.Model, sheet: Path, tmp_path: Path) -> None:
-    found = [json.loads(line) for line in predict(moods.path, "--file", sheet).stdout.splitlines()]
+    found = [json.loads(line) for line in predict(moods.path, "--input", sheet).stdout.splitlines()]
     assert [(row["line"], row["text"]) for row in found] == [
         (2, "kaba; lode"),
         (3, "migi\nnufo 😀 „ü"),
         (6, "=pezu"),
     ]
     assert found == list(moods.predict_file(sheet))
-    predict(moods.path, "--file", sheet, "--out", tmp_path / "a.json")
-    predict(moods.path, "--file", sheet, "--out", tmp_path / "a.jsonl")
+    predict(moods.path, "--input", sheet, "--output", tmp_path / "a.json")
+    predict(moods.path, "--input", sheet, "--output", tmp_path / "a.jsonl")
     assert json.loads((tmp_path / "a.json").read_text()) == found
     assert [json.loads(line) for line in (tmp_path / "a.jsonl").read_text().splitlines()] == found
 
@@ -100,7 +100,7 @@ def test_a_table_fits_the_terminal(
     monkeypatch.setenv("COLUMNS", str(columns))
     long = tiny_run.table(tmp_path / "long.csv", [("kaba lode " * 30, "joy")])
     for file in (sheet, long):
-        shown = predict(moods.path, "--file", file, "--format", "table").stdout
+        shown = predict(moods.path, "--input", file, "--format", "table").stdout
         assert max(map(len, shown.splitlines())) <= columns
         assert "prediction" in shown
         assert len(shown.splitlines()) == 4 + (3 if file == sheet else 1)
@@ -110,10 +110,10 @@ def test_a_table_of_one_column_needs_no_name(moods: bs.Model, tmp_path: Path) ->
     bare, headed = tmp_path / "bare.csv", tmp_path / "headed.csv"
     bare.write_text('kaba lode\n"migi, nufo"\n')
     headed.write_text("review\nkaba lode\nmigi nufo\n")
-    done = predict(moods.path, "--file", bare, "--format", "csv")
+    done = predict(moods.path, "--input", bare, "--format", "csv")
     assert "its one column has no header, so the first line is read as a text" in done.stderr
     assert [line.split(",")[0] for line in done.stdout.splitlines()] == ["line", "1", "2"]
-    done = predict(moods.path, "--file", headed, "--format", "csv")
+    done = predict(moods.path, "--input", headed, "--format", "csv")
     assert "its one column, 'review', is read" in done.stderr
     assert [line.split(",")[0] for line in done.stdout.splitlines()] == ["review", "kaba lode", "migi nufo"]
 
@@ -121,7 +121,7 @@ def test_a_table_of_one_column_needs_no_name(moods: bs.Model, tmp_path: Path) ->
 def test_other_columns_are_named_on_the_call(moods: bs.Model, tmp_path: Path) -> None:
     file = tmp_path / "bare.tsv"
     file.write_text("7\tkaba lode\n8\tmigi\n")
-    done = predict(moods.path, "--file", file, "--no-header", "--text-column", "2", "--format", "csv")
+    done = predict(moods.path, "--input", file, "--no-header", "--text-column", "2", "--format", "csv")
     assert [line.rsplit(",", 2)[0] for line in done.stdout.splitlines()] == ["1,2", "7,kaba lode", "8,migi"]
     with pytest.raises(InputError) as error:
         list(moods.predict_file(file))
@@ -133,10 +133,10 @@ def test_other_columns_are_named_on_the_call(moods: bs.Model, tmp_path: Path) ->
 def test_nothing_but_empty_texts(moods: bs.Model, tmp_path: Path) -> None:
     file = tmp_path / "empty.csv"
     file.write_text("id,text\n1,\n2,\n")
-    done = predict(moods.path, "--file", file, "--format", "csv")
+    done = predict(moods.path, "--input", file, "--format", "csv")
     assert done.stdout == "id,text\n1,\n2,\n"
     assert f"2 texts are empty and not predicted: {file}:2, {file}:3" in done.stderr
-    assert predict(moods.path, "--file", file).stdout == ""
+    assert predict(moods.path, "--input", file).stdout == ""
     half = tiny_run.table(tmp_path / "e.csv", [("", "joy"), ("kaba", "joy")])
     assert moods.evaluate(half)["notes"] == [f"1 text is empty: {half}:2: fill it in, or remove this row"]
 
@@ -173,13 +173,13 @@ def test_pairs_stand_in_a_file_or_with_a_tab_between(pairs: bs.Model, tmp_path: 
 def test_what_cannot_be_written_is_refused(moods: bs.Model, tmp_path: Path) -> None:
     (tmp_path / "there.csv").write_text("x")
     for arguments, code in (
-        (["--out", tmp_path / "there.csv"], "output_exists"),
-        (["--out", tmp_path / "a.pdf"], "suffix_unsupported"),
+        (["--output", tmp_path / "there.csv"], "output_exists"),
+        (["--output", tmp_path / "a.pdf"], "suffix_unsupported"),
     ):
         done = predict(moods.path, "kaba", *arguments)
         assert isinstance(done.exception, InputError)
-        assert (done.exception.code, done.exception.argument) == (code, "out")
-    for arguments in (["--json", "--format", "csv"], ["--json", "--out", tmp_path / "a.json"]):
+        assert (done.exception.code, done.exception.argument) == (code, "output")
+    for arguments in (["--json", "--format", "csv"], ["--json", "--output", tmp_path / "a.json"]):
         done = predict(moods.path, "kaba", *arguments)
         assert isinstance(done.exception, InputError)
         assert "--json is one JSON document" in done.exception.sentence_for("command line")

@@ -218,7 +218,7 @@ def test_its_files_load_in_the_reference_with_equal_ids(tmp_path: Path, reading:
             assert reference(text)["input_ids"] == ours.encode(text).ids
     assert Tokenizer.load(tmp_path / "new" / "vocab.txt").encode_ids(texts) == ours.encode_ids(texts)
     kept = json.loads((tmp_path / "new" / "extension.json").read_text())
-    assert kept == {k: v for k, v in report.items() if k != "out"}
+    assert kept == {k: v for k, v in report.items() if k != "output_dir"}
     assert ours.max_length == 64
     assert ours.all_special_ids == tokenizer.all_special_ids
 
@@ -532,7 +532,7 @@ def test_bad_calls(tmp_path: Path) -> None:
     fails("tokenizer_or_model", tokenizer=tmp_path / "t", model=tmp_path / "t")
     fails("no_files", files=(), tokenizer=tmp_path / "t")
     fails("no_new_words", tokenizer=tmp_path / "t", choice=Choice(min_frequency=100))
-    fails("output_exists", out=tmp_path / "t", tokenizer=tmp_path / "t")
+    fails("output_exists", output_dir=tmp_path / "t", tokenizer=tmp_path / "t")
     fails("not_found", files=[tmp_path / "none.txt"], tokenizer=tmp_path / "t")
     fails("not_found", tokenizer=tmp_path / "nowhere" / "x")
     fails("not_a_model", model=tmp_path / "t")
@@ -554,7 +554,7 @@ def test_only_proposing_writes_nothing_and_a_full_disk_leaves_nothing(
     before = sorted(tmp_path.rglob("*"))
     report = extend_tokenizer([file], None, tokenizer=tmp_path / "t", choice=Choice(min_frequency=3))
     assert report["added"] == 2
-    assert "out" not in report
+    assert "output_dir" not in report
     assert sorted(tmp_path.rglob("*")) == before
 
     def full(*_: object) -> None:

@@ -264,7 +264,14 @@ def test_the_command_line_prints_the_accuracy_and_the_table(
 ) -> None:
     tiny = [word for setting in tiny_run.SETTINGS for word in ("--set", setting)]
     command = ["pretrain", "--preset", "bert-tiny-uncased", "--data", str(shards.folder), *tiny]
-    command += ["--set", "train.max_steps=2", "--out", str(tmp_path / "run"), "--evaluate-pairs", str(pairs)]
+    command += [
+        "--set",
+        "train.max_steps=2",
+        "--output-dir",
+        str(tmp_path / "run"),
+        "--evaluate-pairs",
+        str(pairs),
+    ]
 
     def call(*more: str) -> tuple[object, str, str]:
         monkeypatch.setattr(sys, "argv", ["bertsmith", *command, *more])

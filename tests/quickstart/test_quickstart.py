@@ -140,7 +140,7 @@ def test_the_table_has_a_row_for_each_model(
 
 
 def test_all_outputs_can_be_loaded(report: dict[str, Any]) -> None:
-    out = Path(report["out"])
+    out = Path(report["output_dir"])
     assert json.loads((out / "report.json").read_text()) == report
     with (out / "task" / "test.csv").open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
@@ -176,7 +176,7 @@ def test_invalid_minutes_are_refused_before_reading(tmp_path: Path) -> None:
 
 def test_a_second_run_into_the_same_folder_is_refused(report: dict[str, Any]) -> None:
     with pytest.raises(InputError):
-        quickstart(report["out"])
+        quickstart(report["output_dir"])
 
 
 @pytest.mark.parametrize("stop", [KeyboardInterrupt(), Stopped(signal.SIGINT, "resume with --resume")])

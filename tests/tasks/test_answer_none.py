@@ -274,7 +274,7 @@ def test_a_table_of_answers_has_empty_cells_where_there_is_none(trained: bs.Mode
     arguments = [
         "predict",
         str(trained.path),
-        "--file",
+        "--input",
         str(file),
         "--format",
         "csv",

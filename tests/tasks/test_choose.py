@@ -373,7 +373,7 @@ def test_the_verbs(run: bs.Model, tmp_path: Path) -> None:
     call = CliRunner()
     swag = tmp_path / "new.csv"
     swag.write_text("startphrase,ending0,ending1\nkaba lode,kaba,migi\nlode migi,nufo,lode\n")
-    done = call.invoke(bertsmith, ["predict", str(run.path), "--file", str(swag), "--format", "csv"])
+    done = call.invoke(bertsmith, ["predict", str(run.path), "--input", str(swag), "--format", "csv"])
     assert done.exit_code == 0, done.output
     header, first, _ = done.stdout.splitlines()
     assert header == "startphrase,ending0,ending1,choice,prediction,score"

@@ -257,7 +257,7 @@ def test_it_is_learnt_saved_and_scored(trained: bs.Model, tmp_path: Path) -> Non
     assert alone[0]["labels"] == answers[3]["labels"]
     result = CliRunner().invoke(
         bertsmith,
-        ["predict", str(trained.path), "--file", str(file), "--format", "csv"],
+        ["predict", str(trained.path), "--input", str(file), "--format", "csv"],
         catch_exceptions=False,
     )
     assert result.stdout.splitlines()[0].removeprefix("\ufeff") == "text,label,prediction,likeliest,score"
@@ -310,7 +310,7 @@ def test_the_command_line_takes_it(trained: bs.Model, tmp_path: Path) -> None:
         "0.3",
     ]
     words += [
-        "--out",
+        "--output-dir",
         str(tmp_path / "run"),
         "--multi-label",
         "--label-separator",

@@ -374,7 +374,7 @@ def test_the_verbs(run: bs.Model, tmp_path: Path) -> None:
     )
     done = call.invoke(bertsmith, ["evaluate", str(run.path), "--data", str(blocks), "--json"])
     assert json.loads(done.stdout)["macro_f1"] == run.evaluate(test)["macro_f1"]
-    done = call.invoke(bertsmith, ["predict", str(run.path), "--file", str(blocks), "--format", "csv"])
+    done = call.invoke(bertsmith, ["predict", str(run.path), "--input", str(blocks), "--format", "csv"])
     header, first, *_ = done.stdout.splitlines()
     assert header == "line,id,text,prediction,score"
     assert first.startswith(f"1,0,{test[0]['text']},")

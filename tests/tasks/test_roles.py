@@ -118,7 +118,7 @@ def test_files_of_roles_are_scored_predicted_and_written(roles: bs.Model, tmp_pa
     file = written(tmp_path / "a.conllu", TWO)
     assert {"f1", "strict_f1", "accuracy"} <= set(roles.evaluate(file))
     done = CliRunner().invoke(
-        bertsmith, ["predict", str(roles.path), "--file", str(file), "--format", "conll"]
+        bertsmith, ["predict", str(roles.path), "--input", str(file), "--format", "conll"]
     )
     first, second = done.stdout.strip().split("\n\n")
     assert [line.split("\t")[:-1] for line in first.splitlines()] == [

@@ -142,7 +142,7 @@ def test_the_command_line(names: bs.Model, tmp_path: Path) -> None:
     run = str(names.path)
     rows = sentences(5, seed=6)
     file = conll(tmp_path / "a.txt", rows)
-    answers = [json.loads(line) for line in asked("predict", run, "--file", str(file)).splitlines()]
+    answers = [json.loads(line) for line in asked("predict", run, "--input", str(file)).splitlines()]
     assert [answer["words"] for answer in answers] == [row[0] for row in rows]
     assert json.loads(asked("predict", run, "kaba kazu lode", "--json"))[0]["words"] == [
         "kaba",

@@ -95,7 +95,7 @@ def world(tmp_path: Path) -> dict[str, Any]:
 
 def test_a_student_learns_a_task_and_resumes_to_the_bit(world: dict[str, Any], tmp_path: Path) -> None:
     own = [*FEW, "train.save_steps=1"]
-    straight = bs.distill_task(**{**world, "settings": own}, out=tmp_path / "straight")
+    straight = bs.distill_task(**{**world, "settings": own}, output_dir=tmp_path / "straight")
     assert straight.folder.architecture == "DistilBertForSequenceClassification"
     assert straight.labels == world["teacher"].labels
     lines = [json.loads(line) for line in (tmp_path / "straight" / "log.jsonl").read_text().splitlines()]
@@ -105,15 +105,15 @@ def test_a_student_learns_a_task_and_resumes_to_the_bit(world: dict[str, Any], t
     assert weights
     assert not any(b"teacher" in file.read_bytes()[:20_000] for file in weights)
     with killed_in(3):
-        bs.distill_task(**{**world, "settings": own}, out=tmp_path / "resumed")
-    resumed = bs.distill_task(**{**world, "settings": own}, out=tmp_path / "resumed", resume=True)
+        bs.distill_task(**{**world, "settings": own}, output_dir=tmp_path / "resumed")
+    resumed = bs.distill_task(**{**world, "settings": own}, output_dir=tmp_path / "resumed", resume=True)
     for file in ("log.jsonl", "model/model.safetensors"):
         assert (straight.path / file).read_bytes() == (resumed.path / file).read_bytes()
 
 
 def test_the_teacher_matters_and_stays_as_it_is(world: dict[str, Any], tmp_path: Path) -> None:
     before = {name: weight.clone() for name, weight in world["teacher"].encoder.state_dict().items()}
-    taught = bs.distill_task(**world, out=tmp_path / "taught")
+    taught = bs.distill_task(**world, output_dir=tmp_path / "taught")
     alone = bs.finetune(
         "classify",
         world["model"],
@@ -131,9 +131,9 @@ def test_the_teacher_matters_and_stays_as_it_is(world: dict[str, Any], tmp_path:
 def test_what_does_not_fit_is_refused(world: dict[str, Any], tmp_path: Path) -> None:
     other = tiny_run.table(tmp_path / "other.csv", [("kaba lode", "a"), ("mi so", "b")] * 6)
     with pytest.raises(InputError) as caught:
-        bs.distill_task(**{**world, "train": other, "validation": other}, out=tmp_path / "x")
+        bs.distill_task(**{**world, "train": other, "validation": other}, output_dir=tmp_path / "x")
     assert (caught.value.code, caught.value.argument) == ("teacher_labels_differ", "teacher.model")
     with pytest.raises(InputError) as caught:
-        bs.distill_task(**{**world, "teacher": world["model"]}, out=tmp_path / "x")
+        bs.distill_task(**{**world, "teacher": world["model"]}, output_dir=tmp_path / "x")
     assert caught.value.code == "not_fine_tuned"
     assert not (tmp_path / "x").exists()

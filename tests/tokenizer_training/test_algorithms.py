@@ -307,7 +307,7 @@ def test_command_reports_the_sample(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "bertsmith", "tokenizer", "train", str(file), "--json", "--seed", "3"]
     command += ["--kind", "wordpiece", "--max-ram", limit, "--vocab-size", "400"]
     process = subprocess.run(
-        [*command, "--out", str(tmp_path / "out")], check=True, capture_output=True, text=True
+        [*command, "--output-dir", str(tmp_path / "out")], check=True, capture_output=True, text=True
     )
     output = json.loads(process.stdout)
     assert output["vocab_size"] == 400

@@ -1,68 +1,44 @@
-"""The verbs of a corpus: `data prepare`, `data check`, `data show`."""
+"""The commands `data prepare`, `data check`, and `data show`."""
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
-import click
+import rich_click as click
 
-from bertsmith.cli.options import (
-    FiniteRange,
-    Size,
-    as_json,
-    bytes_of,
-    changes,
-    reading_of,
-    reading_options,
-)
-from bertsmith.cli.verbs import Verb, Verbs
+from bertsmith import console
+from bertsmith.cli import corpus_tables, options, pretraining_tables, tables
+from bertsmith.cli.commands import Command, Group
+from bertsmith.cli.options import DIR, FILE, Integer, Size
 
 _language = click.option(
-    "--language", metavar="CODE", help="The language, for sentence ends: en, zh, …; default: detected."
+    "--language", metavar="CODE", help="Language of the text, such as en; default: detected."
 )
 
 
-@click.group(cls=Verbs)
+@click.group(cls=Group)
 def data() -> None:
-    """Check a corpus, turn it into token shards, look at training instances.
+    """Check a corpus, turn it into token shards, and show training instances.
 
     \b
     Example:
       bertsmith data check corpus.txt
-      bertsmith data prepare corpus.txt --tokenizer tokenizer --out shards
+      bertsmith data prepare corpus.txt --tokenizer tokenizer --output-dir shards
     """
 
 
 @data.command("prepare")
-@click.argument("files", nargs=-1, required=True)
-@click.option("--tokenizer", required=True, metavar="DIR", help="A tokenizer's folder.")
-@click.option(
-    "--out", required=True, metavar="DIR", help="The folder of shards to write; must be empty or new."
-)
-@reading_options
+@click.argument("files", nargs=-1, required=True, type=FILE)
+@click.option("--tokenizer", required=True, type=DIR, help="The folder of a tokenizer.")
+@options.output_dir
+@options.reading
 @_language
-@click.option(
-    "--on-error",
-    type=click.Choice(["stop", "skip"]),
-    default="stop",
-    show_default=True,
-    help="What to do with what cannot be read: stop, or skip it into rejects.jsonl.",
+@options.choice(
+    "--on-error", "stop", "skip", default="stop", help="skip: write unreadable records to rejects.jsonl."
 )
-@click.option(
-    "--max-rejects",
-    type=click.IntRange(0),
-    default=1000,
-    show_default=True,
-    metavar="N",
-    help="Stop when more than N are skipped.",
-)
-@click.option(
-    "--deduplicate",
-    type=click.Choice(["no", "exact", "near"]),
-    default="no",
-    show_default=True,
-    help="Drop documents that repeat an earlier one.",
+@click.option("--max-rejects", type=Integer(0), default=1000, help="Stop after more than N rejects.")
+@options.choice(
+    "--deduplicate", "no", "exact", "near", default="no", help="Drop documents that repeat an earlier one."
 )
 @click.option(
     "--near-duplicate-threshold",
@@ -72,231 +48,157 @@ def data() -> None:
     metavar="X",
     help="Smallest ratio of shared word 5-grams of near-duplicates; 1: equal documents only.",
 )
-@click.option(
-    "--workers",
-    type=click.IntRange(1),
-    metavar="N",
-    help="Parallel workers; the shards are the same for any N.",
+@click.option("--workers", type=Integer(1), help="Parallel workers; the shards are the same for any N.")
+@click.option("--max-ram", type=Size(), help="Memory limit, such as 512MB or 2GB.")
+@options.choice(
+    "--engine", "local", "ray", default="local", help="Run the workers on this machine or on a Ray cluster."
 )
-@click.option("--max-ram", type=Size(), metavar="SIZE", help="Memory to stay below: 512MB, 2GB, …")
-@click.option(
-    "--engine",
-    type=click.Choice(["local", "ray"]),
-    default="local",
-    show_default=True,
-    help="Whose processes the workers are: this machine's, or a Ray cluster's.",
-)
-@click.option("--address", metavar="ADDRESS", help="The Ray cluster's address; default: one on this machine.")
-@as_json
-def data_prepare(files: tuple[str, ...], tokenizer: str, out: str, as_json: bool, **how: Any) -> None:
-    """Turn text files into token shards: documents → sentences → ids, memory-mapped Arrow files.
+@click.option("--address", metavar="ADDRESS", help="Address of the Ray cluster; default: start one here.")
+@options.as_json
+def data_prepare(
+    files: tuple[str, ...], tokenizer: str, output_dir: str, as_json: bool, **arguments: Any
+) -> None:
+    """Turn text files into token shards (memory-mapped Arrow files).
 
     \b
     Example:
-      bertsmith data prepare corpus.txt --tokenizer tokenizer --out shards
-      bertsmith data prepare crawl/ 'more/*.jsonl.gz' --tokenizer tokenizer --out shards --on-error skip
+      bertsmith data prepare corpus.txt --tokenizer tokenizer --output-dir shards
+      bertsmith data prepare crawl/ 'more/*.jsonl.gz' --tokenizer tokenizer \\
+        --output-dir shards --on-error skip
 
-    FILES: files, folders and globs; plain text (.txt, .md, …), .jsonl, .csv, .tsv or .parquet, each but the last
-    also .gz, .zst, .bz2 or .xz. Stopped and started again with the same arguments, it continues.
+    FILES are files, folders, and globs: plain text (.txt, .md, …), .jsonl, .csv, .tsv, or .parquet; all but the
+    last also compressed (.gz, .zst, .bz2, .xz). The same command continues an interrupted preparation.
     """
-    from bertsmith import console
-    from bertsmith.cli.hints import pretrain_hint
     from bertsmith.corpus.diagnostics import required_settings
     from bertsmith.corpus.prepare import prepare
     from bertsmith.inspection.check import hard_wrap_warning
 
-    if how["address"] and how["engine"] != "ray":
+    if arguments["address"] and arguments["engine"] != "ray":
         raise click.UsageError("--address belongs to --engine ray")
-    reading = reading_of(how)
-    with console.ProgressBar("encoding", bytes_of(files)) as bar:
+    reading = options.pop_reading(arguments)
+    with console.ProgressBar("encoding", options.size_of(files)) as bar:
         shards = prepare(
-            files,
-            tokenizer,
-            out,
-            reading=reading,
-            progress=lambda done: bar.update(done, f"{done / 1e6:,.0f} MB"),
-            **how,
+            files, tokenizer, output_dir, reading=reading, progress=bar.update_bytes, **arguments
         )
-    if (wrapped := hard_wrap_warning(files, reading, how["language"])) is not None:
-        console.print_note(wrapped)
-    counts: dict[str, Any] = {"data": out, **shards.counts}
+    if (warning := hard_wrap_warning(files, reading, arguments["language"])) is not None:
+        console.print_note(warning)
     if as_json:
-        console.print_json({**counts, "files_skipped": shards.skipped})
+        console.print_json({"data": output_dir, **shards.counts, "files_skipped": shards.skipped})
         return
-    console.print_table(
-        f"{out}", ["what", "number"], [(k.replace("_", " "), f"{v:,}") for k, v in shards.counts.items()]
-    )
+    console.print_table(output_dir, ["count", "number"], pretraining_tables.count_rows(shards.counts))
     if shards.counts.get("rejected"):
-        console.print_note(f"what could not be read is in {out}/rejects.jsonl")
-    console.print_note(pretrain_hint(out, required_settings(shards)))
+        console.print_note(f"{output_dir}/rejects.jsonl lists the records that could not be read")
+    console.print_note(pretraining_tables.pretrain_hint(output_dir, required_settings(shards)))
 
 
-class _ManyAgainst(Verb):
-    """A command whose --against takes all that follows it up to the next option, as shells expand a glob."""
+class _CheckCommand(Command):
+    """A command whose --against takes all words up to the next option, as shells expand a glob."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        spread: list[str] = []
-        taking = False
-        for argument in args:
-            if argument.startswith("-"):
-                taking = argument == "--against"
-            elif taking and spread[-1] != "--against":
-                spread.append("--against")
-            spread.append(argument)
+        spread = spread_values(args, "--against")
         try:
             return super().parse_args(ctx, spread)
-        except click.MissingParameter:  # no FILES are left: they came behind a single --against FILE
+        except click.MissingParameter:  # no FILES are left: they followed a single --against FILE
             ctx.params.clear()
             return super().parse_args(ctx, list(args))
 
 
-@data.command("check", cls=_ManyAgainst)
-@click.argument("files", nargs=-1, required=True)
-@reading_options
+def spread_values(args: list[str], flag: str) -> list[str]:
+    """Repeat an option's flag before each of the words that follow its first value."""
+    spread: list[str] = []
+    is_value = False
+    for word in args:
+        if word.startswith("-"):
+            is_value = word == flag
+        elif is_value and spread[-1] != flag:
+            spread.append(flag)
+        spread.append(word)
+    return spread
+
+
+@data.command("check", cls=_CheckCommand)
+@click.argument("files", nargs=-1, required=True, type=FILE)
+@options.reading
 @_language
-@click.option("--tokenizer", metavar="DIR", help="Also count its tokens, unknowns and pieces per word.")
+@click.option("--tokenizer", type=DIR, help="Also count tokens, unknown words, and pieces per word.")
 @click.option(
     "--against",
     multiple=True,
-    metavar="TASK_FILES",
-    help="Task files whose rows must not be in the corpus; all up to the next option.",
+    type=FILE,
+    help="Task files whose rows must not be in the corpus; takes all words up to the next option.",
 )
+@click.option("--ngram", type=Integer(1), default=13, help="Words in a row that are a match.")
 @click.option(
-    "--ngram",
-    type=click.IntRange(1),
-    default=13,
-    show_default=True,
-    metavar="N",
-    help="Words in a row that count as a match.",
+    "--preset", metavar="NAME", help="Model of the forecast; default: bert-mini-uncased, or -chinese."
 )
-@click.option(
-    "--preset",
-    metavar="NAME",
-    help="The model whose training is forecast.  [default: bert-mini-uncased, of Chinese text bert-mini-chinese]",
-)
-@click.option(
-    "--epochs",
-    type=FiniteRange(0, min_open=True),
-    default=1.0,
-    show_default=True,
-    metavar="N",
-    help="Passes over the corpus to forecast.",
-)
-@click.option("--no-benchmark", is_flag=True, help="Do not measure how long an update takes here.")
-@click.option(
-    "--sample", type=Size(), metavar="SIZE", help="Look only at the first SIZE of text: 100MB, 2GB, …"
-)
-@click.option(
-    "--max-examples",
-    type=click.IntRange(1),
-    default=20,
-    show_default=True,
-    metavar="N",
-    help="Locations and examples to list for each finding.",
-)
-@click.option("--html", metavar="FILE", help="Write the report as one page with plots, too.")
-@as_json
+@click.option("--epochs", type=options.POSITIVE, default=1.0, help="Epochs of the forecast.")
+@click.option("--no-benchmark", is_flag=True, help="Do not measure the time of an update.")
+@click.option("--sample", type=Size(), help="Read only the first part of the text, such as 100MB.")
+@click.option("--max-examples", type=Integer(1), default=20, help="Examples to list for each finding.")
+@click.option("--html", type=FILE, help="Also write the report as an HTML page.")
+@options.as_json
 def data_check(
-    files: tuple[str, ...], as_json: bool, no_benchmark: bool, html: str | None, **how: Any
+    files: tuple[str, ...],
+    as_json: bool,
+    no_benchmark: bool,
+    preset: str | None,
+    language: str | None,
+    ngram: int,
+    sample: int | None,
+    max_examples: int,
+    **arguments: Any,
 ) -> None:
-    """Look through a corpus before hours are spent on it: what is wrong, where, and what to do.
+    """Check a corpus before you train on it: problems, their locations, and what to do.
 
     \b
     Example:
       bertsmith data check corpus.txt --html report.html
-      bertsmith data check crawl/ --tokenizer tokenizer --sample 1GB --against tasks/*/dev.*
+      bertsmith data check crawl/ --tokenizer tokenizer --sample 1GB \\
+        --against tasks/*/dev.*
 
-    FILES: as for data prepare. Exits with 0 whatever is found, with 2 where a file is missing.
+    FILES are as for `data prepare`. The exit code is 0 whatever the check finds, and 2 if a file is missing.
     """
-    from bertsmith import console
-    from bertsmith.cli.corpus_table import print_check
     from bertsmith.corpus.checks.check import CheckOptions
     from bertsmith.inspection.check import check_corpus
 
-    reading = reading_of(how)
-    sample = how["sample"]
-    with console.ProgressBar("looking", sample or bytes_of(files)) as bar:
-        begin = time.monotonic()
-
-        def progress(done: int) -> None:
-            rate = done / 1e6 / max(1e-3, time.monotonic() - begin)
-            bar.update(done, f"{done / 1e6:,.0f} MB, {rate:,.1f} MB/s")
-
+    check_options = CheckOptions(
+        options.pop_reading(arguments), language, ngram, sample=sample, max_examples=max_examples
+    )
+    with console.ProgressBar("checking", sample or options.size_of(files)) as bar:
         report = check_corpus(
             files,
-            CheckOptions(
-                reading, how["language"], how["ngram"], sample=sample, max_examples=how["max_examples"]
-            ),
-            tokenizer=how["tokenizer"],
-            against=how["against"],
-            preset_name=how["preset"],
-            epochs=how["epochs"],
+            check_options,
+            preset_name=preset,
             benchmark=not no_benchmark,
-            html=html,
-            progress=progress,
+            progress=bar.update_bytes,
+            **arguments,
         )
-    if as_json:
-        console.print_json(report)
-    else:
-        print_check(report)
-    if html is not None:
-        console.print_note(f"the report as a page: {html}")
+    tables.show(report, as_json, corpus_tables.print_check)
+    if arguments["html"] is not None:
+        console.print_note(f"report: {arguments['html']}")
 
 
 @data.command("show")
-@click.argument("folder", metavar="DIR")
-@click.option(
-    "--index", type=click.IntRange(0), default=0, show_default=True, metavar="I", help="Which instance."
-)
-@click.option(
-    "--epoch", type=click.IntRange(0), default=0, show_default=True, metavar="E", help="Of which epoch."
-)
-@click.option("--settings", "settings_file", metavar="FILE", help="A run's settings.yaml, or a recipe.")
-@changes
-@click.option("--seed", type=click.IntRange(0), metavar="N", help="The run's seed; default: of the settings.")
-@click.option(
-    "--phase",
-    type=click.IntRange(1, 2),
-    default=1,
-    show_default=True,
-    metavar="N",
-    help="2: the run's second phase, with long sequences.",
-)
-@as_json
-def data_show(
-    folder: str,
-    index: int,
-    epoch: int,
-    settings_file: str | None,
-    changes: dict[str, Any],
-    seed: int | None,
-    phase: int,
-    as_json: bool,
-) -> None:
-    """Print one training instance: what is masked, what was there, its label, where its text is from.
+@click.argument("folder", metavar="DIR", type=DIR)
+@click.option("--index", type=Integer(0), default=0, help="Index of the instance.")
+@click.option("--epoch", type=Integer(0), default=0, help="Index of the epoch.")
+@click.option("--settings", "settings_file", type=FILE, help="A run's settings.yaml, or a recipe.")
+@options.settings
+@click.option("--seed", type=Integer(0), help="Seed of the run; default: that of the settings.")
+@click.option("--phase", type=Integer(1, 2), default=1, help="2: the phase with long sequences.")
+@options.as_json
+def data_show(folder: str, index: int, epoch: int, as_json: bool, **arguments: Any) -> None:
+    """Print one training instance: its masks, original tokens, label, and source text.
 
     \b
     Example:
-      bertsmith data show shards --index 12 --epoch 3 --set data.masking=whole_word
+      bertsmith data show shards --index 12 --set data.masking=whole_word
       bertsmith data show shards --index 12 --settings bert/settings.yaml
 
-    DIR: a folder of data prepare. The instance is the one that pre-training with these settings reads; the names
-    of its settings are those of pretrain --help.
+    DIR is a folder of `data prepare`. Pre-training with the same settings reads the same instance. For the
+    settings, see `pretrain --help`.
     """
-    from bertsmith import console
-    from bertsmith.cli.instance_text import print_instance
     from bertsmith.inspection.show import show_instance
 
-    found = show_instance(
-        folder,
-        index,
-        epoch,
-        settings_file=settings_file,
-        settings=changes,
-        seed=seed,
-        phase=phase,
-    )
-    if as_json:
-        console.print_json(found)
-    else:
-        print_instance(found)
+    instance = show_instance(folder, index, epoch, **arguments)
+    tables.show(instance, as_json, pretraining_tables.print_instance)

@@ -1,173 +1,243 @@
-"""The verb `embed`: texts become vectors, or an index of them."""
+"""The commands of vectors: `embed` and `search`."""
 
 from __future__ import annotations
 
-import os
-import sys
+import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
+import rich_click as click
 
-from bertsmith.cli import options
-from bertsmith.cli.computing import On, computed
-from bertsmith.cli.text_input import ID_COLUMN, rows_of, texts_of
-from bertsmith.cli.verbs import Verb
+from bertsmith import console, log_handlers
+from bertsmith.cli import options, tables
+from bertsmith.cli.commands import Command
+from bertsmith.cli.options import DIR, FILE, MODEL, RUN, Integer
 from bertsmith.errors import InputError
 from bertsmith.formatting import pluralize
 
 if TYPE_CHECKING:
-    from bertsmith.inference.model import Model
+    from bertsmith.inference.search_file import Query, Searched
 
 
-@click.command(cls=Verb)
-@click.argument("model")
+@click.command(cls=Command)
+@click.argument("model", type=MODEL)
 @click.argument("texts", nargs=-1)
 @click.option(
-    "--file", metavar="FILE", help="Texts: a .txt with one per line, or a .jsonl, .csv, .tsv or .parquet."
+    "--input", type=FILE, help="Texts: a .txt with one per line, or a .jsonl, .csv, .tsv, or .parquet."
 )
-@click.option("--text-column", metavar="NAME", help="The column of --file that holds the texts [text].")
-@ID_COLUMN
-@click.option("--encoding", metavar="NAME", help="The encoding of a file that is not UTF-8.")
-@click.option("--out", metavar="FILE", help="Write the vectors here: .npy, .parquet or .jsonl.")
-@click.option("--index", metavar="DIR", help="Build an index for `bertsmith search` here.")
-@click.option(
-    "--approximate", is_flag=True, help="Also build the index's graph for fast, approximate search."
-)
+@options.text_column
+@options.id_column
+@options.encoding
+@click.option("--output", type=FILE, help="Write the vectors here: .npy, .parquet, or .jsonl.")
+@click.option("--index", type=DIR, help="Build an index for `bertsmith search` in this folder.")
+@click.option("--approximate", is_flag=True, help="Also build the graph of the index for approximate search.")
 @click.option(
     "--pooling",
     type=click.Choice(["mean", "cls", "max"]),
-    help="What becomes the vector: the tokens' mean, the first, the maximum [the model's own, or mean].",
+    help="Pooling of the tokens; default: the model's, or mean.",
 )
 @click.option(
     "--normalize/--no-normalize",
     default=None,
-    help="Whether vectors get the length 1 [as the model says; in an index always].",
+    help="Scale vectors to length 1; default: the model's setting.",
 )
-@click.option(
-    "--max-length",
-    type=click.IntRange(2),
-    metavar="N",
-    help="Tokens read of a text [the model's own, or what it can take].",
-)
-@computed
+@click.option("--max-length", type=Integer(2), help="Tokens to read of a text; default: the model's limit.")
+@options.computation
 @options.as_json
 def embed(
     model: str,
     texts: tuple[str, ...],
-    file: str | None,
-    text_column: str | None,
-    id_column: str | None,
-    encoding: str | None,
-    out: str | None,
+    output: str | None,
     index: str | None,
-    approximate: bool,
     pooling: Any,
     normalize: bool | None,
     max_length: int | None,
-    on: On,
+    device: str,
+    precision: str,
     as_json: bool,
+    **arguments: Any,
 ) -> None:
-    """Turn TEXTS, a file's texts or the lines of standard input into vectors with MODEL; or into an index.
+    """Turn TEXTS, a file, or the lines of standard input into vectors or an index with MODEL.
 
     \b
     Example:
-      bertsmith embed similar --file texts.txt --out vectors.npy
-      bertsmith embed similar --file passages.jsonl --text-column passage --index index
+      bertsmith embed similar --input texts.txt --output vectors.npy
+      bertsmith embed similar --input passages.jsonl --text-column passage \\
+        --index index
       bertsmith search index "who painted the ceiling?"
 
-    MODEL is a run of `bertsmith finetune embed`, a folder of sentence-transformers, or any encoder. A vector for
-    each text, in order: an empty text has one, too (of the special tokens), but is left out of an index. Without
-    --out and --index, prints one JSON object per text.
+    MODEL is a run of `bertsmith finetune embed`, a sentence-transformers folder, or any encoder. Each text has a
+    vector, in order; an empty text has that of the special tokens, and is not in an index. Without --output and
+    --index, the command prints one JSON object per text.
     """
-    from bertsmith import console, hardware
     from bertsmith.inference import embed_file
-    from bertsmith.inference.model import load
+    from bertsmith.inference.text_rows import rows_of_lines, text_rows
 
-    _check_embed(texts, file, text_column, out, index, approximate, normalize)
-    target = embed_file.check_out(out) if out else None
+    file, approximate = arguments.pop("input"), arguments.pop("approximate")
+    options.check_texts(texts, file, "embed MODEL")
+    options.require(["text_column"], {**arguments, "input": file}, "input")
+    options.require(["approximate"], {"approximate": approximate, "index": index}, "index")
+    _check_index(index, output, normalize)
+    target = embed_file.check_out(output) if output else None
     if as_json and target is None and index is None and not texts:
-        raise InputError(
-            "single_json_document",
-            "--json is one JSON document",
-            hint="leave it out to get a JSON object per text",
-        )
-    hardware.configure_process()
-    loaded = load(model, **on)
+        raise click.UsageError("--json is one JSON document; omit it to get a JSON object per text")
+    loaded = options.load_model(model, device, precision)
     if index is not None:
-        source = file if file is not None else texts_of(texts)
-        how: dict[str, Any] = {"text_column": text_column, "id_column": id_column, "encoding": encoding}
-        how |= {"pooling": pooling, "max_length": max_length, "approximate": approximate}
-        _index(loaded, source, index, how, as_json=as_json)
+        source: Any = file or [text for _, text in options.read_lines(texts)]
+        arguments |= {"pooling": pooling, "max_length": max_length, "approximate": approximate}
+        built = loaded.index(source, index, **arguments)
+        recall = None if built.recall is None else built.recall.model_dump()
+        if as_json:
+            console.print_json(
+                {"index": index, "texts": len(built), "numbers": built.dimension, "approximate": recall}
+            )
+            return
+        console.print_note(f"{index}: {pluralize(len(built), 'text')}, {built.dimension} numbers each")
+        console.print_note(f'next: bertsmith search {index} "a query"')
         return
     embedder = loaded.embedder(pooling, normalize, max_length)
-    rows = rows_of(texts, file, text_column, id_column, encoding)
+    rows = text_rows(file, **arguments) if file else rows_of_lines(options.read_lines(texts))
+    vectors = embed_file.embedded_rows(rows, embedder)
     if target is None:
-        objects = embed_file.as_objects(embed_file.embedded_rows(rows, embedder))
-        if as_json:
-            console.print_json(list(objects))
-        else:
-            for row in objects:
-                console.print_json(row)
+        objects = embed_file.as_objects(vectors)
+        for document in [list(objects)] if as_json else objects:
+            console.print_json(document)
         return
-    number = embed_file.write_vectors(embed_file.embedded_rows(rows, embedder), embedder.size, target)
+    count, size = embed_file.write_vectors(vectors, embedder.size, target), embedder.size
     if as_json:
-        console.print_json(
-            {"out": out, "vectors": number, "numbers": embedder.size, **embedder.made._asdict()}
-        )
-        return
-    console.print_note(f"{out}: {pluralize(number, 'vector')} of {embedder.size} numbers")
+        console.print_json({"output": output, "vectors": count, "numbers": size, **embedder.made._asdict()})
+    else:
+        console.print_note(f"{output}: {pluralize(count, 'vector')} of {size} numbers")
 
 
-def _check_embed(
-    texts: tuple[str, ...],
-    file: str | None,
-    text_column: str | None,
-    out: str | None,
-    index: str | None,
-    approximate: bool,
-    normalize: bool | None,
-) -> None:
-    """InputError where there is nothing to read, or more than one thing, or an option of something else."""
-    if texts and file:
-        raise InputError("texts_and_file", "both texts and a file are given", hint="give one of them")
-    if not texts and not file and sys.stdin.isatty():
-        raise InputError(
-            "no_text",
-            "there is no text to embed",
-            hint="give texts, --file FILE, or pipe lines in: … | bertsmith embed MODEL",
-        )
-    if text_column is not None and file is None:
-        raise InputError(
-            "option_needs_file", "--text-column is a column of --file", hint="give the file, or leave it out"
-        )
-    if out and index:
-        raise InputError("exclusive_options", "--out and --index exclude each other", hint="give one of them")
-    if approximate and index is None:
-        raise InputError(
-            "option_needs_index", "--approximate is for an index", hint="give --index DIR, or leave it out"
-        )
-    if index is not None and os.path.isdir(index) and os.listdir(index):
-        raise InputError(
-            "folder_not_empty",
-            "the folder exists and is not empty",
-            location=index,
-            hint="name another --index, or remove it",
-        )
+def _check_index(index: str | None, output: str | None, normalize: bool | None) -> None:
+    from bertsmith.io import atomic
+
+    if output and index:
+        raise click.UsageError("--output and --index exclude each other")
+    if index is not None:
+        atomic.check_output_folder(Path(index), argument="index")
     if normalize is False and index is not None:
-        raise InputError(
-            "vectors_normalized", "--no-normalize: vectors of an index have the length 1", hint="leave it out"
-        )
+        raise click.UsageError("vectors of an index have the length 1; omit --no-normalize")
 
 
-def _index(model: Model, source: Any, out: str, how: dict[str, Any], *, as_json: bool) -> None:
-    from bertsmith import console
+@click.command(cls=Command)
+@click.argument("index", type=DIR)
+@click.argument("queries", nargs=-1)
+@click.option("--input", type=FILE, help="Queries, in a file as for `bertsmith embed`.")
+@options.text_column
+@options.id_column
+@click.option("--top-k", type=Integer(1, 10_000), default=5, help="Texts for each query.")
+@click.option("--model", type=MODEL, help="The model of the index, if it was moved.")
+@click.option("--approximate", is_flag=True, help="Search the graph of the index: faster, but not exact.")
+@click.option("--rerank", type=RUN, help="A classifier or regressor of pairs that reranks the results.")
+@click.option("--rerank-top", type=Integer(1, 10_000), default=50, help="Texts to rerank for each query.")
+@click.option("--rerank-label", metavar="NAME", help="Label of relevant texts; default: 1, yes, same, ….")
+@click.option(
+    "--qrels", type=FILE, help="Relevant texts of each query, by ids (BEIR, TREC), to score the search."
+)
+@click.option("--output", type=FILE, help="Write the results here, a JSON object per query: .jsonl.")
+@options.computation
+@options.as_json
+@log_handlers.without_repeats()
+def search(
+    index: str,
+    queries: tuple[str, ...],
+    model: str | None,
+    top_k: int,
+    rerank: str | None,
+    rerank_top: int,
+    rerank_label: str | None,
+    approximate: bool,
+    output: str | None,
+    device: str,
+    precision: str,
+    as_json: bool,
+    **arguments: Any,
+) -> None:
+    """Find the texts of INDEX that are nearest to QUERIES, to a file's queries, or to the lines of standard input.
 
-    built = model.index(source, out, **how)
-    if as_json:
-        said = None if built.recall is None else built.recall.model_dump()
-        console.print_json(
-            {"index": out, "texts": len(built), "numbers": built.dimension, "approximate": said}
-        )
+    \b
+    Example:
+      bertsmith embed similar --input passages.jsonl --index index
+      bertsmith search index "who painted the ceiling?" --top-k 3
+      bertsmith search index --input queries.jsonl --qrels qrels.tsv \\
+        --output results.jsonl
+      bertsmith search index "who painted the ceiling?" --rerank relevant
+
+    Scores are cosine similarities; ties keep the order of the index. A file of queries with their passages
+    (.jsonl with query and positives, or SQuAD's .json), or with --qrels, is scored by recall, MRR, and nDCG; then
+    only --output has the results. Other queries from a file or standard input give one JSON object each. --json
+    prints one document.
+    """
+    from bertsmith.inference.indexing import told_of_recall
+    from bertsmith.inference.reranking import Reranker
+    from bertsmith.inference.search import Wanted, searcher_of
+    from bertsmith.inference.search_file import Searched, read_search
+    from bertsmith.retrieval.index import Index
+
+    file = arguments.pop("input")
+    options.check_texts(queries, file, "search INDEX")
+    options.require(["qrels", "text_column"], {**arguments, "input": file}, "input")
+    options.require(["rerank_label"], {"rerank_label": rerank_label, "rerank": rerank}, "rerank")
+    _check_output(output)
+    parsed = read_search(file, **arguments) if file else _parse_queries(queries)
+    opened = Index(index)
+    opened.check_approximate(approximate)
+    reranker = rerank and Reranker(options.load_model(rerank, device, precision), rerank_label)
+    searcher = searcher_of(opened, model, device=device, precision=precision, mapped=True)
+    results = Searched(parsed, searcher, Wanted(top_k, approximate, reranker or None, rerank_top))
+    if approximate:
+        console.print_note(told_of_recall(searcher.index))
+    _print_results(results, output, as_json, is_table=bool(queries))
+
+
+def _parse_queries(queries: tuple[str, ...]) -> list[Query]:
+    from bertsmith.inference.search_file import Query
+
+    lines = enumerate(options.read_lines(queries), start=1)
+    parsed = [Query(text, f"query {i}", str(i)) for i, (_, text) in lines if text.strip()]
+    if not parsed:
+        raise click.UsageError("the query is empty")
+    return parsed
+
+
+def _check_output(output: str | None) -> None:
+    from bertsmith.inference.output import refuse_existing
+
+    if output is None:
         return
-    console.print_note(f"{out}: {pluralize(len(built), 'text')}, {built.dimension} numbers each")
-    console.print_note(f'next: bertsmith search {out} "a query"')
+    if Path(output).suffix.lower() != ".jsonl":
+        raise InputError(
+            "not_jsonl",
+            f"results are written as .jsonl, not to {output}",
+            argument="output",
+            hint="end it with .jsonl",
+        )
+    refuse_existing(Path(output))
+
+
+def _print_results(results: Searched, output: str | None, as_json: bool, *, is_table: bool) -> None:
+    """Write or print the results, and the scores if the relevant texts are known."""
+    from bertsmith.io import atomic
+
+    answers = []
+    if output is not None:
+        with atomic.atomic_file(Path(output)) as path, path.open("w", encoding="utf-8") as file:
+            file.writelines(json.dumps(answer, ensure_ascii=False) + "\n" for answer in results)
+        console.print_note(f"{output}: the results of {pluralize(len(results.queries), 'query', 'queries')}")
+    else:
+        for answer in results:
+            if as_json:
+                answers.append(answer)
+            elif is_table:
+                tables.print_search_results(answer)
+            elif not results.has_gold:
+                console.print_json(answer)
+    results.log_unscored()
+    scores = results.figures() if results.has_gold else None
+    if as_json:
+        document = {} if scores is None else {"scores": scores}
+        console.print_json(document | ({"queries": answers} if output is None else {"output": output}))
+    elif scores is not None:
+        tables.print_scores_of_search(scores)

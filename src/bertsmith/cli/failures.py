@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import shutil
 import signal
 import sys
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Literal
 
-import click
+import rich_click as click
 
 from bertsmith import console, hardware
-from bertsmith.cli.verbs import Unknown, Verb
+from bertsmith.cli.commands import Command, UnknownCommandError
 from bertsmith.console import escape_control_characters
 from bertsmith.errors import BertsmithError, InputError, MachineError, Stopped
 from bertsmith.suggestions import did_you_mean, similar_names
@@ -45,47 +44,39 @@ class Failure:
     @classmethod
     def from_error(cls, kind: Literal["input", "machine", "stopped"], error: BertsmithError) -> Failure:
         """Return the report of an error of bertsmith in the terms of the command line."""
-        return cls(
-            kind,
-            error.code,
-            error.sentence_for("command line"),
-            error.hint_for("command line"),
-            error.exit_code,
-            error.location,
-            error.argument,
-            error.is_reported,
-        )
+        message, hint = error.sentence_for("command line"), error.hint_for("command line")
+        details = (error.location, error.argument, error.is_reported)
+        return cls(kind, error.code, message, hint, error.exit_code, *details)
 
     def print(self, *, as_json: bool) -> None:
-        """Print message and hint on stderr and, if asked, {"error": {…}} on stdout."""
+        """Print message and hint on stderr, and {"error": {…}} on stdout if the user asked for JSON."""
         if self.is_reported:
             return
         message = escape_control_characters(self.message, one_line=True)
         hint = escape_control_characters(self.hint, one_line=True) if self.hint else None
-        label = "" if self.kind == "stopped" else "error: "
         with suppress(OSError):  # the terminal was closed
-            click.echo(_wrapped(label + message, len(label)), err=True)
-            if hint:
-                click.echo(_wrapped(" " * len(label) + hint, len(label)), err=True)
+            _print_labeled("" if self.kind == "stopped" else "error: ", message, hint)
         if as_json:
             values = {name: value for name, value in asdict(self).items() if name != "is_reported"}
             with suppress(OSError, ValueError):  # stdout is full or closed
                 console.print_json({"error": values | {"message": message, "hint": hint}})
 
 
-def _wrapped(line: str, indent: int) -> str:
-    """A line as a terminal has room for it, the next ones set under its text; elsewhere as it is."""
+def _print_labeled(label: str, message: str, hint: str | None) -> None:
+    """Print message and hint on stderr, with a hanging indent on a terminal."""
+    lines = [message, *([hint] if hint else [])]
     if not sys.stderr.isatty():
-        return line
+        for i, line in enumerate(lines):
+            click.echo((" " * len(label) if i else label) + line, err=True)
+        return
     from rich.console import Console
+    from rich.table import Table
     from rich.text import Text
 
-    width = shutil.get_terminal_size().columns
-    lines = Text(line[indent:]).wrap(Console(width=width), max(20, width - indent))
-    return "\n".join(
-        (line[:indent] if number == 0 else " " * indent) + part.plain.rstrip()
-        for number, part in enumerate(lines)
-    )
+    grid = Table.grid()
+    for i, line in enumerate(lines):
+        grid.add_row("" if i else label, Text(line))
+    Console(stderr=True, highlight=False).print(grid)
 
 
 def failure_of(error: BaseException) -> Failure | None:
@@ -96,19 +87,18 @@ def failure_of(error: BaseException) -> Failure | None:
         case BertsmithError():
             return Failure.from_error("input" if isinstance(error, InputError) else "machine", error)
         case click.ClickException():
-            return Failure("usage", "usage", *_of_usage(error), error.exit_code)
+            return Failure("usage", "usage", *_describe_usage_error(error), error.exit_code)
         case click.Abort() | KeyboardInterrupt():
             return stopped(signal.SIGINT)
         case UnicodeEncodeError() if any("\ud800" <= character <= "\udfff" for character in error.object):
             message = f"{error.object[:200]}: this name is not UTF-8"
             return Failure("input", "name_not_utf8", message, "rename the file", InputError.exit_code)
         case OSError():
-            return _of_system(error)
+            return _failure_of_system(error)
         case MemoryError() | RuntimeError() if hardware.is_out_of_memory(error):
             hint = "lower train.batch_size, or choose a smaller preset"
-            return Failure(
-                "machine", "out_of_memory", "there is not enough memory", hint, MachineError.exit_code
-            )
+            message = "there is not enough memory"
+            return Failure("machine", "out_of_memory", message, hint, MachineError.exit_code)
     return None
 
 
@@ -117,7 +107,7 @@ def stopped(signal_number: int) -> Failure:
     return Failure("stopped", "stopped", "stopped", None, 128 + signal_number)
 
 
-def _of_system(error: OSError) -> Failure:
+def _failure_of_system(error: OSError) -> Failure:
     location = str(error.filename) if error.filename else None
     prefix = f"{location}: " if location else ""
     if hardware.is_disk_full(error):
@@ -129,41 +119,41 @@ def _of_system(error: OSError) -> Failure:
     return Failure("machine", "os_error", message, None, MachineError.exit_code, location)
 
 
-def _of_usage(error: click.ClickException) -> tuple[str, str | None]:
+def _describe_usage_error(error: click.ClickException) -> tuple[str, str | None]:
     """Return the message and the hint for an error of click."""
     context = error.ctx if isinstance(error, click.UsageError) else None
     path = context.command_path if context else "bertsmith"
-    see = f"`{path} --help` lists what it takes"
+    see_help = f"see `{path} --help`"
     match error:
-        case Unknown():
-            return error.message, error.remedy
+        case UnknownCommandError():
+            return error.message, error.hint
         case click.NoSuchOption():
-            return f"`{path}` has no option {error.option_name[:60]}", _option_meant(error) or see
-        case click.MissingParameter() if isinstance(error.param, click.Option):
-            name = f"{error.param.opts[0]} {error.param.metavar or ''}".strip()
-            return f"{error.param.opts[0]} is missing", f"{name}: {error.param.help}"
-        case click.MissingParameter() if error.param is not None:
-            return f"{error.param.human_readable_name.upper()} is missing", see
+            return f"`{path}` has no option {error.option_name[:60]}", _similar_option(error) or see_help
+        case click.MissingParameter() if error.param is not None and context is not None:
+            name = error.param.make_metavar(context).strip("[].")
+            if not isinstance(error.param, click.Option):
+                return f"{name} is missing", see_help
+            flag = error.param.opts[0]
+            return f"{flag} is missing", f"{flag} {name}: {error.param.help}"
         case click.BadParameter() if error.param is not None:
-            return f"{_name(error.param)}: {error.message.removesuffix('.')}", None
-    return error.message.removesuffix("."), see
+            name = (
+                error.param.opts[0]
+                if isinstance(error.param, click.Option)
+                else error.param.human_readable_name.upper()
+            )
+            return f"{name}: {error.message.removesuffix('.')}", None
+    return error.message.removesuffix("."), see_help
 
 
-def _option_meant(error: click.NoSuchOption) -> str | None:
-    """The option, or the setting, that a wrong option stands for."""
-    command = error.ctx.command if error.ctx else None
-    if error.ctx is None or command is None:
+def _similar_option(error: click.NoSuchOption) -> str | None:
+    """Return a hint with the options, or else the settings, whose names are similar."""
+    if error.ctx is None:
         return None
-    name = error.option_name.lstrip("-")
-    settings = command.settings() if isinstance(command, Verb) else None
-    options = [flag[2:] for param in command.get_params(error.ctx) for flag in param.opts if flag[:2] == "--"]
-    found = similar_names(name, (option.replace("-", "_") for option in options))
-    if found:
-        return did_you_mean([f"--{option.replace('_', '-')}" for option in found])
-    if settings and (meant := similar_names(name, (setting for setting, _ in settings.names()))):
-        return did_you_mean([f"--set {setting}=…" for setting in meant])
+    command, name = error.ctx.command, error.option_name.lstrip("-")
+    flags = [flag[2:] for param in command.get_params(error.ctx) for flag in param.opts if flag[:2] == "--"]
+    if similar := similar_names(name, (flag.replace("-", "_") for flag in flags)):
+        return did_you_mean([f"--{flag.replace('_', '-')}" for flag in similar])
+    settings = command.settings() if isinstance(command, Command) else None
+    if settings and (similar := similar_names(name, (setting for setting, _ in settings.names()))):
+        return did_you_mean([f"--set {setting}=…" for setting in similar])
     return None
-
-
-def _name(param: click.Parameter) -> str:
-    return param.opts[0] if isinstance(param, click.Option) else param.human_readable_name.upper()

@@ -1,6 +1,6 @@
-"""The `bertsmith` command: its verbs, each loaded when called, and how errors end.
+"""The `bertsmith` command: its commands, each imported when it is called, and how it ends.
 
-A user's mistake exits with 2, the machine's failure with 1, both in a sentence or two and without a traceback.
+The exit code is 2 for errors of the user and 1 for failures of the machine; both print a message, no traceback.
 """
 
 from __future__ import annotations
@@ -10,122 +10,146 @@ import io
 import os
 import signal
 import sys
-from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import takewhile
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
-import click
+import rich_click as click
+from click.exceptions import Exit, NoArgsIsHelpError
 
 from bertsmith import hardware, log_handlers
+from bertsmith.cli.commands import HELP_STYLE, Group
 from bertsmith.cli.failures import failure_of, stopped
-from bertsmith.cli.verbs import Verbs
 from bertsmith.suggestions import similar_names
 
-# verb → (module of cli/, command in it, what it does)
-_VERBS = {
-    "quickstart": ("train", "quickstart", "The whole way in minutes, on text that is already here."),
-    "tokenizer": ("tokenizer", "tokenizer", "Train, compare and extend vocabularies."),
-    "data": ("data", "data", "Check a corpus, turn it into token shards, look at instances."),
-    "pretrain": ("train", "pretrain", "Pre-train a BERT on token shards."),
-    "distill": ("distill", "distill", "Train a smaller student of a pre-trained model on token shards."),
-    "adapt": ("adapt", "adapt", "Pre-train a model further on your text, and measure the gain on a task."),
-    "ablate": ("ablate", "ablate", "A paper's comparison at your size: rows, seeds, tasks, one table."),
-    "finetune": ("finetune", "finetune", "Fine-tune a model for a task."),
-    "lr-find": ("lr_find", "lr_find", "Find a learning rate for a task."),
-    "evaluate": ("use", "evaluate", "Score a fine-tuned model, or an ensemble, on a labelled file."),
-    "compare": ("compare", "compare", "Whether two fine-tuned models differ by more than chance."),
-    "predict": ("use", "predict", "Answer for new texts with a fine-tuned model."),
-    "embed": ("embed", "embed", "Vectors of texts, in a file or an index to search."),
-    "search": ("search", "search", "The texts of an index that are nearest to a query."),
-    "fill-mask": ("use", "fill_mask", "Guess the words behind [MASK]."),
-    "attention": ("attention", "attention", "What each head of a model looks at in a text."),
-    "score": ("score", "score", "How likely a model finds texts; accuracy on minimal pairs."),
-    "info": ("info", "info", "What a run, a model, data or a tokenizer is; or what this machine is."),
+# Panel of the help → command → (module of cli/, summary); `_` in a function's name is `-` in the command's.
+COMMANDS = {
+    "Start": {"quickstart": ("pretrain", "Run all steps in minutes, on text that is already here.")},
+    "Prepare data": {
+        "tokenizer": ("tokenizer", "Train, compare, and extend vocabularies."),
+        "data": ("data", "Check a corpus, turn it into token shards, show training instances."),
+    },
+    "Train": {
+        "pretrain": ("pretrain", "Pre-train a BERT on token shards."),
+        "distill": ("pretrain", "Train a smaller student of a model."),
+        "finetune": ("finetune", "Fine-tune a model for a task."),
+        "lr-find": ("finetune", "Find a learning rate for a task."),
+    },
+    "Experiment": {
+        "adapt": ("experiments", "Pre-train a model further on your text, and measure the gain on a task."),
+        "ablate": ("experiments", "Repeat a paper's comparison at your size."),
+    },
+    "Evaluate": {
+        "evaluate": ("evaluate", "Score a fine-tuned model, or an ensemble, on labeled examples."),
+        "compare": ("evaluate", "Test if two fine-tuned models differ by more than chance."),
+        "score": ("score", "Score texts by pseudo-log-likelihood; accuracy on minimal pairs."),
+    },
+    "Use": {
+        "predict": ("predict", "Predict answers for new texts."),
+        "fill-mask": ("predict", "Predict the words behind [MASK]."),
+        "embed": ("embed", "Turn texts into vectors, in a file or an index."),
+        "search": ("embed", "Find the texts of an index that are nearest to a query."),
+    },
+    "Inspect": {
+        "attention": ("inspect", "Show where each attention head looks in a text."),
+        "info": ("inspect", "Describe a run, a model, data, a tokenizer, or this machine."),
+    },
 }
-
-_SHARED = ("pretrain", "distill")  # verbs for several processes
-_GROUPS = (
-    "tokenizer",
-    "data",
-    "finetune",
-)  # of the verbs, those that hold others; the last takes long to import
+_MODULES = {name: module for panel in COMMANDS.values() for name, (module, _) in panel.items()}
+_DISTRIBUTED = ("pretrain", "distill")  # commands that several processes may run together
+_GROUPS = ("tokenizer", "data", "finetune")
 
 
-class _TopVerbs(Verbs):
-    """A group that lists its verbs without importing them."""
+class _MainGroup(Group):
+    """The commands; the help lists them without importing them."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(_VERBS)
+        return list(_MODULES)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _VERBS:
+        if cmd_name not in _MODULES:
             return None
-        module, name, _ = _VERBS[cmd_name]
-        command = getattr(importlib.import_module(f"bertsmith.cli.{module}"), name)
+        module = importlib.import_module(f"bertsmith.cli.{_MODULES[cmd_name]}")
+        command = getattr(module, cmd_name.replace("-", "_"))
         assert isinstance(command, click.Command)
         return command
 
-    def meant(self, ctx: click.Context, name: str) -> Sequence[str]:
-        """Verbs of this group, and of the groups below it, whose names are imported only now."""
-        found = [*super().meant(ctx, name)]
-        for group in _GROUPS:
-            command = self.get_command(ctx, group)
-            assert isinstance(command, click.Group)
-            below = command.list_commands(ctx)
-            found += [f"{group} {verb}" for verb in similar_names(name, below) if verb == name or not found]
-        return found
+    def similar_commands(self, ctx: click.Context, name: str) -> list[str]:
+        """Return the similar commands of this group, and of the groups below it."""
+        similar = super().similar_commands(ctx, name)
+        for group_name in _GROUPS:
+            group = self.get_command(ctx, group_name)
+            assert isinstance(group, click.Group)
+            below = similar_names(name, group.list_commands(ctx))
+            similar += [f"{group_name} {command}" for command in below if command == name or not similar]
+        return similar
 
-    def summary(self, ctx: click.Context, verb: str) -> str:
-        return _VERBS[verb][2]
+    def format_options(self, ctx: click.Context, formatter: Any) -> None:
+        listing = _Listing(name="bertsmith", params=self.params)
+        for panel, commands in COMMANDS.items():
+            for name, (_, summary) in commands.items():
+                listing.add_command(click.RichCommand(name=name, short_help=summary, panel=panel))
+        listing.format_options(click.RichContext(listing, parent=ctx), formatter)
 
 
-@click.group(cls=_TopVerbs, context_settings={"help_option_names": ["-h", "--help"]})
+class _Listing(click.RichGroup):
+    """The commands as the help lists them, in their order."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
+
+
+@click.group(
+    cls=_MainGroup,
+    context_settings={
+        "help_option_names": ["-h", "--help"],
+        "rich_help_config": HELP_STYLE,
+        "show_default": True,
+    },
+)
 @click.version_option(package_name="bertsmith")
 @click.pass_context
 def bertsmith(context: click.Context) -> None:
-    """From a folder of text to a BERT of your own.
+    """Train a BERT on your own text.
 
     \b
     Example, from text to a model:
-      bertsmith tokenizer train corpus.txt --out tokenizer --vocab-size 8000
-      bertsmith data prepare corpus.txt --tokenizer tokenizer --out shards
-      bertsmith pretrain --data shards --out bert --minutes 30
+      bertsmith tokenizer train corpus.txt --output-dir tokenizer
+      bertsmith data prepare corpus.txt --tokenizer tokenizer --output-dir shards
+      bertsmith pretrain --data shards --output-dir bert --minutes 30
       bertsmith fill-mask bert "Paris is the [MASK] of France."
 
     \b
-    Completion by the shell, in ~/.bashrc:
+    Shell completion, in ~/.bashrc (zsh_source and fish_source for others):
       eval "$(_BERTSMITH_COMPLETE=bash_source bertsmith)"
-
-    For zsh and fish: zsh_source and fish_source. Each verb has its own --help.
     """
     log_handlers.install(log_handlers.ConsoleHandler())
-    if (verb := context.invoked_subcommand) not in _SHARED:
-        hardware.check_single_process(f"bertsmith {verb}")
+    if (command := context.invoked_subcommand) not in _DISTRIBUTED:
+        hardware.check_single_process(f"bertsmith {command}")
 
 
 def main() -> NoReturn:
     """Run the command line and exit."""
-    begun = hardware.clock()
-    hardware.set_thread_wait_policy()  # torch, which reads this when it is loaded, is imported by the verbs
+    start_time = hardware.clock()
+    hardware.set_thread_wait_policy()  # torch reads this when it is imported, which commands do later
     _open_closed_streams()
     as_json = "--json" in takewhile(lambda word: word != "--", sys.argv[1:])
     with suppress(ValueError):  # not in the main thread
-        terminated = partial(_terminated, as_json)
-        signal.signal(signal.SIGTERM, terminated)
-        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup
-            signal.signal(signal.SIGHUP, terminated)
+        handler = partial(_handle_signal, as_json)
+        signal.signal(signal.SIGTERM, handler)
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup ignores it
+            signal.signal(signal.SIGHUP, handler)
     try:
-        bertsmith(prog_name="bertsmith", standalone_mode=False, obj=begun)
+        bertsmith(prog_name="bertsmith", standalone_mode=False, obj=start_time)
         sys.stdout.flush()
-    except click.exceptions.Exit as error:
+    except Exit as error:
         sys.exit(error.exit_code)
-    except click.exceptions.NoArgsIsHelpError as error:
-        error.show()
+    except NoArgsIsHelpError as error:
+        click.echo(error.message, err=True)
         sys.exit(error.exit_code)
-    except BrokenPipeError:  # the reader of our output left; nobody is there to be told
+    except BrokenPipeError:  # the reader of the output ended
         _drop_output()
         sys.exit(1)
     except BaseException as error:
@@ -140,9 +164,9 @@ def main() -> NoReturn:
 
 
 def _open_closed_streams() -> None:
-    """Stand the null device in for streams that were closed (`>&-`), before a file of ours gets their numbers.
+    """Replace closed streams (`>&-`) by the null device, and escape characters that stdout cannot encode.
 
-    What a stream cannot encode goes out as an escape.
+    Otherwise a file of ours would get the number of a closed stream.
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
@@ -154,7 +178,7 @@ def _open_closed_streams() -> None:
 
 
 def _drop_output() -> None:
-    """Forget what stdout still holds, which Python would try to write again when it ends."""
+    """Discard what stdout still buffers, which Python would try to write again at exit."""
     with suppress(OSError, ValueError):
         sys.stdout.flush()
         return
@@ -162,7 +186,7 @@ def _drop_output() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _terminated(as_json: bool, number: int, frame: FrameType | None) -> NoReturn:
-    """Leave as an exception does, so that nothing half-written stays. Training has a handler that saves."""
+def _handle_signal(as_json: bool, number: int, frame: FrameType | None) -> NoReturn:
+    """Exit by an exception, so that no partial file stays. Training has its own handler, which saves."""
     stopped(number).print(as_json=as_json)
     sys.exit(128 + number)

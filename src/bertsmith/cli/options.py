@@ -1,66 +1,49 @@
-"""Options that several verbs share, and the list of settings that their --help prints."""
+"""Types of options, and the options that several commands share."""
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-import click
+import rich_click as click
+from click.shell_completion import CompletionItem
 
-from bertsmith.cli.verbs import VerbWithSettings
+from bertsmith.cli.commands import SettingOption
 from bertsmith.errors import InputError
 
 if TYPE_CHECKING:
+    from bertsmith.inference.model import Model
     from bertsmith.io.documents import Reading
-    from bertsmith.settings import Settings
-
-as_json = click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON document.")
 
 
-def parse_changes(context: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, Any]:
-    """The callback of options such as --set NAME=VALUE: typed values by name."""
-    if not values:
-        return {}
-    from bertsmith.settings import parse_assignment
+class PathName(click.ParamType):  # type: ignore[type-arg]  # generic only from click 8.4 on
+    """A path, or a name such as that of a published model. A shell completes the names of files."""
 
-    return dict(map(parse_assignment, values))
+    def __init__(self, name: str) -> None:
+        self.name = name
 
-
-changes = click.option(
-    "--set",
-    "changes",
-    multiple=True,
-    metavar="NAME=VALUE",
-    callback=parse_changes,
-    help="Change a setting; may be repeated.",
-)
-resume = click.option("--resume", is_flag=True, help="Continue from the newest whole checkpoint of --out.")
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        return [CompletionItem(incomplete, type="file")]
 
 
-class Share(click.ParamType):  # type: ignore[type-arg]  # generic only from click 8.4 on
-    """A share between 0 and 1, written 0.01 or 1%."""
-
-    name = "share"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        if isinstance(value, float):
-            return value
-        text = str(value).strip()
-        try:
-            share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
-        except ValueError:
-            self.fail(f"{value!r} is not a share; write 0.01 or 1%", param, ctx)
-        if not 0 <= share < 1:
-            percent = share * 100 if text.endswith("%") else share
-            write = f"{percent:g}% or {percent / 100:g}" if 1 <= percent < 100 else "0.01 or 1%"
-            self.fail(f"{value!r} is not between 0 and 1; write {write}", param, ctx)
-        return share
+FILE, DIR, RUN, MODEL = PathName("file"), PathName("dir"), PathName("run"), PathName("dir|name")
 
 
-class FiniteRange(click.FloatRange):
-    """A finite number in a range; nan lies in every range of click's."""
+class Integer(click.IntRange):
+    """An integer in a range."""
+
+    name = "n"
+
+
+class Number(click.FloatRange):
+    """A finite number in a range; click's ranges include nan."""
+
+    name = "x"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         number: float = super().convert(value, param, ctx)
@@ -69,8 +52,31 @@ class FiniteRange(click.FloatRange):
         return number
 
 
+POSITIVE = Number(0, min_open=True)
+RATE = Number(0, 10, min_open=True)
+
+
+class Fraction(click.ParamType):  # type: ignore[type-arg]
+    """A fraction between 0 and 1, written 0.01 or 1%."""
+
+    name = "fraction"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        text = str(value).strip()
+        is_percentage = text.endswith("%")
+        try:
+            number = float(text.removesuffix("%"))
+        except ValueError:
+            self.fail(f"{value!r} is not a fraction; write 0.01 or 1%", param, ctx)
+        fraction = number / 100 if is_percentage else number
+        if not 0 <= fraction < 1:
+            example = f"{number:g}% or {number / 100:g}" if 1 <= number < 100 else "0.01 or 1%"
+            self.fail(f"{value!r} is not between 0 and 1; write {example}", param, ctx)
+        return fraction
+
+
 class Size(click.ParamType):  # type: ignore[type-arg]
-    """A number of bytes, written 512MB, 2GB, 1.5GiB or 800000000; an int. Read by pydantic."""
+    """A number of bytes, written 512MB, 2GB, 1.5GiB, or 800000000."""
 
     name = "size"
 
@@ -78,9 +84,7 @@ class Size(click.ParamType):  # type: ignore[type-arg]
         from pydantic import ByteSize, TypeAdapter, ValidationError
 
         try:
-            size = int(
-                TypeAdapter(ByteSize).validate_python(value if isinstance(value, int) else str(value).strip())
-            )
+            size = int(TypeAdapter(ByteSize).validate_python(str(value).strip()))
         except ValidationError:
             size = 0
         if not size:
@@ -88,146 +92,204 @@ class Size(click.ParamType):  # type: ignore[type-arg]
         return size
 
 
-def reading_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Options that say how files become documents; `reading_of` takes their values out of the arguments."""
-    for option in (
-        click.option(
-            "--encoding",
-            metavar="NAME",
-            help="The encoding of files that are not UTF-8: cp1252, utf-16, gb18030, shift_jis, …",
-        ),
-        click.option(
-            "--delimiter",
-            metavar="D",
-            help="What separates the columns of a .csv or .tsv.  [default: by suffix and header]",
-        ),
-        click.option(
-            "--text-column",
-            default="text",
-            show_default=True,
-            metavar="NAME",
-            help="The column or key that holds the text (.csv, .tsv, .parquet, .jsonl).",
-        ),
-        click.option(
-            "--documents",
-            type=click.Choice(["blank-line", "file", "line"]),
-            default="blank-line",
-            show_default=True,
-            help="What ends a document in plain text: a blank line, the file's end, each line's end.",
-        ),
-    ):
-        command = option(command)
-    return command
+def split_names(context: click.Context, param: click.Parameter, value: str | None) -> list[str] | None:
+    """Callback of options with names that are separated by commas."""
+    return None if value is None else [name.strip() for name in value.split(",")]
 
 
-def reading_of(arguments: dict[str, Any]) -> Reading:
-    """The `Reading` that `reading_options` chose; takes its values out of a verb's arguments."""
+def parse_settings(context: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, Any]:
+    """Callback of `--set NAME=VALUE`: return typed values by name."""
+    if not values:
+        return {}
+    from bertsmith.settings import parse_assignment
+
+    return dict(map(parse_assignment, values))
+
+
+def combine(*options: Callable[..., Any], panel: str | None = None) -> Callable[..., Any]:
+    """Return a decorator that adds several options, in the order of the help, in a panel."""
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        for option in reversed(options):
+            command = option(command)
+            if panel is not None:
+                vars(command)["__click_params__"][-1].panel = panel
+        return command
+
+    return decorate
+
+
+as_json = click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON document.")
+settings = click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="NAME=VALUE",
+    callback=parse_settings,
+    help="Change a setting; can be repeated.",
+)
+resume = click.option(
+    "--resume", is_flag=True, help="Continue from the newest checkpoint of the output folder."
+)
+output_dir = click.option(
+    "--output-dir", type=DIR, required=True, help="The folder to write; must be empty or new."
+)
+base_model = click.option(
+    "--model",
+    type=MODEL,
+    required=True,
+    help="Model to start from: a run, a folder, or a published name.",
+)
+recipe = click.option("--recipe", type=FILE, help="A YAML file with settings; --set overrides it.")
+
+
+def setting(flag: str, name: str, **attributes: Any) -> Callable[..., Any]:
+    """Return the decorator for an option that stands for a setting."""
+    return click.option(flag, cls=SettingOption, setting=name, **attributes)
+
+
+threads = setting("--threads", "train.threads", type=Integer(1), help="Number of computation threads.")
+seed = setting("--seed", "train.seed", type=Integer(0), help="Seed of all random numbers.")
+batch_size = setting(
+    "--batch-size", "train.batch_size", type=Integer(1), help="Sequences, or examples of a task, per batch."
+)
+device = setting(
+    "--device", "train.device", metavar="NAME", help="cpu, cuda, or cuda:1; default: a GPU if there is one."
+)
+minutes = setting(
+    "--minutes",
+    "train.max_minutes",
+    is_argument=True,
+    type=POSITIVE,
+    help="Time limit of the run, including measurements, evaluations, and checkpoints; with --resume, "
+    "earlier parts count.",
+)
+training = combine(
+    setting("--epochs", "train.num_train_epochs", type=POSITIVE, help="Passes over the data."),
+    setting("--steps", "train.max_steps", type=Integer(1), help="Number of updates."),
+    batch_size,
+    setting("--learning-rate", "train.learning_rate", type=RATE, help="Peak learning rate, such as 1e-4."),
+    seed,
+    threads,
+    panel="Training",
+)
+"""Options for the training settings that are changed most."""
+
+
+def choice(flag: str, *choices: str, default: str, help: str) -> Callable[..., Any]:
+    """Return the decorator for an option with a choice of values."""
+    return click.option(flag, type=click.Choice(choices), default=default, help=help)
+
+
+reading = combine(
+    choice(
+        "--documents",
+        "blank-line",
+        "file",
+        "line",
+        default="blank-line",
+        help="End of a document in plain text.",
+    ),
+    click.option(
+        "--text-column",
+        default="text",
+        metavar="NAME",
+        help="Column or key of the text (.csv, .tsv, .parquet, .jsonl).",
+    ),
+    click.option("--delimiter", metavar="C", help="Column separator of .csv and .tsv; default: detected."),
+    click.option("--encoding", metavar="NAME", help="Encoding of files that are not UTF-8, such as cp1252."),
+    panel="Reading files",
+)
+"""Options that control how files become documents."""
+
+
+def pop_reading(arguments: dict[str, Any]) -> Reading:
+    """Remove the values of `reading` from a command's arguments and return them."""
     from bertsmith.io.documents import Reading
 
     documents = arguments.pop("documents").replace("-", "_")
-    text_column, delimiter = arguments.pop("text_column"), arguments.pop("delimiter")
-    return Reading(documents, text_column, delimiter, arguments.pop("encoding"))
+    return Reading(documents, *(arguments.pop(name) for name in ("text_column", "delimiter", "encoding")))
 
 
-def command_with_settings(
-    find: Callable[[], type[Settings]],
-    sections: Callable[[], list[tuple[str, list[tuple[str, str]]]]] = list,
-) -> type[click.Command]:
-    """A command whose --help ends with its settings, `sections` before them; both are imported only then."""
-
-    class WithSettings(VerbWithSettings):
-        def settings(self) -> type[Settings]:
-            return find()
-
-        def sections(self) -> list[tuple[str, list[tuple[str, str]]]]:
-            return sections()
-
-    return WithSettings
-
-
-# option → the setting that it is short for
-_SHORT = {
-    "epochs": "train.num_train_epochs",
-    "steps": "train.max_steps",
-    "batch_size": "train.batch_size",
-    "learning_rate": "train.learning_rate",
-    "seed": "train.seed",
-    "threads": "train.threads",
-}
-_LENGTHS = (
-    "train.num_train_epochs",
-    "train.max_steps",
-    "train.max_minutes",
-    "train.max_tokens",
-)  # of a training
+model_device = click.option(
+    "--device",
+    default="auto",
+    metavar="NAME",
+    help="Where to compute: cpu, cuda, or auto.",
+)
+computation = combine(
+    model_device,
+    choice(
+        "--precision",
+        "auto",
+        "fp32",
+        "bf16",
+        "int8",
+        default="auto",
+        help="Precision of the encoder. auto: as in training, or bf16 where it is faster. int8 and bf16 are "
+        "compared with fp32 first.",
+    ),
+)
+"""Options that control where and how a finished model computes."""
 
 
-def short_forms(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Options for the settings of training that are changed most; `short_of` takes their values out again."""
-    for option in (
-        click.option("--threads", type=click.IntRange(1), metavar="N", help="Threads of computation."),
-        click.option("--seed", type=click.IntRange(0), metavar="N", help="The seed of everything random."),
-        click.option(
-            "--learning-rate",
-            type=FiniteRange(0, 10, min_open=True),
-            metavar="RATE",
-            help="The highest learning rate: 1e-4, 3e-5.",
-        ),
-        click.option(
-            "--batch-size",
-            type=click.IntRange(1),
-            metavar="N",
-            help="Sequences, or a task's examples, in a batch.",
-        ),
-        click.option("--steps", type=click.IntRange(1), metavar="N", help="Updates to make."),
-        click.option(
-            "--epochs", type=FiniteRange(0, min_open=True), metavar="N", help="Passes over the data."
-        ),
-    ):
-        command = option(command)
-    return command
+def load_model(path: str, device: str, precision: str = "auto") -> Model:
+    """Load a finished model for a command that only reads it."""
+    from importlib import import_module
+
+    from bertsmith import hardware
+
+    with hardware.import_without_gc():
+        import_module("bertsmith.inference.model")
+    from bertsmith.inference.model import load
+
+    hardware.configure_process()
+    return load(path, device=device, precision=precision, mapped=True)
 
 
-def short_of(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Setting → value of each of the `short_forms`, None if it was not given; taken out of a verb's arguments."""
-    return {setting: arguments.pop(name) for name, setting in _SHORT.items()}
+def require(names: Sequence[str], arguments: dict[str, Any], needed: str) -> None:
+    """Raise InputError if options are set that have no effect without another one."""
+    for name in names:
+        if arguments.get(name) not in (None, (), False) and not arguments.get(needed):
+            flags = [f"--{part.replace('columns', 'column').replace('_', '-')}" for part in (name, needed)]
+            raise click.UsageError(f"{flags[0]} has no effect without {flags[1]}")
 
 
-def changes_of(given: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that options give (None: not given), and those of --set."""
-    refuse_twice(given, changes)
-    return {**{name: value for name, value in given.items() if value is not None}, **changes}
-
-
-def refuse_twice(given: Mapping[str, Any], changes: Mapping[str, Any]) -> None:
-    """InputError where a setting, or how long to train, is given by an option and once more."""
-    options = [name for name, value in given.items() if value is not None]
-    twice = [(name, name) for name in options if name in changes]
-    lengths = [name for name in _LENGTHS if name in options]
-    twice += [(lengths[0], name) for name in _LENGTHS if lengths and name in (*lengths[1:], *changes)]
-    for one, other in twice:
-        flag = _flag(other) if other in options and other != one else f"--set {other}"
-        raise InputError(
-            "exclusive_options", f"{_flag(one)} and {flag} exclude each other", hint="give one of them"
-        )
-
-
-def _flag(setting: str) -> str:
-    if setting.startswith("evaluate."):
-        return f"--{setting.replace('.', '-')}"
-    last = setting.rpartition(".")[2].removeprefix("max_") if setting.startswith("train.") else setting
-    return "--" + last.rpartition(".")[2].replace("_", "-")
-
-
-def bytes_of(files: Sequence[str]) -> int | None:
-    """The size on disk of all files that some paths name; None where one is compressed, or what they name is not
-    there (the reader will say so)."""
-    from bertsmith.errors import InputError
+def size_of(files: Sequence[str]) -> int | None:
+    """Return the bytes on disk of files; None if a file is compressed or missing (reading reports that)."""
     from bertsmith.io.compression import is_compressed
     from bertsmith.io.folders import find_files
 
     try:
-        found = find_files(files)
-        return None if any(map(is_compressed, found)) else sum(os.path.getsize(str(file)) for file in found)
+        paths = find_files(files)
+        return None if any(map(is_compressed, paths)) else sum(os.path.getsize(str(path)) for path in paths)
     except (InputError, OSError, ValueError):
         return None
+
+
+def check_texts(texts: Sequence[str], file: str | None, command: str) -> None:
+    """Raise InputError if a command has no texts, or texts from two sources."""
+    if texts and file:
+        raise click.UsageError("both texts and a file are given; give one of them")
+    if not texts and not file and sys.stdin.isatty():
+        raise click.UsageError(
+            f"there is no text; give texts, --input FILE, or lines on standard input: … | bertsmith {command}"
+        )
+
+
+def read_lines(texts: Sequence[str]) -> list[tuple[str, str]]:
+    """Return texts of the command line, or else the lines of standard input, with their locations."""
+    from bertsmith.inference.text_input import texts_of_lines
+
+    if texts:
+        return [(f"text:{i}", text) for i, text in enumerate(texts, start=1)]
+    return list(texts_of_lines(sys.stdin.buffer, "standard input"))
+
+
+id_column = click.option(
+    "--id-column", metavar="NAME", help="Column of --input with the ids; default: _id, id, or the line."
+)
+text_column = click.option(
+    "--text-column", metavar="NAME", help="Column of --input with the texts; default: text."
+)
+encoding = click.option("--encoding", metavar="NAME", help="Encoding of files that are not UTF-8.")

@@ -1,4 +1,4 @@
-"""The verbs of a vocabulary: `tokenizer train`, `inspect`, `extend`."""
+"""The commands `tokenizer train`, `tokenizer inspect`, and `tokenizer extend`."""
 
 from __future__ import annotations
 
@@ -6,298 +6,236 @@ import json
 from pathlib import Path
 from typing import Any
 
-import click
+import rich_click as click
 
-from bertsmith.cli.options import Size, as_json, bytes_of, reading_of, reading_options
-from bertsmith.cli.verbs import Verbs
+from bertsmith import console
+from bertsmith.cli import corpus_tables, options, pretraining_tables, tables
+from bertsmith.cli.commands import Group
+from bertsmith.cli.options import DIR, FILE, MODEL, Integer, Size
 from bertsmith.formatting import pluralize
 
 
-@click.group(cls=Verbs)
+@click.group(cls=Group)
 def tokenizer() -> None:
-    """Train a vocabulary, compare vocabularies, add words to one.
+    """Train a vocabulary, compare vocabularies, and add words to one.
 
     \b
     Example:
-      bertsmith tokenizer train corpus.txt --out tokenizer --vocab-size 8000
+      bertsmith tokenizer train corpus.txt --output-dir tokenizer --vocab-size 8000
       bertsmith tokenizer inspect tokenizer --text corpus.txt
     """
 
 
 @tokenizer.command("train")
-@click.argument("files", nargs=-1, required=True)
-@click.option("--out", required=True, metavar="DIR", help="The folder to write, in the Hugging Face layout.")
+@click.argument("files", nargs=-1, required=True, type=FILE)
+@options.output_dir
 @click.option(
     "--vocab-size",
-    type=click.IntRange(10, 10_000_000),
+    type=Integer(10, 10_000_000),
     default=30_000,
-    show_default=True,
-    metavar="N",
-    help="Entries of the vocabulary, special ones included.",
+    help="Number of entries, including special tokens.",
 )
-@click.option(
+@options.choice(
     "--kind",
-    type=click.Choice(["wordpiece", "byte-level-bpe", "unigram"]),
+    "wordpiece",
+    "byte-level-bpe",
+    "unigram",
     default="wordpiece",
-    show_default=True,
-    help="BERT's, RoBERTa's (case is kept) or ALBERT's.",
+    help="Algorithm: that of BERT, RoBERTa (which keeps case), or ALBERT.",
 )
 @click.option("--cased", is_flag=True, help="Keep case and accents.")
-@click.option(
-    "--chinese", is_flag=True, help="For Chinese text: every character that fits is kept; each is a word."
-)
+@click.option("--chinese", is_flag=True, help="For Chinese text: each character is a word.")
 @click.option(
     "--min-frequency",
-    type=click.IntRange(1, 1_000_000_000),
+    type=Integer(1, 1_000_000_000),
     default=2,
-    show_default=True,
-    metavar="K",
-    help="Merge what occurs at least K times (not for unigram); rarer characters are kept while there is room.",
+    help="Merge pairs that occur at least N times (not for unigram).",
 )
-@click.option(
+@options.choice(
     "--normalizer",
-    type=click.Choice(["hf", "google"]),
+    "hf",
+    "google",
     default="hf",
-    show_default=True,
-    help="WordPiece's reading of BERT's rules: the library's, or the original's with Unicode pinned.",
+    help="Variant of BERT's rules: Hugging Face's, or the original with pinned Unicode.",
 )
 @click.option(
-    "--max-ram",
-    type=Size(),
-    metavar="SIZE",
-    help="Stay below this much memory (512MB, 2GB) by sampling documents.",
+    "--max-ram", type=Size(), help="Memory limit, such as 512MB; documents are sampled to stay below it."
 )
-@click.option(
-    "--seed",
-    type=click.IntRange(0),
-    default=0,
-    show_default=True,
-    metavar="N",
-    help="With --max-ram: which documents are drawn.",
-)
-@reading_options
-@as_json
-def tokenizer_train(files: tuple[str, ...], out: str, as_json: bool, **how: Any) -> None:
-    """Train a vocabulary from text files.
+@click.option("--seed", type=Integer(0), default=0, help="Seed of the sample of --max-ram.")
+@options.reading
+@options.as_json
+def tokenizer_train(files: tuple[str, ...], output_dir: str, as_json: bool, **arguments: Any) -> None:
+    """Train a vocabulary on text files.
 
     \b
     Example:
-      bertsmith tokenizer train corpus.txt more.jsonl.gz --out tokenizer --vocab-size 8000
+      bertsmith tokenizer train corpus.txt more.jsonl.gz --output-dir tokenizer \\
+        --vocab-size 8000
 
-    FILES: plain text with a blank line between documents, .jsonl, .csv or .parquet with a column "text", folders
-    and globs of them; each also compressed. The same files give the same vocabulary, always.
+    FILES are files, folders, and globs: plain text with a blank line between documents, or .jsonl, .csv, or
+    .parquet with a column "text"; also compressed. The same files always give the same vocabulary.
     """
-    from bertsmith import console
-    from bertsmith.cli.hints import prepare_hint
-    from bertsmith.errors import InputError
     from bertsmith.tokenizer.script_coverage import describe_script_mismatch
     from bertsmith.tokenizer_training.train import train_tokenizer
 
-    how["reading"] = reading_of(how)
-    how["kind"] = how["kind"].replace("-", "_")
-    if how["cased"] and how["chinese"]:
-        raise InputError(
-            "exclusive_options",
-            "--cased and --chinese exclude each other",
-            hint="a Chinese vocabulary is lower-cased",
-        )
-    if how["kind"] == "byte_level_bpe" and not how["cased"]:
-        how["cased"] = None  # it keeps case whether asked or not
-    with console.ProgressBar("reading", bytes_of(files)) as bar:
-        trained = train_tokenizer(
-            files,
-            out,
-            progress=lambda done: bar.update(done, f"{done / 1e6:,.0f} MB"),
-            **how,
-        )
-    record = json.loads((Path(out) / "training.json").read_text(encoding="utf-8"))
+    arguments["reading"] = options.pop_reading(arguments)
+    arguments["kind"] = kind = arguments["kind"].replace("-", "_")
+    if arguments["cased"] and arguments["chinese"]:
+        raise click.UsageError("--cased and --chinese exclude each other")
+    if kind == "byte_level_bpe" and not arguments["cased"]:
+        arguments["cased"] = None  # it always keeps case
+    with console.ProgressBar("reading", options.size_of(files)) as bar:
+        trained = train_tokenizer(files, output_dir, progress=bar.update_bytes, **arguments)
+    record = json.loads((Path(output_dir) / "training.json").read_text(encoding="utf-8"))
     if as_json:
-        console.print_json({"tokenizer": out, "vocab_size": trained.vocab_size, **record})
+        console.print_json({"tokenizer": output_dir, "vocab_size": trained.vocab_size, **record})
     else:
-        console.print_result(
-            f"{out}: {pluralize(trained.vocab_size, 'entry', 'entries')} from {pluralize(record['words'], 'word')}"
-        )
-    for note in _left_out(record, how["max_ram"], how["kind"]):
+        entries = pluralize(trained.vocab_size, "entry", "entries")
+        console.print_result(f"{output_dir}: {entries} from {pluralize(record['words'], 'word')}")
+    for note in _omissions(record, arguments["max_ram"], kind):
         console.print_note(note)
-    fits_not = describe_script_mismatch(
-        record["scripts"], how["kind"], lowercase=trained.lowercase, chinese=how["chinese"]
+    mismatch = describe_script_mismatch(
+        record["scripts"], kind, lowercase=trained.lowercase, chinese=arguments["chinese"]
     )
-    if fits_not is not None:
-        console.print_note(fits_not if as_json else f"{fits_not}; or, with this one as it is:")
+    if mismatch is not None:
+        console.print_note(mismatch if as_json else f"{mismatch}; or, to use this one:")
     if not as_json:
-        console.print_note(prepare_hint(files, how["reading"], out))
+        console.print_note(pretraining_tables.prepare_hint(files, arguments["reading"], output_dir))
 
 
-def _left_out(record: dict[str, Any], max_ram: int | None, kind: str) -> list[str]:
-    """What a training did not see or keep, in sentences."""
+def _omissions(record: dict[str, Any], max_ram: int | None, kind: str) -> list[str]:
+    """Describe what a training did not read or keep."""
     notes = []
     if record["share_sampled"] < 1 and max_ram is not None:
         notes.append(
-            f"the words of all documents ({record['documents']:,}) do not fit into {max_ram / 1e6:,.0f} MB: "
-            f"this vocabulary was made from {record['documents_sampled']:,} of them, "
-            f"{record['share_sampled']:.3%} "
-            "asked for and drawn evenly over the corpus"
+            f"the words of all documents ({record['documents']:,}) do not fit into {max_ram / 1e6:,.0f} MB; this "
+            f"vocabulary is from a sample of {record['documents_sampled']:,} ({record['share_sampled']:.3%})"
         )
     if record["size"] < record["requested_size"]:
         notes.append(
             f"the text has only {record['size']:,} of the {record['requested_size']:,} requested tokens"
         )
     if record["characters_cut"]:
-        first = " ".join(record["characters_cut_first"])
         notes.append(
-            f"the vocabulary is full without the {pluralize(record['characters_cut'], 'rarest character')} "
-            f"({record['characters_cut_share']:.3%} of the text; most often {first}): what holds one will be "
-            "unknown; ask for a larger --vocab-size"
+            f"the vocabulary has no room for the {pluralize(record['characters_cut'], 'rarest character')} "
+            f"({record['characters_cut_share']:.3%} of the text; most often "
+            f"{' '.join(record['characters_cut_first'])}): words with these are unknown; raise --vocab-size"
         )
     if record["words_cut"]:
         share = f"{pluralize(record['words_cut'], 'word')} ({record['words_cut'] / record['words']:.3%})"
         too_long = {
-            "wordpiece": "too long and will be unknown",
-            "byte_level_bpe": "too long to be learnt from",
+            "wordpiece": "too long, and will be unknown",
+            "byte_level_bpe": "too long to learn from",
         }
-        causes = ["hold such a character"] * bool(record["characters_cut"])
+        causes = ["have such a character"] * bool(record["characters_cut"])
         causes += [f"are {too_long[kind]}"] * (kind in too_long)
         notes.append(f"{share} {' or '.join(causes)}")
     return notes
 
 
 @tokenizer.command("inspect")
-@click.argument("tokenizers", nargs=-1, required=True)
+@click.argument("tokenizers", nargs=-1, required=True, type=MODEL)
 @click.option(
-    "--text", "files", multiple=True, required=True, metavar="FILE", help="A text file; may be repeated."
+    "--text", "files", multiple=True, required=True, type=FILE, help="A text file; can be repeated."
 )
-@reading_options
-@click.option("--cased", multiple=True, metavar="TOKENIZER", help="This bare vocab.txt keeps case.")
-@click.option("--limit", type=Size(), metavar="SIZE", help="Read only this much text: 10MB, 1GB, …")
-@click.option("--html", metavar="FILE", help="Write the report as one page with its plot, too.")
-@click.option(
-    "--plot", metavar="FILE", help="Draw what becomes of the words, and unknown ones: a .png or .svg."
-)
-@as_json
-def tokenizer_inspect(tokenizers: tuple[str, ...], files: tuple[str, ...], as_json: bool, **how: Any) -> None:
-    """Compare tokenizers on the same text: pieces per word, unknowns, longest pieces, coverage by script.
+@options.reading
+@click.option("--cased", multiple=True, type=FILE, help="A vocab.txt of these that keeps case.")
+@click.option("--limit", type=Size(), help="Read only this much text, such as 10MB.")
+@click.option("--html", type=FILE, help="Also write the report as an HTML page.")
+@click.option("--plot", type=FILE, help="Draw kept and unknown words: a .png or .svg.")
+@options.as_json
+def tokenizer_inspect(
+    tokenizers: tuple[str, ...], files: tuple[str, ...], as_json: bool, **arguments: Any
+) -> None:
+    """Compare tokenizers on a text: pieces per word, unknown words, coverage of scripts.
 
     \b
     Example:
-      bertsmith tokenizer inspect tokenizer bert-base-uncased --text corpus.txt --html report.html
+      bertsmith tokenizer inspect tokenizer bert-base-uncased --text corpus.txt \\
+        --html report.html
 
-    TOKENIZERS: folders, vocab.txt or tokenizer.json files, runs, published names. A word is a run of letters,
-    marks and digits, or one ideograph, as after a space; the same for all of them.
+    TOKENIZERS are folders, vocab.txt or tokenizer.json files, runs, or published names. A word is a run of
+    letters, marks, and digits, or one ideograph.
     """
-    from bertsmith import console
-    from bertsmith.cli.tokenizer_table import print_inspection
     from bertsmith.inspection.inspect import inspect_tokenizers
 
-    with console.ProgressBar("reading", how["limit"]) as bar:
+    reading = options.pop_reading(arguments)
+    with console.ProgressBar("reading", arguments["limit"]) as bar:
         report = inspect_tokenizers(
-            tokenizers,
-            files,
-            reading=reading_of(how),
-            progress=lambda done: bar.update(done, f"{done / 1e6:,.0f} MB"),
-            **how,
+            tokenizers, files, reading=reading, progress=bar.update_bytes, **arguments
         )
-    if as_json:
-        console.print_json(report)
-    else:
-        print_inspection(report)
-    for file in (how["html"], how["plot"]):
+    tables.show(report, as_json, corpus_tables.print_inspection)
+    for file in (arguments["html"], arguments["plot"]):
         if file is not None:
             console.print_note(f"written: {file}")
 
 
 @tokenizer.command("extend")
-@click.argument("files", nargs=-1)
-@click.option("--model", metavar="DIR", help="A run or model folder: its vocabulary and its vectors grow.")
-@click.option("--tokenizer", "vocabulary", metavar="DIR", help="A tokenizer alone.")
-@click.option("--out", metavar="DIR", help="The folder to write; must be empty or new.")
-@click.option("--words", type=click.IntRange(1), metavar="N", help="At most so many words.  [default: 1000]")
+@click.argument("files", nargs=-1, type=FILE)
+@click.option("--model", type=DIR, help="A run or model folder whose vocabulary and vectors to extend.")
+@click.option("--tokenizer", type=DIR, help="A tokenizer without a model.")
+@click.option("--output-dir", type=DIR, help="The folder to write; must be empty or new.")
+@click.option("--words", type=Integer(1), help="Maximum number of new words; default: 1000.")
+@click.option("--min-frequency", type=Integer(1), help="Minimum count of a new word; default: 5.")
+@click.option("--min-pieces", type=Integer(2), help="Minimum pieces of a new word; default: 2.")
+@click.option("--against", multiple=True, type=FILE, help="General text: its common words are not proposed.")
 @click.option(
-    "--min-frequency",
-    type=click.IntRange(1),
-    metavar="K",
-    help="Only words that occur at least K times.  [default: 5]",
+    "--keep-others", is_flag=True, help="Skip words that change how other words are split (WordPiece only)."
 )
-@click.option(
-    "--min-pieces", type=click.IntRange(2), metavar="K", help="Only words of at least K pieces.  [default: 2]"
-)
-@click.option(
-    "--against",
-    multiple=True,
-    metavar="FILE",
-    help="Ordinary text: words that are common there are not proposed.",
-)
-@click.option(
-    "--keep-others",
-    is_flag=True,
-    help="Leave out words that would change how other words of the files are split (WordPiece only).",
-)
-@click.option("--word-list", metavar="FILE", help="Add the words of this file instead, one per line.")
-@click.option(
+@click.option("--word-list", type=FILE, help="Add the words of this file, one per line, instead.")
+@options.choice(
     "--init",
-    type=click.Choice(["mean", "first"]),
+    "mean",
+    "first",
     default="mean",
-    show_default=True,
-    help="A new word's vector: the mean of its pieces' vectors, or the first one's.",
+    help="Vector of a new word: the mean of its pieces' vectors, or the first.",
 )
-@click.option("--propose-only", is_flag=True, help="Show the words and what they would save; write nothing.")
-@reading_options
-@as_json
+@click.option("--propose-only", is_flag=True, help="Show the words and their effect; write nothing.")
+@options.reading
+@options.as_json
 def tokenizer_extend(
-    files: tuple[str, ...],
-    model: str | None,
-    vocabulary: str | None,
-    out: str | None,
-    propose_only: bool,
-    as_json: bool,
-    **how: Any,
+    files: tuple[str, ...], output_dir: str | None, propose_only: bool, as_json: bool, **arguments: Any
 ) -> None:
-    """Add a domain's words to a vocabulary, and to the model that goes with it.
+    """Add the words of a domain to a vocabulary, and to the model that uses it.
 
     \b
     Example:
       bertsmith tokenizer extend articles.txt --model bert --propose-only
-      bertsmith tokenizer extend articles.txt --model bert --out bert-medical --words 500
+      bertsmith tokenizer extend articles.txt --model bert --output-dir bert-medical
 
-    FILES: the domain's text. Words that the vocabulary splits are proposed, those that save most tokens first. New
-    words go to its end, so no id changes; a new word's vector is made of its pieces' vectors, and all other
-    weights stay. Longer words that begin with a new one are split differently: the report shows them. Byte-level
-    BPE joins a word from its pieces two at a time, and each joint is an entry, too.
+    FILES are text of the domain. The command proposes words that the vocabulary splits, those that save most
+    tokens first. New words are appended, so that no id changes; all other weights stay. Longer words that begin
+    with a new one are split differently, which the report shows. For byte-level BPE, each merge that a word needs
+    is an entry, too.
     """
-    from bertsmith import console
-    from bertsmith.cli.tokenizer_table import print_extension
     from bertsmith.pretraining.extend_vocabulary import Choice, extend_tokenizer
 
-    if (out is None) != propose_only:
-        raise click.UsageError("give either --out DIR or --propose-only")
-    asked = {
-        name: how.pop(name) for name in ("words", "min_frequency", "min_pieces", "against", "keep_others")
-    }
-    given = {name: value for name, value in asked.items() if value}
-    if how["word_list"] and given:
-        option = "--" + next(iter(given)).replace("_", "-")
-        raise click.UsageError(f"{option} chooses among proposed words; --word-list names them")
-    if not files and not how["word_list"]:
-        raise click.UsageError("name the domain's text FILES, or a --word-list")
+    if (output_dir is None) != propose_only:
+        raise click.UsageError("give either --output-dir DIR or --propose-only")
+    names = ("words", "min_frequency", "min_pieces", "against", "keep_others")
+    choice = {name: value for name in names if (value := arguments.pop(name))}
+    if arguments["word_list"] and choice:
+        option = "--" + next(iter(choice)).replace("_", "-")
+        raise click.UsageError(f"{option} filters proposed words, but --word-list names the words")
+    if not files and not arguments["word_list"]:
+        raise click.UsageError("name text FILES of the domain, or a --word-list")
+    reading = options.pop_reading(arguments)
     with console.ProgressBar("reading", None) as bar:
         report = extend_tokenizer(
             files,
-            out,
-            tokenizer=vocabulary,
-            model=model,
-            choice=Choice(**given),
-            reading=reading_of(how),
-            progress=lambda done: bar.update(done, f"{done / 1e6:,.0f} MB"),
-            **how,
+            output_dir,
+            choice=Choice(**choice),
+            reading=reading,
+            progress=bar.update_bytes,
+            **arguments,
         )
     if as_json:
         console.print_json(report)
         return
-    print_extension(report)
-    if not how["word_list"] and report["added"] < (wanted := given.get("words", Choice().words)):
-        console.print_note(
-            f"the files have no more such words: {report['added']:,} of the {wanted:,} asked for"
-        )
-    if out is not None:
-        console.print_note(
-            f"{out}: {report['vocab_size_before']:,} → {pluralize(report['vocab_size'], 'entry', 'entries')}"
-        )
+    corpus_tables.print_extension(report)
+    requested = choice.get("words", Choice().words)
+    if not arguments["word_list"] and report["added"] < requested:
+        console.print_note(f"the files have only {report['added']:,} of the {requested:,} requested words")
+    if output_dir is not None:
+        entries = pluralize(report["vocab_size"], "entry", "entries")
+        console.print_note(f"{output_dir}: {report['vocab_size_before']:,} → {entries}")

@@ -75,7 +75,7 @@ class PrepareSettings:
 def prepare(
     files: Sources,
     tokenizer: Tokenizer | str | Path,
-    out: str | Path,
+    output_dir: str | Path,
     *,
     language: str | None = None,
     reading: Reading = Reading(),  # noqa: B008  # frozen
@@ -106,7 +106,7 @@ def prepare(
         files: One path, folder, or glob, or several; or data in memory: `Texts([…])`, a table (pandas, polars,
             pyarrow), a dataset, a dict of columns, or a list of dicts.
         tokenizer: A tokenizer or its folder.
-        out: The data folder to write.
+        output_dir: The data folder to write.
         language: ISO 639-1 code, which determines the sentence ends; None: Chinese if at least a fifth of the
             characters of the first portion are ideographs, else English.
         reading: The rules by which files become documents.
@@ -129,11 +129,11 @@ def prepare(
         The opened shards.
 
     Raises:
-        InputError: `out` is not empty or another preparation writes it, the files hold no token, or
+        InputError: `output_dir` is not empty or another preparation writes it, the files hold no token, or
             `read_documents` fails.
         MachineError: The disk is full, or a worker process ended.
     """
-    out, files, reading = Path(out), to_sources(files), with_keywords(reading, options, prepare)
+    out, files, reading = Path(output_dir), to_sources(files), with_keywords(reading, options, prepare)
     check_name(out)
     replaces_folder = LAYOUT.check_replaceable(out, overwrite=overwrite)
     if not files:

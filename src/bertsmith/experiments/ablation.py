@@ -59,7 +59,7 @@ class Ablation(BaseModel, frozen=True):
 
     Attributes:
         recipe: The recipe.
-        out: The folder of all runs.
+        output_dir: The folder of all runs.
         data: The folder of the token shards.
         tasks: The tasks by name.
         pairs: The file of minimal pairs.
@@ -134,7 +134,7 @@ def _score_pairs(model: Model, pairs: str) -> float:
 
 def ablate(
     recipe: str | Path,
-    out: str | Path,
+    output_dir: str | Path,
     *,
     data: Shards | str | Path | None = None,
     tasks: str | Path | Mapping[str, Any] | None = None,
@@ -152,7 +152,7 @@ def ablate(
 
     Args:
         recipe: YAML as in recipes/ablations/.
-        out: The folder for all runs and the report; plots are in out/figures.
+        output_dir: The folder for all runs and the report; plots are in output_dir/figures.
         data: Token shards. The default of this and the next two is the recipe's.
         tasks: The tasks of fine-tuning: a YAML file or a mapping of names to {verb, train, validation, settings}.
         pairs: Minimal pairs to score each model on.
@@ -164,12 +164,12 @@ def ablate(
         resume: Keep finished runs and continue unfinished ones.
 
     Returns:
-        The report, which is also in out/report.json.
+        The report, which is also in output_dir/report.json.
 
     Raises:
         InputError: An argument, the recipe, a task, or a file is invalid; raised before anything is trained.
     """
-    out, changes, table = Path(out), PretrainSettings.dotted(settings), read_recipe(recipe)
+    out, changes, table = Path(output_dir), PretrainSettings.dotted(settings), read_recipe(recipe)
     shards = _open_shards(table.data if data is None else data, recipe)
     tasks_location = f"{recipe}: tasks" if tasks is None else "tasks"
     tasks = (table.tasks or {}) if tasks is None else tasks
@@ -275,7 +275,7 @@ def _previous_arguments(out: Path, arguments: Mapping[str, Any], *, resume: bool
             "ablation_differs",
             f"the models in this folder were started with {difference}",
             location=out,
-            hint=f"resume with the same arguments, or choose another folder with {option('out')}",
+            hint=f"resume with the same arguments, or choose another folder with {option('output_dir')}",
         )
     return previous
 

@@ -93,7 +93,7 @@ class AdaptationReport(Result):
 def adapt(
     model: str | Path,
     corpus: Sources,
-    out: str | Path,
+    output_dir: str | Path,
     *,
     task: str,
     train: str | Path,
@@ -110,7 +110,7 @@ def adapt(
     Args:
         model: A run, a model folder, or a published name, with a masked-LM head.
         corpus: The text, as in `prepare`.
-        out: The folder for all steps; out/model is the run of further pre-training.
+        output_dir: The folder for all steps; out/model is the run of further pre-training.
         task: The task, as in `finetune`.
         train: The training data, as in `finetune`.
         validation: The validation data, as in `finetune`.
@@ -122,12 +122,12 @@ def adapt(
         resume: Keep finished steps, and continue the interrupted one.
 
     Returns:
-        The report, which is also in out/report.json.
+        The report, which is also in output_dir/report.json.
 
     Raises:
         InputError: An argument or a file is invalid; raised before anything is trained.
     """
-    out, changes = Path(out), PretrainSettings.dotted(settings)
+    out, changes = Path(output_dir), PretrainSettings.dotted(settings)
     task_changes = settings_type(get_task(task)).dotted(task_settings)
     if seeds < 1:
         raise InputError(
@@ -179,7 +179,7 @@ def _check_folder(out: Path, arguments: dict[str, Any], *, resume: bool) -> None
                 f"this run was started with {option(name, previous.get(name))}, not {arguments[name]}",
                 location=out,
                 argument=name,
-                hint=f"resume with the same arguments, or choose another folder with {option('out')}",
+                hint=f"resume with the same arguments, or choose another folder with {option('output_dir')}",
             )
 
 

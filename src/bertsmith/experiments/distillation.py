@@ -28,7 +28,7 @@ _STUDENT_FAMILIES = {"bert": "distilbert"}  # other families' students are of th
 
 def distill(
     data: Shards | str | Path,
-    out: str | Path,
+    output_dir: str | Path,
     teacher: str | Path | Model,
     *,
     layers: int | None = None,
@@ -46,7 +46,7 @@ def distill(
 
     Args:
         data: Token shards, prepared with the teacher's tokenizer.
-        out: The run folder.
+        output_dir: The run folder.
         teacher: A run, a model folder, or a published name, with a masked-LM head.
         layers: The student's number of layers; by default half of the teacher's.
         minutes: The time of training, as in `pretrain`.
@@ -70,7 +70,7 @@ def distill(
         changes = resolve(settings_type("distil"), settings, keywords, distill)
         return pretrain(
             shards,
-            out,
+            output_dir,
             preset=preset,
             minutes=minutes,
             settings={**student, **changes},
@@ -83,7 +83,7 @@ def distill(
 def distill_task(
     teacher: str | Path | Model,
     model: str | Path | Model,
-    out: str | Path,
+    output_dir: str | Path,
     *,
     train: Any,
     validation: Any,
@@ -97,7 +97,7 @@ def distill_task(
     Args:
         teacher: A fine-tuned run or model folder.
         model: The student before fine-tuning, with the teacher's vocabulary, such as a run of `distill`.
-        out: The run folder.
+        output_dir: The run folder.
         train: The training data, as in `finetune`; read with the teacher's settings.
         validation: The validation data, as in `finetune`.
         settings: Changed settings; the group `teacher` has the temperature and the weights of both losses.
@@ -124,7 +124,7 @@ def distill_task(
     return finetune(
         task.name,
         model,
-        out,
+        output_dir,
         train=train,
         validation=validation,
         settings={**FinetuneSettings.dotted(student), **changes},

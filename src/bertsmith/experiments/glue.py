@@ -115,7 +115,7 @@ class GlueReport(Result):
 
 def finetune_glue(
     model: str | Path | Model,
-    out: str | Path,
+    output_dir: str | Path,
     *,
     data: str | Path,
     tasks: Sequence[str] | None = None,
@@ -125,11 +125,11 @@ def finetune_glue(
     resume: bool = False,
     **keywords: Any,
 ) -> GlueReport:
-    """Fine-tune a model for GLUE's tasks, each an ordinary run in out/TASK.
+    """Fine-tune a model for GLUE's tasks, each an ordinary run in output_dir/TASK.
 
     Args:
         model: The pre-trained model, as in `finetune`.
-        out: The folder for the runs and the report.
+        output_dir: The folder for the runs and the report.
         data: A folder with one of each task (CoLA or cola, SST-2 or sst2, …), in it train and dev (for MNLI
             dev_matched and dev_mismatched) as .tsv, .csv, or .jsonl, also compressed.
         tasks: Only these tasks; by default those whose folder exists.
@@ -140,12 +140,12 @@ def finetune_glue(
         **keywords: Settings by name, as in `finetune`.
 
     Returns:
-        The report, which is also in out/report.json.
+        The report, which is also in output_dir/report.json.
 
     Raises:
         InputError: A task has no files or other columns than GLUE's; raised before anything is trained.
     """
-    out = Path(out)
+    out = Path(output_dir)
     files_of_task = _find_tasks(Path(data), tasks)
     if not resume:
         atomic.check_output_folder(out, in_place=True)

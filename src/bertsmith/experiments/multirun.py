@@ -156,7 +156,7 @@ class MultirunReport(Result):
 def finetune_repeatedly(
     task: str,
     model: str | Path | Model,
-    out: str | Path,
+    output_dir: str | Path,
     *,
     train: Source,
     validation: Source | None = None,
@@ -169,7 +169,7 @@ def finetune_repeatedly(
     overwrite: bool = False,
     **keywords: Any,
 ) -> MultirunReport:
-    """Fine-tune a model several times, each run in a subfolder of `out`.
+    """Fine-tune a model several times, each run in a subfolder of `output_dir`.
 
     The precision, device, and kernels that the first run chooses hold for all runs. Hidden states of a frozen
     encoder are computed once. A run that diverges is reported, and the others follow.
@@ -177,7 +177,7 @@ def finetune_repeatedly(
     Args:
         task: The task, as in `finetune`.
         model: The pre-trained model, as in `finetune`.
-        out: The folder for all runs and the report.
+        output_dir: The folder for all runs and the report.
         train: The training data, as in `finetune`.
         validation: The validation data, as in `finetune`.
         restarts: The number of runs with different seeds, from train.seed on. The data stay the same; the initial
@@ -193,12 +193,12 @@ def finetune_repeatedly(
         **keywords: As in `finetune` (validation_split, sample, label_names, num_train_epochs=3, …).
 
     Returns:
-        The report, which is also in out/report.json.
+        The report, which is also in output_dir/report.json.
 
     Raises:
         InputError: As in `finetune`; or the folder contains other runs.
     """
-    out, declaration = Path(out), get_task(task)
+    out, declaration = Path(output_dir), get_task(task)
     data: dict[str, Any] = {
         name: keywords.pop(name) for name in ("validation_split", "sample", "label_names") if name in keywords
     }
@@ -269,8 +269,8 @@ def _prepare_folder(
             "folder_of_single_run",
             f"this folder contains a single run, not {len(names)}",
             location=out,
-            argument="out",
-            hint=f"choose another folder with {option('out')}",
+            argument="output_dir",
+            hint=f"choose another folder with {option('output_dir')}",
         )
     if previous_names is None:
         if resume:
@@ -291,9 +291,9 @@ def _prepare_folder(
             "runs_exist",
             "this folder contains runs already",
             location=out,
-            argument="out",
+            argument="output_dir",
             hint=f"continue them with {option('resume', True)}, replace them with {option('overwrite', True)}, or "
-            f"choose another folder with {option('out')}",
+            f"choose another folder with {option('output_dir')}",
         )
     elif others := [name for name in previous_names if name not in names and holds_run(out / name)]:
         raise InputError(
@@ -301,7 +301,7 @@ def _prepare_folder(
             f"this folder contains the run {others[0]}, which is not one of the requested runs ({names[0]}, …)",
             location=out,
             hint=f"continue with the same {option('restarts')}, {option('folds')}, and {option('grid')}, or with "
-            f"more runs, or choose another folder with {option('out')}",
+            f"more runs, or choose another folder with {option('output_dir')}",
         )
     write_json(out / RUNS_FILE, {"runs": names})
 

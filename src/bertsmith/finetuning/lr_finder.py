@@ -99,7 +99,7 @@ def find_rate(
     steps: int = 100,
     low: float = 1e-7,
     high: float = 1.0,
-    out: str | Path | None = None,
+    output: str | Path | None = None,
     overwrite: bool = False,
     sample: int | None = None,
     label_names: str | Path | LabelNames | None = None,
@@ -120,7 +120,7 @@ def find_rate(
         steps: The number of updates of each curve.
         low: The lowest learning rate.
         high: The highest learning rate.
-        out: A PNG file of the curves to write.
+        output: A PNG file of the curves to write.
         overwrite: Replace the file.
         sample: As for `finetune`.
         label_names: As for `finetune`.
@@ -131,7 +131,7 @@ def find_rate(
     Raises:
         InputError: The user can fix the error.
     """
-    declaration, plot = get_task(task), None if out is None else Path(out)
+    declaration, plot = get_task(task), None if output is None else Path(output)
     if plot is not None and not overwrite:
         refuse_existing(plot)
     _check(seeds, steps, low, high)

@@ -45,7 +45,7 @@ from bertsmith.training.trainer import Trainer
 def finetune(
     task: str,
     model: str | Path | Model,
-    out: str | Path,
+    output_dir: str | Path,
     *,
     train: Source,
     validation: Source | None = None,
@@ -64,18 +64,18 @@ def finetune(
     Args:
         task: The name of the task.
         model: The base model: a run, a model folder, or a published name.
-        out: The run folder.
+        output_dir: The run folder.
         train: Training examples: a file as the task reads it, or data in memory with the same columns: a table
             (pandas, polars, pyarrow), a dataset, a dict of columns, a list of dicts, or of tuples (text, label).
         validation: Validation examples, likewise.
         validation_split: Without `validation`, the ratio of training examples to hold out: the label proportions
-            are kept, equal texts stay together, and both parts are written to out/split.
+            are kept, equal texts stay together, and both parts are written to output_dir/split.
         sample: The number of training examples to draw at random.
         label_names: Names of labels that are numbers in their order, the name of each code, or a file of either.
         recipe: A YAML file of settings.
         settings: Settings by name, as in `pretrain`.
         states: With `freeze_encoder=True`, a folder for the hidden states that runs on the same data share; None:
-            they are in `out` until the run finishes.
+            they are in `output_dir` until the run finishes.
         resume: Continue an interrupted run. Data in memory must be passed again.
         overwrite: Replace a run.
         keywords: Settings by their last names, such as `num_train_epochs=3`.
@@ -88,7 +88,7 @@ def finetune(
         MachineError: The machine failed, or the loss is not finite.
         Stopped: A signal stopped the run, which is saved.
     """
-    start, out, declaration = hardware.clock(), Path(out), get_task(task)
+    start, out, declaration = hardware.clock(), Path(output_dir), get_task(task)
     base = model if isinstance(model, Model) else load(model)
     changes = resolve(settings_type(declaration), settings, keywords, finetune, hidden=OWN_ARGUMENTS)
     is_resuming = check_resume(out, resume=resume, overwrite=overwrite)

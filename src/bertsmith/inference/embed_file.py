@@ -43,7 +43,7 @@ def check_out(out: str | Path) -> Path:
             "suffix_unsupported",
             f"this file name does not end in {', '.join(FORMATS)}",
             location=out,
-            argument="out",
+            argument="output",
             hint="rename it",
         )
     refuse_existing(path)

@@ -20,7 +20,7 @@ def build_index(
     model: str,
     digest: str,
     texts: Source,
-    out: str | Path,
+    output_dir: str | Path,
     *,
     text_column: str | None = None,
     id_column: str | None = None,
@@ -44,7 +44,13 @@ def build_index(
                 empty.append(row.location)
 
     index = write_index(
-        out, filled(), embedder, source, approximate=approximate, overwrite=overwrite, progress=progress
+        output_dir,
+        filled(),
+        embedder,
+        source,
+        approximate=approximate,
+        overwrite=overwrite,
+        progress=progress,
     )
     if empty:
         logger.warning(

@@ -104,7 +104,7 @@ def _task_and_metadata(path: Path, folder: ModelFolder) -> tuple[Task, Metadata]
             hint=f"this version has {', '.join(TASKS)}",
         )
     if record or _HEADLESS.search(folder.architecture):
-        finetune = command("finetune", "TASK", model=path, train="FILE", validation="FILE", out="RUN")
+        finetune = command("finetune", "TASK", model=path, train="FILE", validation="FILE", output_dir="RUN")
         raise InputError(
             "not_fine_tuned",
             "this model was not fine-tuned for a task, so it cannot predict",

@@ -229,7 +229,7 @@ class Model(Predictor):
     def index(
         self,
         texts: Any,
-        out: str | Path,
+        output_dir: str | Path,
         *,
         text_column: str | None = None,
         id_column: str | None = None,
@@ -240,7 +240,7 @@ class Model(Predictor):
         overwrite: bool = False,
         progress: Callable[[int], None] = lambda done: None,
     ) -> Index:
-        """An index of texts to search (`bertsmith.search`), in the new folder `out`, whole or not there.
+        """An index of texts to search (`bertsmith.search`), in the new folder `output_dir`, whole or not there.
 
         texts: a list, a table in memory, or a file: the lines of a .txt, a column of a .jsonl, .csv, .tsv or
         .parquet, the passages of queries. id_column: what texts are called there ("_id" or "id" if there is one).
@@ -255,7 +255,7 @@ class Model(Predictor):
             str(self.path.resolve() if self.path.exists() else self.path),
             self.vectors_digest,
             texts,
-            out,
+            output_dir,
             text_column=text_column,
             id_column=id_column,
             encoding=encoding,

@@ -86,7 +86,7 @@ def format_of(out: str | Path | None, chosen: str | None, own: OutputFormat | No
             "suffix_unsupported",
             f"this file name does not end in {', '.join(suffixes)}",
             location=out,
-            argument="out",
+            argument="output",
             hint="rename it",
         )
     return found
@@ -162,8 +162,8 @@ def refuse_existing(out: Path) -> None:
             "output_exists",
             "already exists",
             location=out,
-            argument="out",
-            hint=f"choose another {option('out')}, or remove the file; in Python, overwrite=True replaces it",
+            argument="output",
+            hint=f"choose another {option('output')}, or remove the file; in Python, overwrite=True replaces it",
         )
 
 

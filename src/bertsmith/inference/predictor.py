@@ -46,14 +46,16 @@ class Predictor:
         return self.answering.of_inputs(inputs, changes)
 
     @overload
-    def predict_file(self, file: Source, *, out: None = None, **columns: Any) -> Iterator[dict[str, Any]]: ...
+    def predict_file(
+        self, file: Source, *, output: None = None, **columns: Any
+    ) -> Iterator[dict[str, Any]]: ...
 
     @overload
     def predict_file(
         self,
         file: Source,
         *,
-        out: str | Path,
+        output: str | Path,
         format: str | None = None,
         overwrite: bool = False,
         **columns: Any,
@@ -63,7 +65,7 @@ class Predictor:
         self,
         file: Source,
         *,
-        out: str | Path | None = None,
+        output: str | Path | None = None,
         format: str | None = None,
         overwrite: bool = False,
         **columns: Any,
@@ -71,24 +73,24 @@ class Predictor:
         """`predict` for each example of a file (or of a table in memory), which is read as `evaluate` reads it,
         but for the answers; of a .txt file that is no table, for each line.
 
-        Without `out` an iterator, so that answers of any number need no memory: list(model.predict_file(file)) has
-        them all. An answer has its line in the file and what was asked; an empty text has none. With `out` the
-        answers are written there, and its path is returned: .csv (each row of the file with its answer behind
+        Without `output` an iterator, so that answers of any number need no memory: list(model.predict_file(file))
+        has them all. An answer has its line in the file and what was asked; an empty text has none. With `output`
+        the answers are written there, and its path is returned: .csv (each row of the file with its answer behind
         it), .jsonl, .json, or .txt, a table for reading. format: csv, json, table, or the form of the task's own
         field (`task.output_format`), whatever the name ends in. overwrite: replace a file that is there.
 
         columns: settings of the task to change, such as text_column, delimiter or max_length.
         """
-        if out is None:
+        if output is None:
             if format is not None:
                 raise InputError(
                     "output_missing",
                     "a format is for an output file only",
                     argument="format",
-                    hint=f"name the file with {option('out')}",
+                    hint=f"name the file with {option('output')}",
                 )
             return as_json(self.answering.of_file(file, columns))
-        form, out = format_of(out, format, self.task.declaration.output_format), Path(out)
+        form, out = format_of(output, format, self.task.declaration.output_format), Path(output)
         if not overwrite:
             refuse_existing(out)
         answered = self.answering.of_file(file, columns)

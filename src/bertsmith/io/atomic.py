@@ -121,7 +121,7 @@ class FolderLayout:
     description: str
     required_name: str
     patterns: tuple[str, ...]
-    argument: str = "out"
+    argument: str = "output_dir"
 
     def check_replaceable(self, out: Path, *, overwrite: bool, in_place: bool = False) -> bool:
         """Return True if `out` contains a folder of this layout to replace; False if it is missing or empty.
@@ -157,7 +157,7 @@ def clear_folder(folder: Path) -> None:
             path.unlink()
 
 
-def check_output_folder(out: Path, *, in_place: bool = False, argument: str = "out") -> None:
+def check_output_folder(out: Path, *, in_place: bool = False, argument: str = "output_dir") -> None:
     """Check that a new folder can become `out`.
 
     Args:
@@ -193,7 +193,7 @@ def _refuse_in_use(out: Path, in_place: bool) -> None:
 
 
 def _refuse_unwritable(out: Path, ancestors: Iterable[Path]) -> None:
-    hint = f"choose another {option('out')}"
+    hint = f"choose another {option('output_dir')}"
     ancestor = next(folder for folder in ancestors if os.path.lexists(folder))
     if not ancestor.is_dir():
         raise InputError("not_a_folder", f"{ancestor} is a file, not a folder", location=out, hint=hint)
@@ -232,7 +232,7 @@ def folder_lock(folder: Path, writer: str, display_path: Path | None = None) -> 
                 "folder_locked",
                 f"another {writer} is writing here",
                 location=display_path or folder,
-                hint=f"wait until it ends, or choose another {option('out')}",
+                hint=f"wait until it ends, or choose another {option('output_dir')}",
             )
         if _has_name(handle, path):
             break

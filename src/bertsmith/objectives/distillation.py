@@ -182,7 +182,7 @@ _COPIED_SETTINGS = (
 def check_tokenizer(teacher: ModelFolder, tokenizer: Tokenizer) -> None:
     """Raise InputError if the teacher has a different tokenizer."""
     if teacher.tokenizer().digest != tokenizer.digest:
-        prepare = command("data prepare", "FILES", tokenizer=teacher.path, out="SHARDS")
+        prepare = command("data prepare", "FILES", tokenizer=teacher.path, output_dir="SHARDS")
         raise InputError(
             "teacher_tokenizer_differs",
             "the teacher's tokenizer differs from that of the data",

@@ -52,7 +52,7 @@ def base_of(
             "this run did not start from a model",
             location=written,
             argument="model",
-            hint=f"remove {option('model')}, or choose another {option('out')}",
+            hint=f"remove {option('model')}, or choose another {option('output_dir')}",
         )
     if model is None and not named:
         return None
@@ -64,7 +64,7 @@ def base_of(
             location=shards.folder,
             argument="model",
             hint="prepare the data again with "
-            f"{command('data prepare', 'FILES', tokenizer=found.model_folder, out='SHARDS')}",
+            f"{command('data prepare', 'FILES', tokenizer=found.model_folder, output_dir='SHARDS')}",
         )
     return found
 

@@ -61,7 +61,7 @@ class Choice:
 @console.with_progress_bar("reading")
 def extend_tokenizer(
     files: Sources,
-    out: str | Path | None,
+    output_dir: str | Path | None,
     *,
     tokenizer: str | Path | None = None,
     model: str | Path | None = None,
@@ -73,7 +73,7 @@ def extend_tokenizer(
     progress: Callable[[int], None] | None = None,
     **how: Any,
 ) -> dict[str, Any]:
-    """Add the words of some files that a vocabulary breaks, and write the folder `out`, which must not hold
+    """Add the words of some files that a vocabulary breaks, and write the folder `output_dir`, which must not hold
     anything: a tokenizer, or with `model` (a run, a model folder, a published name) the whole model.
 
     files: one path or several, or data in memory, as in `prepare`. how: fields of `choice` and `reading` by
@@ -91,7 +91,7 @@ def extend_tokenizer(
     Raises `InputError` for a tokenizer and weights that do not belong together, files without a word to add, a
     bad word list (with its line), and what `read_documents` raises.
     """
-    files, place, replace = to_sources(files), Path(out) if out is not None else None, False
+    files, place, replace = to_sources(files), Path(output_dir) if output_dir is not None else None, False
     of_reading = {name: how.pop(name) for name in [*how] if hasattr(reading, name)}
     reading = with_keywords(reading, of_reading, extend_tokenizer)
     choice = with_keywords(choice, how, extend_tokenizer)
@@ -104,7 +104,7 @@ def extend_tokenizer(
     report = {**found.report(old, grown), "init": init if folder is not None else None}
     if place is None:
         return report
-    report["out"] = str(place)
+    report["output_dir"] = str(place)
     if folder is None:
         try:
             with atomic.atomic_folder(place, replace=replace) as part:
@@ -128,8 +128,8 @@ def _refuse_itself(out: Path, *names: str | Path | None) -> None:
                 "input_inside_output",
                 f"this is the input, and it is in {out}, which would be replaced",
                 location=name,
-                argument="out",
-                hint=f"choose another {option('out')}",
+                argument="output_dir",
+                hint=f"choose another {option('output_dir')}",
             )
 
 
@@ -237,7 +237,7 @@ class _Recorded:
     def save(self, folder: Path) -> None:
         """Write both into a folder."""
         self.tokenizer.save(folder)
-        kept = {key: value for key, value in self.report.items() if key != "out"}
+        kept = {key: value for key, value in self.report.items() if key != "output_dir"}
         atomic.write_text(folder / RECORD, json.dumps(kept, indent=1, ensure_ascii=False) + "\n")
 
 

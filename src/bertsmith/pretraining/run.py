@@ -43,7 +43,7 @@ logger = logging.getLogger(__name__)
 
 def pretrain(
     data: Shards | str | Path,
-    out: str | Path,
+    output_dir: str | Path,
     *,
     preset: str | None = None,
     recipe: str | Path | None = None,
@@ -59,29 +59,28 @@ def pretrain(
 ) -> Model:
     """Pre-train a BERT on prepared shards with masked LM and what is asked of pairs (next sentence).
 
-    data: a folder of `prepare`, or its Shards. out: the run folder: settings.yaml, log.jsonl, checkpoints/,
-    model/ (the Hugging Face layout), report.json. preset: sizes of the model (none: the recipe's, or
-    bert-mini-uncased); the vocabulary's size comes from the data. model: start from this model (a run, a model
+    data: a folder of `prepare`, or its Shards. output_dir: the run folder: settings.yaml, log.jsonl,
+    checkpoints/, model/ (the Hugging Face layout), report.json. preset: sizes of the model (none: the recipe's,
+    or bert-mini-uncased); the vocabulary's size comes from the data. model: start from this model (a run, a model
     folder, a published name) and its heads in place of new weights; its tokenizer must be the data's. recipe:
-    YAML of settings. settings and keywords, which win: values by dotted or nested names
-    ({"train.max_steps": 500}) or texts ("train.max_steps=500"), and settings by their last names
-    (max_steps=500, masking="span"); `bertsmith pretrain --help` lists them. minutes: that this may take in all;
-    the number of updates is planned anew as the run goes. begun: what `machine.clock` said when these minutes
-    began (None: now). evaluate_pairs: a file of minimal pairs; each evaluation also reports the accuracy on a
-    fixed sample of them, and the report that on all, by phenomenon (`Model.score_pairs`). tokenizer: only checked
-    against the data's.
-    resume: continue from the newest whole checkpoint of `out`, with its settings; a recipe or settings that
-    say otherwise are refused, but for a larger budget, with which a finished run is trained further, and for what
-    leaves the run's numbers alone. overwrite: start over where `out` holds a run, which is removed first; a folder
+    YAML of settings. settings and keywords, which win: values by dotted or nested names ({"train.max_steps":
+    500}) or texts ("train.max_steps=500"), and settings by their last names (max_steps=500, masking="span");
+    `bertsmith pretrain --help` lists them. minutes: that this may take in all; the number of updates is planned
+    anew as the run goes. begun: what `machine.clock` said when these minutes began (None: now). evaluate_pairs: a
+    file of minimal pairs; each evaluation also reports the accuracy on a fixed sample of them, and the report
+    that on all, by phenomenon (`Model.score_pairs`). tokenizer: only checked against the data's. resume: continue
+    from the newest whole checkpoint of `output_dir`, with its settings; a recipe or settings that say otherwise
+    are refused, but for a larger budget, with which a finished run is trained further, and for what leaves the
+    run's numbers alone. overwrite: start over where `output_dir` holds a run, which is removed first; a folder
     with anything else in it is refused.
 
     Where torchrun has started several processes, each of them calls this with the same arguments, on the same
-    `out`, trains on its part of each batch, and gets the same model.
+    `output_dir`, trains on its part of each batch, and gets the same model.
 
     Returns the model, with its report. Raises InputError for what a user can fix, MachineError, or Stopped
     after a signal.
     """
-    out, begun = Path(out), hardware.clock() if begun is None else begun
+    out, begun = Path(output_dir), hardware.clock() if begun is None else begun
     with ExitStack() as stack:
         ranks = stack.enter_context(rank_group())
         if not ranks.is_main:

@@ -92,7 +92,7 @@ logger = logging.getLogger(__name__)
 
 
 def quickstart(
-    out: str | Path,
+    output_dir: str | Path,
     *,
     seed: int = 0,
     minutes: float | None = None,
@@ -102,20 +102,20 @@ def quickstart(
     """Train a tokenizer and a BERT on installed documentation, and compare the BERT with baselines on a task.
 
     Args:
-        out: A new or empty folder for corpus.txt, task/*.csv, and all runs.
+        output_dir: A new or empty folder for corpus.txt, task/*.csv, and all runs.
         seed: The seed of all random numbers.
         minutes: The duration of pre-training. The default is 1,800 updates, or as many as fit into five minutes.
         libraries: The libraries whose documentation to read; by default all installed dependencies of bertsmith.
         steps: The number of updates of pre-training, for tests.
 
     Returns:
-        The report, which is also written to out/report.json.
+        The report, which is also written to output_dir/report.json.
 
     Raises:
         InputError: The folder is not empty, or there is too little documentation.
         Stopped: Ctrl-C was pressed.
     """
-    out = Path(out)
+    out = Path(output_dir)
     atomic.check_output_folder(out, in_place=True)
     limits = {"train.max_steps": steps, "train.max_minutes": minutes}
     budget: dict[str, Any] = {name: limit for name, limit in limits.items() if limit is not None}
@@ -160,7 +160,7 @@ def _run(
     with timer.step("pairs"):
         pairs = _score_pairs(out, bert, task, seed)
     report = {
-        "out": str(out),
+        "output_dir": str(out),
         "seed": seed,
         "seconds": round(timer.total(), 1),
         "wall_time": timer.to_list(),
@@ -228,7 +228,7 @@ def _report_stop(out: Path) -> Iterator[None]:
         number = stop.exit_code - 128 if isinstance(stop, Stopped) else signal.SIGINT
         if not out.exists():
             raise Stopped(number, f"{out}: the quickstart was stopped before it wrote anything") from None
-        remedy = f"run rm -r {shlex.quote(str(out))} first, or use another {option('out')}"
+        remedy = f"run rm -r {shlex.quote(str(out))} first, or use another {option('output_dir')}"
         raise Stopped(
             number,
             f"{out}: the quickstart was stopped; its files are incomplete",
@@ -368,7 +368,7 @@ def print_report(report: dict[str, Any]) -> None:
         **task["sentences"],
         words=report["corpus"]["words"] / 1e6,
         libraries=_describe_libraries(report["corpus"]["libraries"]),
-        bert=shlex.quote(str(Path(report["out"]) / "bert")),
+        bert=shlex.quote(str(Path(report["output_dir"]) / "bert")),
         classifier=shlex.quote(pretrained["run"]),
     )
     for line in summary.split("\n"):

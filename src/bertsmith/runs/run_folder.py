@@ -60,14 +60,14 @@ Returned = TypeVar("Returned")
 
 
 def run_alone(function: Callable[Arguments, Returned]) -> Callable[Arguments, Returned]:
-    """Decorate a function of a single process so that it locks its run folder, the argument `out`."""
+    """Decorate a function of a single process so that it locks its run folder, the argument `output_dir`."""
     signature = inspect.signature(function)
 
     @functools.wraps(function)
     def locked(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Returned:
         hardware.check_single_process(function.__name__)
         bound: dict[str, Any] = signature.bind(*args, **kwargs).arguments
-        with exclusive_run(Path(bound["out"]), resume=bound.get("resume", False)):
+        with exclusive_run(Path(bound["output_dir"]), resume=bound.get("resume", False)):
             return function(*args, **kwargs)
 
     return locked
@@ -107,9 +107,9 @@ def _no_run_error(out: Path) -> InputError:
             "folder_of_runs",
             f"this folder holds {pluralize(len(names), 'run')} and is not a run itself",
             location=out,
-            argument="out",
+            argument="output_dir",
             hint=f"to continue all of them, repeat {option('restarts')}, {option('folds')}, or {option('grid')} "
-            f"as before; to continue one, use {option('out', _relative(out / names[0]))}",
+            f"as before; to continue one, use {option('output_dir', _relative(out / names[0]))}",
         )
     siblings = _runs_in(out.absolute().parent)
     similar = difflib.get_close_matches(out.name, [run.name for run in siblings], n=2, cutoff=0.5)
@@ -124,7 +124,7 @@ def _no_run_error(out: Path) -> InputError:
     elif siblings:
         hint = f"the runs in the parent folder are {', '.join(map(_relative, siblings[:5]))}; {hint}"
     return InputError(
-        "run_missing", "this folder holds no run to resume", location=out, argument="out", hint=hint
+        "run_missing", "this folder holds no run to resume", location=out, argument="output_dir", hint=hint
     )
 
 
@@ -141,7 +141,7 @@ def _relative(path: Path) -> str:
 
 
 def check_resume(out: Path, *, resume: bool, overwrite: bool = False) -> bool:
-    """Return True if `out` holds a run to resume, and False if a new one starts.
+    """Return True if `output_dir` holds a run to resume, and False if a new one starts.
 
     Raises:
         InputError: The folder holds a run and neither `resume` nor `overwrite` is set, or something else.
@@ -161,9 +161,9 @@ def check_resume(out: Path, *, resume: bool, overwrite: bool = False) -> bool:
             "run_exists",
             "this folder already holds a run",
             location=out,
-            argument="out",
-            hint=f"continue the run with {option('resume', True)}, or choose another {option('out')}; in Python, "
-            "overwrite=True replaces it",
+            argument="output_dir",
+            hint=f"continue the run with {option('resume', True)}, or choose another {option('output_dir')}; in "
+            "Python, overwrite=True replaces it",
         )
     if not settings.is_file() or not settings.stat().st_size:
         raise InputError(
@@ -171,7 +171,7 @@ def check_resume(out: Path, *, resume: bool, overwrite: bool = False) -> bool:
             f"the file of settings is {'empty' if settings.exists() else 'missing'}, and "
             f"{checkpoint or 'the run'} cannot be continued without it",
             location=settings,
-            hint=f"restore the file from a backup, or start a new run with another {option('out')}",
+            hint=f"restore the file from a backup, or start a new run with another {option('output_dir')}",
         )
     if checkpoint is None:
         logger.warning(
@@ -206,8 +206,8 @@ def check_inputs_outside(out: Path, *inputs: Any) -> None:
                 "input_inside_output",
                 f"this is an input of the new run, and it is in {out}, which would be replaced",
                 location=path,
-                argument="out",
-                hint=f"choose another {option('out')}",
+                argument="output_dir",
+                hint=f"choose another {option('output_dir')}",
             )
 
 
@@ -295,6 +295,6 @@ def read_arguments(file: Path) -> dict[str, Any]:
             "file_damaged",
             "the file is damaged",
             location=file,
-            argument="out",
-            hint=f"choose another folder with {option('out')}",
+            argument="output_dir",
+            hint=f"choose another folder with {option('output_dir')}",
         ) from None

@@ -34,7 +34,7 @@ def settings_of_run(settings_class: type[AnySettings], out: Path, changes: Mappi
 
     Args:
         settings_class: The class of the settings.
-        out: The run folder.
+        output_dir: The run folder.
         changes: Settings as in the command that started the run, or others that may change. A budget replaces the
             run's. Values that let the run choose, such as train.precision=auto, keep its choice.
 
@@ -56,7 +56,7 @@ def settings_of_run(settings_class: type[AnySettings], out: Path, changes: Mappi
                 f"this run has {name}={old_values[name]}, and it cannot continue with {name}={value}",
                 location=out,
                 argument=name,
-                hint=f"remove {option(name)}, or start a new run with another {option('out')}",
+                hint=f"remove {option(name)}, or start a new run with another {option('output_dir')}",
             )
         if name in _CHANGES_ROUNDING:
             logger.warning(

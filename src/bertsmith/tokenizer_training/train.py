@@ -152,7 +152,7 @@ _FOLDER_LAYOUT = atomic.FolderLayout(
 @console.with_progress_bar("reading")
 def train_tokenizer(
     files: Sources,
-    out: str | Path,
+    output_dir: str | Path,
     *,
     kind: TokenizerKind = "wordpiece",
     vocab_size: int = 30_000,
@@ -172,7 +172,7 @@ def train_tokenizer(
 
     Args:
         files: One path or several, or data in memory, as in `prepare`.
-        out: The folder to write, which must be empty or not exist. It is written completely or not at all.
+        output_dir: The folder to write, which must be empty or not exist. It is written completely or not at all.
         kind: "wordpiece" with BERT's layout, "byte_level_bpe" with RoBERTa's, "unigram" with ALBERT's.
         vocab_size: Number of entries, including special tokens.
         cased: Keep case and accents; byte-level BPE always does.
@@ -190,7 +190,11 @@ def train_tokenizer(
     Raises:
         InputError: The folder is not empty, options conflict, or the files have no words.
     """
-    out, files, reading = Path(out), to_sources(files), with_keywords(reading, options, train_tokenizer)
+    out, files, reading = (
+        Path(output_dir),
+        to_sources(files),
+        with_keywords(reading, options, train_tokenizer),
+    )
     replace = _FOLDER_LAYOUT.check_replaceable(out, overwrite=overwrite)
     _check_options(kind, cased, chinese, min_frequency, normalizer)
     settings = TokenizerTrainingSettings.of(

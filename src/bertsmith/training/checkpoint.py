@@ -238,7 +238,7 @@ def load_newest(folder: Path, expected: ExpectedContent | None = None) -> Checkp
             f"{errors[0].message}, and no older checkpoint is complete",
             location=errors[0].location,
             hint="restore the folder of checkpoints from a backup, or start a new run without "
-            f"{option('resume', True)} and with another {option('out')}",
+            f"{option('resume', True)} and with another {option('output_dir')}",
         )
     return None
 
@@ -324,7 +324,7 @@ def _check_content(checkpoint: Checkpoint, expected: ExpectedContent, path: Path
             "this checkpoint was written with other settings or data, or by another version",
             location=path,
             hint="resume with the settings and data of the run (settings.yaml in its folder), or choose another "
-            f"{option('out')}",
+            f"{option('output_dir')}",
         )
     for name, expected_tensors in expected.tensors.items():
         file, tensors = path / f"{name}.safetensors", checkpoint.tensors[name]
@@ -392,6 +392,6 @@ def load_best_weights(folder: Path, state: TrainState) -> dict[str, Tensor]:
             "best_weights_changed",
             "the file of the best weights is missing, or its content has changed",
             location=file,
-            hint=f"restore the file from a backup, or start a new run with another {option('out')}",
+            hint=f"restore the file from a backup, or start a new run with another {option('output_dir')}",
         )
     return load_file(file)

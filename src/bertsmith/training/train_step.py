@@ -183,7 +183,7 @@ class TrainModule(nn.Module):
             raise InputError(
                 "weights_of_another_model",
                 f"the weights are those of another model: '{different[0]}' occurs only in one of the two",
-                hint=f"resume with the settings of the run, or choose another {option('out')}",
+                hint=f"resume with the settings of the run, or choose another {option('output_dir')}",
             )
         with torch.no_grad():
             for name, tensor in current.items():

@@ -1,0 +1,158 @@
+"""The commands that answer for texts: `predict` and `fill-mask`."""
+
+from __future__ import annotations
+
+import codecs
+import shutil
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import rich_click as click
+
+from bertsmith import console
+from bertsmith.cli import options
+from bertsmith.cli.commands import Command
+from bertsmith.cli.options import FILE, RUN, Integer
+from bertsmith.cli.settings_options import RunCommand
+from bertsmith.formatting import pluralize
+
+if TYPE_CHECKING:
+    from bertsmith.inference.output import Answered
+    from bertsmith.tasks.base import TaskReport
+
+
+@click.command(cls=RunCommand)
+@click.argument("run", type=RUN)
+@click.argument("texts", nargs=-1)
+@click.option(
+    "--input", "file", type=FILE, help="Examples in a format of the task, or a .txt with a text per line."
+)
+@click.option("--output", type=FILE, help="Write the predictions here: .csv, .jsonl, .json, or .txt.")
+@click.option(
+    "--format",
+    metavar="NAME",
+    help="json: an object per line; csv: the rows of the input with predictions; table; or a format of the task: "
+    "conll, semeval, squad. Default: json, or that of --output.",
+)
+@options.settings
+@options.computation
+@options.as_json
+def predict(
+    run: str,
+    texts: tuple[str, ...],
+    file: str | None,
+    output: str | None,
+    format: str | None,
+    device: str,
+    precision: str,
+    as_json: bool,
+    settings: dict[str, Any],
+) -> None:
+    """Predict answers for TEXTS, a file, or the lines of standard input with the model of RUN.
+
+    \b
+    Example:
+      bertsmith predict moods "what a day" "leave me alone"
+      bertsmith predict moods "what a day" --format table
+      bertsmith predict moods --input texts.csv --output predictions.csv
+      cat texts.txt | bertsmith predict moods > predictions.jsonl
+
+    The command prints one JSON object per example, in order: the line, the text, the answer with its score, and
+    the number of tokens that were read. --json prints one list. The input has the columns of training;
+    --text-column and other settings of the task name others; labels are ignored. Empty texts are counted, not
+    predicted. Pairs of texts come from a file, or one pair per line with a tab between the texts; questions with
+    passages come from a file.
+    """
+    from bertsmith.inference import output as formats
+
+    if as_json and (output or format not in (None, "json")):
+        raise click.UsageError("--json is one JSON document on standard output; omit --output and --format")
+    if output:
+        formats.refuse_existing(Path(output))
+    options.check_texts(texts, file, "predict")
+    model = options.load_model(run, device, precision)
+    form = formats.format_of(output, format, model.task.declaration.output_format)
+    if file:
+        predictions = model.answering.of_file(file, settings)
+    elif texts:
+        predictions = model.answering.of_texts(texts, settings)
+    else:
+        predictions = model.answering.of_lines(sys.stdin.buffer, "standard input", settings)
+    if as_json:
+        console.print_json(list(formats.as_json(predictions)))
+        return
+    delimiter = model.answering.delimiter_of(file, settings) if file else ","
+    if output is not None:
+        count = formats.write_answers(model.task.report, predictions, form, delimiter, Path(output))
+        console.print_note(f"{output}: {pluralize(count, 'prediction')}")
+    elif (
+        form == "csv" and not sys.stdout.isatty()
+    ):  # with the byte order mark of the file, as spreadsheets expect
+        if file and Path(file).read_bytes().startswith(codecs.BOM_UTF8):
+            sys.stdout.buffer.write(codecs.BOM_UTF8)
+        _write(formats.as_csv(model.task.report, predictions, delimiter))
+    else:
+        _print_predictions(model.task.report, predictions, form, delimiter)
+
+
+def _print_predictions(
+    report: TaskReport, predictions: Iterable[Answered], form: str, delimiter: str
+) -> None:
+    from bertsmith.inference import output as formats
+
+    if form == "table":
+        width = shutil.get_terminal_size((100, 24)).columns
+        console.print_table("", *formats.as_table(report, predictions, width))
+    elif form == "json":
+        for prediction in formats.as_json(predictions):
+            console.print_json(prediction)
+    elif form == "csv":
+        for line in formats.as_csv(report, predictions, delimiter):
+            console.print_result(line.removesuffix("\n"))
+    else:
+        _write(report.write_output(predictions))
+
+
+def _write(lines: Iterable[str]) -> None:
+    """Write text to stdout unchanged, for scripts and other programs."""
+    for line in lines:
+        sys.stdout.buffer.write(line.encode("utf-8"))
+    sys.stdout.buffer.flush()
+
+
+@click.command("fill-mask", cls=Command)
+@click.argument("run", type=RUN)
+@click.argument("text")
+@click.option("--top-k", type=Integer(1, 1000), default=5, help="Predictions for each mask.")
+@click.option(
+    "--max-length", type=Integer(2), help="Tokens around each mask of a longer text; default: all that fit."
+)
+@options.computation
+@options.as_json
+def fill_mask(
+    run: str,
+    text: str,
+    top_k: int,
+    max_length: int | None,
+    device: str,
+    precision: str,
+    as_json: bool,
+) -> None:
+    """Predict the words behind each [MASK] of TEXT with the pre-trained model of RUN.
+
+    \b
+    Example:
+      bertsmith fill-mask bert "Paris is the [MASK] of France." --top-k 3
+      bertsmith fill-mask bert-chinese "巴黎是[MASK]国的首都。"
+    """
+
+    answers = options.load_model(run, device, precision).fill_mask(text, top_k, max_length)
+    if as_json:
+        console.print_json(answers)
+        return
+    for i, answer in enumerate(answers, 1):
+        title = text if len(answers) == 1 else f"{text} ({i} of {len(answers)})"
+        rows = [(row["token"], f"{row['score']:.4f}") for row in answer]
+        console.print_table(title, ["token", "probability"], rows)

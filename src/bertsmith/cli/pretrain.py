@@ -1,0 +1,198 @@
+"""The commands that train on text alone: `pretrain`, `distill`, and `quickstart`."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import rich_click as click
+
+from bertsmith import hardware
+from bertsmith.cli import options, pretraining_tables, tables
+from bertsmith.cli.commands import Command, Rows, SettingsCommand
+from bertsmith.cli.options import DIR, FILE, MODEL, Integer
+
+if TYPE_CHECKING:
+    from bertsmith.inference.model import Model
+    from bertsmith.settings import Settings
+
+
+def _pretrain_settings() -> type[Settings]:
+    from bertsmith.pretraining.settings import PretrainSettings
+
+    return PretrainSettings
+
+
+def _distill_settings() -> type[Settings]:
+    from bertsmith.objectives.settings import DistillationSettings
+    from bertsmith.pretraining.settings import with_objective
+
+    return with_objective("distil", DistillationSettings)
+
+
+def _start_time() -> float:
+    """Return when the process started: importing torch is part of the minutes."""
+    context = click.get_current_context()
+    assert context is not None
+    return float(context.obj)
+
+
+def _presets() -> dict[str, Rows]:
+    from bertsmith.models.family import FAMILIES, abbreviate_names, get_family
+
+    rows = [(name, ", ".join(abbreviate_names(get_family(name).presets))) for name in FAMILIES]
+    return {"Presets (--preset NAME), by family": rows}
+
+
+@click.command(cls=SettingsCommand, settings_type=_pretrain_settings, sections=_presets)
+@click.argument("recipe", required=False, type=FILE)
+@click.option(
+    "--preset", metavar="NAME", help="Model sizes; default: chosen by --minutes, or bert-mini-uncased."
+)
+@click.option(
+    "--model", type=MODEL, help="Start from this model: a run, a model folder, or a published name."
+)
+@click.option("--tokenizer", type=DIR, help="Check that the data were prepared with this tokenizer.")
+@click.option("--data", type=DIR, required=True, help="Token shards of `bertsmith data prepare`.")
+@options.output_dir
+@options.minutes
+@options.setting(
+    "--validation-split",
+    "data.validation_split",
+    type=options.Fraction(),
+    help="Fraction of the documents to validate on, such as 1%.",
+)
+@options.setting(
+    "--evaluate-pairs",
+    "evaluate.pairs",
+    is_argument=True,
+    type=FILE,
+    help="Minimal pairs to score at each evaluation, as `bertsmith score --pairs` does.",
+)
+@options.training
+@options.settings
+@options.resume
+@options.as_json
+def pretrain(data: str, output_dir: str, as_json: bool, **arguments: Any) -> None:
+    """Pre-train a BERT on token shards.
+
+    \b
+    Example:
+      bertsmith pretrain --data shards --output-dir bert --minutes 30
+      bertsmith pretrain --preset bert-small-uncased --data shards \\
+        --output-dir bert --minutes 600
+      bertsmith pretrain recipe.yaml --data shards --output-dir bert --steps 10000
+      bertsmith pretrain --data shards --output-dir bert --resume
+      torchrun --nproc-per-node 2 -m bertsmith pretrain --data shards \\
+        --output-dir bert --minutes 60
+
+    RECIPE is a YAML file of the settings below; --set overrides it. Ctrl-C and SIGTERM save and stop; the model
+    is marked as unfinished. --resume continues exactly.
+
+    Under torchrun, each process (one per GPU or core) trains on a part of each batch.
+
+    With --minutes and no preset, recipe, or model, the model size fits this machine and the time. Without a
+    recipe, tiny, mini, and small BERTs use settings that were measured for their size instead of the defaults
+    below; settings.yaml has them.
+    """
+    from bertsmith.pretraining.run import pretrain as pretrain_model
+
+    start_time = _start_time()
+    print_training(pretrain_model(data, output_dir, begun=start_time, **arguments), output_dir, as_json)
+
+
+@click.command(cls=SettingsCommand, settings_type=_distill_settings)
+@click.option("--teacher", required=True, type=MODEL, help="A run, a model folder, or a published name.")
+@click.option("--data", type=DIR, help="Token shards, prepared with the teacher's tokenizer.")
+@click.option("--train", type=FILE, help="For a fine-tuned teacher: labeled examples of its task.")
+@click.option("--validation", type=FILE, help="With --train: labeled examples to choose the epoch by.")
+@click.option("--model", type=MODEL, help="With --train: the student, with the teacher's vocabulary.")
+@options.output_dir
+@click.option("--layers", type=Integer(1), help="Layers of the student; default: half of the teacher's.")
+@options.minutes
+@options.training
+@options.settings
+@options.resume
+@options.as_json
+def distill(
+    teacher: str,
+    data: str | None,
+    train: str | None,
+    validation: str | None,
+    model: str | None,
+    output_dir: str,
+    layers: int | None,
+    minutes: float | None,
+    as_json: bool,
+    **arguments: Any,
+) -> None:
+    """Train a smaller student of a model (Sanh et al. 2019).
+
+    \b
+    Example:
+      bertsmith distill --teacher bert --data shards --output-dir student
+      bertsmith distill --teacher bert --data shards --output-dir student \\
+        --layers 2 --set objective.cosine_weight=0
+      bertsmith distill --teacher moods --model student --train train.csv \\
+        --validation dev.csv --output-dir small-moods
+
+    The student has the teacher's hidden size, starts from some of its layers, and learns three things at once:
+    the teacher's predictions for each mask, the masked tokens, and the direction of the hidden states. A BERT's
+    student is a DistilBERT. Ctrl-C saves and stops; --resume continues exactly.
+
+    For a fine-tuned teacher, the student (--model) learns the task from examples and from the teacher's
+    predictions. teacher.temperature, teacher.soft_weight, and teacher.task_weight set the balance.
+    """
+    from bertsmith.experiments import distillation
+
+    if train is None:
+        if data is None:
+            raise click.UsageError(
+                "give --data DIR, or for a fine-tuned teacher --train FILE, --validation FILE, and --model DIR"
+            )
+        arguments |= {"layers": layers, "minutes": minutes, "begun": _start_time()}
+        print_training(distillation.distill(data, output_dir, teacher, **arguments), output_dir, as_json)
+        return
+    if layers is not None or minutes is not None:
+        option = "--layers" if layers is not None else "--minutes"
+        raise click.UsageError(f"{option} belongs to --data; with --train, --model is the student")
+    if model is None or validation is None or data is not None:
+        raise click.UsageError("--train needs --validation FILE and --model DIR, and excludes --data")
+
+    student = distillation.distill_task(
+        teacher, model, output_dir, train=train, validation=validation, **arguments
+    )
+    tables.print_finetuning(output_dir, student.report, as_json)
+
+
+def print_training(model: Model, output_dir: str, as_json: bool) -> None:
+    """Print the report of a pre-training run, in one of its processes."""
+
+    if not hardware.rank_info().is_main:
+        return
+    document = {"run": output_dir, **model.report}
+    tables.show(document, as_json, lambda _: pretraining_tables.print_pretraining(model, output_dir))
+
+
+@click.command(cls=Command)
+@click.option("--output-dir", type=DIR, default="quickstart", help="The folder to write.")
+@click.option("--seed", type=Integer(0), default=0, help="Seed of all random numbers.")
+@click.option("--minutes", type=options.Number(0.5), help="Time limit of pre-training.")
+@options.as_json
+def quickstart(output_dir: str, seed: int, minutes: float | None, as_json: bool) -> None:
+    """Run all steps in minutes: text, vocabulary, BERT, and a task, without a download.
+
+    \b
+    Example:
+      bertsmith quickstart
+      bertsmith quickstart --output-dir /tmp/first --seed 1
+
+    The text is the English documentation of this Python installation. The command ends with a table of the
+    results, and with the commands for your own files.
+    """
+    from bertsmith.quickstart.quickstart import print_report
+    from bertsmith.quickstart.quickstart import quickstart as run_quickstart
+
+    report = run_quickstart(output_dir, seed=seed, minutes=minutes)
+    tables.show(report, as_json, print_report)
+    sys.stdout.flush()

@@ -1,0 +1,164 @@
+"""Settings as options: of training, and of each task. No other module of the command line reads the tasks."""
+
+from __future__ import annotations
+
+import types
+import typing
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import rich_click as click
+
+from bertsmith.cli.commands import Command, Group, SettingOption
+from bertsmith.cli.options import Integer, Number
+from bertsmith.errors import InputError
+
+if TYPE_CHECKING:
+    from pydantic.fields import FieldInfo
+
+    from bertsmith.settings import Settings
+    from bertsmith.tasks.registry import Task
+
+_LENGTHS = ("train.num_train_epochs", "train.max_steps", "train.max_minutes", "train.max_tokens")
+_MAX_CHOICES_LENGTH = 30  # characters; longer lists of choices are in the help text only
+HUGGING_FACE_NAMES = {
+    "classify": ["text-classification"],
+    "tag": ["token-classification"],
+    "answer": ["question-answering"],
+    "choose": ["multiple-choice"],
+    "embed": ["sentence-similarity"],
+}
+"""The Hugging Face names of tasks, which `finetune` accepts as well."""
+
+
+def collect_settings(arguments: dict[str, Any], options: Sequence[SettingOption]) -> None:
+    """Move the values of options into `settings`.
+
+    Raises:
+        InputError: A setting, or the length of the training, is given twice.
+    """
+    assigned: dict[str, Any] = arguments["settings"]
+    flags = {}
+    values = {}
+    for option in options:
+        value = arguments[str(option.name)] if option.is_argument else arguments.pop(str(option.name))
+        if value is not None:
+            flags[option.setting] = option.opts[0]
+            if not option.is_argument:
+                values[option.setting] = value
+    twice = [(flag, f"--set {name}") for name, flag in flags.items() if name in assigned]
+    lengths = [flags[name] for name in _LENGTHS if name in flags]
+    lengths += [f"--set {name}" for name in _LENGTHS if name in assigned]
+    if len(lengths) > 1 and not lengths[0].startswith("--set"):
+        twice.append((lengths[0], lengths[1]))
+    for first, second in twice:
+        raise click.UsageError(f"{first} and {second} exclude each other")
+    arguments["settings"] = values | assigned
+
+
+def task_options(settings_type: type[Settings]) -> list[SettingOption]:
+    """Return an option for each setting of a task: `--text-column`, `--header/--no-header`."""
+    return [_option(name, field) for name, field in settings_type.model_fields.items()]
+
+
+def _option(name: str, field: FieldInfo) -> SettingOption:
+    flag = f"--{name.replace('_', '-')}"
+    default = field.get_default(call_default_factory=True)
+    text = (field.description or "").replace("; none:", "; default:")
+    shown = "" if default is None else f" [{str(default).lower() if isinstance(default, bool) else default}]"
+    attributes: dict[str, Any] = {"default": None, "help": f"{text[:1].upper()}{text[1:]}{shown}"}
+    attributes |= {"setting": f"task.{name}", "panel": "Task"}
+    types_of = _types(field)
+    if bool in types_of:
+        return SettingOption([f"{flag}/--no-{flag[2:]}", name], **attributes)
+    if typing.get_origin(field.annotation) is typing.Literal:
+        choices = [str(choice) for choice in typing.get_args(field.annotation)]
+        is_short = len("|".join(choices)) < _MAX_CHOICES_LENGTH
+        attributes |= {"type": click.Choice(choices), "metavar": None if is_short else "NAME"}
+    elif int in types_of or float in types_of:
+        attributes["type"] = Number() if float in types_of else Integer()
+    else:
+        attributes["metavar"] = "NAME" if name.endswith("column") else "TEXT"
+    return SettingOption([flag, name], **attributes)
+
+
+def _types(field: FieldInfo) -> tuple[Any, ...]:
+    annotation = field.annotation
+    if isinstance(annotation, types.UnionType) or typing.get_origin(annotation) is typing.Union:
+        return typing.get_args(annotation)
+    return (annotation,)
+
+
+def task_settings(task: Task) -> Callable[[], type[Settings]]:
+    """Return a function that imports all settings of fine-tuning for a task."""
+
+    def load() -> type[Settings]:
+        from bertsmith.finetuning.settings import settings_type
+
+        return settings_type(task)
+
+    return load
+
+
+class RunCommand(Command):
+    """A command on fine-tuned models, which takes the settings of every task as hidden options."""
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        from bertsmith.tasks.registry import TASKS, get_task
+
+        options = {
+            option.name: option for name in TASKS for option in task_options(get_task(name).settings_type)
+        }
+        for option in options.values():
+            option.hidden = True
+        return [*super().get_params(ctx), *options.values()]
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        rest = super().parse_args(ctx, args)
+        for name in ctx.params.get("settings", ()):
+            if not name.startswith("task."):
+                raise InputError(
+                    "not_a_task_setting",
+                    f"{name} cannot be changed: a finished model takes only settings of its task",
+                    hint="write it as --set task.max_length=128",
+                )
+        if "settings" in ctx.params:
+            settings = ctx.params["settings"]
+            ctx.params["settings"] = {name.removeprefix("task."): settings[name] for name in settings}
+        return rest
+
+    def format_epilog(self, ctx: click.RichContext, formatter: click.RichHelpFormatter) -> None:  # type: ignore[override]
+        self.epilog = (
+            "The settings of the run's task are options, too, such as --text-column; see "
+            "`bertsmith finetune TASK --help`. Their defaults are the values of the training run."
+        )
+        super().format_epilog(ctx, formatter)
+
+
+class TaskGroup(Group):
+    """A group with a command for each task, and further commands."""
+
+    noun = "task"
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        from bertsmith.tasks.registry import TASKS
+
+        return [*TASKS, *self.commands]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        from bertsmith.tasks.registry import TASKS, get_task
+
+        aliases = {alias: name for name, names in HUGGING_FACE_NAMES.items() for alias in names}
+        name = aliases.get(cmd_name, cmd_name)
+        if name not in TASKS:
+            return super().get_command(ctx, cmd_name)
+        task = get_task(name)
+        command = self.task_command(name, task)
+        command.short_help = f"{task.summary[:1].upper()}{task.summary[1:]}."
+        command.params += task_options(task.settings_type)
+        assert isinstance(command, click.Command)
+        return command
+
+    def task_command(self, name: str, task: Task) -> Any:
+        """Return the command of a task, without the options of its settings."""
+        raise NotImplementedError
