@@ -46,14 +46,10 @@ BAD_OPENING = re.compile(r"(What|Where|Whether|Of|How|As|Those|That|Both|Who)\b"
 ERRORS = ("InputError", "MachineError", "Diverged")
 
 REMAINING: dict[str, int] = {
-    "cli": 73,
     "explain": 7,
-    "finetuning": 68,
-    "inference": 204,
-    "io": 120,
+    "inference": 190,
     "pretraining": 95,
-    "runs": 11,
-    "tasks": 469,
+    "runs": 1,
 }
 """Packages that are not rewritten yet, with the number of their violations; lower a count when it falls."""
 

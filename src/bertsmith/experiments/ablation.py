@@ -59,7 +59,7 @@ class Ablation(BaseModel, frozen=True):
 
     Attributes:
         recipe: The recipe.
-        output_dir: The folder of all runs.
+        out: The folder of all runs.
         data: The folder of the token shards.
         tasks: The tasks by name.
         pairs: The file of minimal pairs.

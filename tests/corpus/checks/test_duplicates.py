@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from bertsmith.io.documents import Document
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bertsmith.corpus import hashing
 from bertsmith.corpus.checks import duplicates
 from bertsmith.corpus.checks.duplicates import DuplicateCheck, LocationTable
+from bertsmith.io.documents import Document
 
 WORDS = [a + b + c for a in "bdfgklmnprst" for b in "aeiou" for c in "nrstlm"]
 TEXTS = st.lists(st.text(alphabet="ab ñ你。\n", max_size=12), max_size=8)
