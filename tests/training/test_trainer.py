@@ -12,10 +12,20 @@ from safetensors.torch import load_file
 
 import tiny_run
 from bertsmith.corpus.shards import Shards
+from bertsmith.device import ComputeContext
 from bertsmith.errors import MachineError
+from bertsmith.instances.synthetic_batches import SyntheticStream
 from bertsmith.loss import Loss
+from bertsmith.models.config import ModelConfig
+from bertsmith.models.encoder import Encoder
 from bertsmith.objectives.masked_lm import MaskedLM
 from bertsmith.training import checkpoint
+from bertsmith.training.data_loader import Phase
+from bertsmith.training.run_plan import TrainingBudget
+from bertsmith.training.settings import TrainSettings
+from bertsmith.training.train_step import TrainModule
+from bertsmith.training.trainer import Trainer
+from bertsmith.training.training_job import Evaluation, EvaluationResult, TrainingJob
 
 SIX = ("train.max_steps=6", "train.save_steps=2", "train.gradient_accumulation_steps=2")
 
@@ -117,3 +127,32 @@ def test_a_log_of_another_length_goes_on_at_a_whole_line(
         steps = [json.loads(line)["step"] for line in log.read_text().splitlines()]
         assert steps[-3:] == [5, 6, 6]
         assert any("lines are missing" in line for line in caplog.messages)
+
+
+def test_the_state_of_the_best_evaluation_is_in_checkpoints(tmp_path: Path) -> None:
+    config = ModelConfig(
+        vocab_size=60, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32
+    )
+    generator = torch.Generator().manual_seed(0)
+    module = TrainModule(Encoder(config, generator), MaskedLM(config, generator))
+    scores = iter([0.5, 0.75, 0.25])
+
+    def evaluate() -> EvaluationResult:
+        score = next(scores)
+        return EvaluationResult({"score": score}, {"threshold": score / 2})
+
+    settings = TrainSettings(max_steps=3, eval_steps=1, save_steps=1, batch_size=2, report_to="none")
+    job = TrainingJob(
+        [Phase(SyntheticStream(60, 12, 0.3), 1.0, 2)],
+        settings,
+        tmp_path,
+        "test",
+        "",
+        TrainingBudget({"max_steps": 3}, 3, 1),
+        Evaluation(evaluate, best_metric="score"),
+    )
+    output = Trainer(module, job, ComputeContext.create("cpu", "fp32")).fit()
+    saved = checkpoint.newest_state(tmp_path / "checkpoints")
+    assert saved is not None
+    assert saved.best_state == output.state.best_state == {"threshold": 0.375}
+    assert (saved.best_step, saved.best_score, saved.num_bad_evals) == (2, 0.75, 1)
