@@ -15,7 +15,7 @@ import bertsmith as bs
 import tiny_run
 from bertsmith.device import ComputeContext
 from bertsmith.errors import InputError, MachineError
-from bertsmith.finetuning.feature_cache import Frozen, forget_states
+from bertsmith.finetuning.feature_cache import CachedEncoder, remove_features
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.packed import Packed
@@ -46,9 +46,9 @@ def packed(*some: TokenSequence) -> Packed:
     return Packed.from_lists([one.ids.tolist() for one in some], [one.segments.tolist() for one in some])
 
 
-def frozen(folder: Path, *layers: int, seed: int = 0) -> tuple[Frozen, Encoder]:
+def frozen(folder: Path, *layers: int, seed: int = 0) -> tuple[CachedEncoder, Encoder]:
     encoder = Encoder(CONFIG, torch.Generator().manual_seed(seed))  # with dropout, which must stay out
-    return Frozen(encoder, layers, PLACE, folder), encoder
+    return CachedEncoder(encoder, layers, PLACE, folder), encoder
 
 
 def refused(*_: object) -> None:
@@ -57,7 +57,7 @@ def refused(*_: object) -> None:
 
 def test_the_states_are_the_encoders_in_any_order(tmp_path: Path) -> None:
     made, encoder = frozen(tmp_path, 0, 2, 3)
-    made.remember(TEXTS, "weights")
+    made.fill(TEXTS, "weights")
     made.train()
     batch = packed(TEXTS[1], TEXTS[3], TEXTS[2])
     wanted = encoder.eval().hidden_states(batch)
@@ -74,20 +74,20 @@ def test_the_states_are_the_encoders_in_any_order(tmp_path: Path) -> None:
 
 def test_states_on_disk_are_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made, _ = frozen(tmp_path, 3)
-    made.remember(TEXTS, "weights")
+    made.fill(TEXTS, "weights")
     before = made(packed(*TEXTS))
     again, encoder = frozen(tmp_path, 3)
 
     with monkeypatch.context() as patched:
         patched.setattr(Encoder, "hidden_states", refused)
-        again.remember(TEXTS[::-1], "weights")
+        again.fill(TEXTS[::-1], "weights")
         assert torch.equal(again(packed(*TEXTS)), before)
-        for other in (lambda: again.remember(TEXTS[:2], "weights"), lambda: again.remember(TEXTS, "others")):
+        for other in (lambda: again.fill(TEXTS[:2], "weights"), lambda: again.fill(TEXTS, "others")):
             with pytest.raises(AssertionError, match="computed again"):
                 other()
     (file,) = tmp_path.iterdir()
     file.write_bytes(b"torn")
-    again.remember(TEXTS, "weights")
+    again.fill(TEXTS, "weights")
     torch.testing.assert_close(again(packed(*TEXTS)), encoder.eval()(packed(*TEXTS)))
 
 
@@ -102,19 +102,19 @@ def test_a_kill_while_they_are_computed_leaves_nothing_that_is_taken_for_whole(
     with monkeypatch.context() as patched:
         patched.setattr(Encoder, "hidden_states", killed)
         with pytest.raises(KeyboardInterrupt):
-            made.remember(TEXTS, "weights")
+            made.fill(TEXTS, "weights")
     assert list(tmp_path.iterdir()) == []
     again, encoder = frozen(tmp_path, 3)
-    again.remember(TEXTS, "weights")
+    again.fill(TEXTS, "weights")
     torch.testing.assert_close(again(packed(*TEXTS)), encoder.eval()(packed(*TEXTS)))
 
 
 def test_a_finished_run_leaves_no_states(tmp_path: Path) -> None:
     made, _ = frozen(tmp_path / "features", 3)
-    made.remember(TEXTS, "weights")
-    forget_states(tmp_path / "features")
+    made.fill(TEXTS, "weights")
+    remove_features(tmp_path / "features")
     assert list(tmp_path.iterdir()) == []
-    forget_states(tmp_path / "features")
+    remove_features(tmp_path / "features")
 
 
 def test_a_full_disk_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,7 +122,7 @@ def test_a_full_disk_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     with monkeypatch.context() as patched:
         patched.setattr(Path, "open", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left")))
         with pytest.raises(MachineError) as caught:
-            made.remember(TEXTS, "weights")
+            made.fill(TEXTS, "weights")
     assert caught.value.code == "disk_full"
     assert list(tmp_path.iterdir()) == []
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections import Counter
 
 import pytest
@@ -10,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertsmith.errors import InputError
-from bertsmith.finetuning.folds import folds_of
+from bertsmith.finetuning.data import assign_folds
 from bertsmith.tasks.classification.data import SingleLabelExample
 from bertsmith.tasks.texts import TextExample
 
 
-def example(text: int, label: int) -> TextExample:
-    return TextExample(f"text {text}", None, f"{label}", f"all.csv:{text}")
+def example(text: int, label: int) -> SingleLabelExample:
+    return SingleLabelExample(f"text {text}", None, f"{label}", f"all.csv:{text}")
 
 
 @given(
@@ -30,10 +29,10 @@ def test_of_different_texts_sizes_and_labels_differ_by_one_at_most(
     examples = [example(i, label) for i, label in enumerate(labels)]
     if len(examples) < folds:
         with pytest.raises(InputError) as caught:
-            folds_of(Classify, examples, folds, seed)
+            assign_folds(examples, folds, seed)
         assert caught.value.code == "folds_too_many"
         return
-    found = folds_of(Classify, examples, folds, seed)
+    found = assign_folds(examples, folds, seed)
     sizes = Counter(found)
     assert set(sizes) == set(range(folds))
     assert max(sizes.values()) - min(sizes.values()) <= 1
@@ -41,7 +40,7 @@ def test_of_different_texts_sizes_and_labels_differ_by_one_at_most(
         times = Counter(fold for fold, other in zip(found, labels, strict=True) if other == label)
         of_each = [times[fold] for fold in range(folds)]
         assert max(of_each) - min(of_each) <= 1
-    assert folds_of(Classify, examples, folds, seed) == found
+    assert assign_folds(examples, folds, seed) == found
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 2)), min_size=12, max_size=60), st.integers(2, 4))
@@ -49,7 +48,7 @@ def test_equal_texts_are_in_one_fold(rows: list[tuple[int, int]], folds: int) ->
     examples = [example(text, label) for text, label in rows]
     if len({e.text for e in examples}) < folds:
         return
-    found = folds_of(Classify, examples, folds, 0)
+    found = assign_folds(examples, folds, 0)
     of_text: dict[str, set[int]] = {}
     for one, fold in zip(examples, found, strict=True):
         of_text.setdefault(one.text, set()).add(fold)
@@ -58,8 +57,8 @@ def test_equal_texts_are_in_one_fold(rows: list[tuple[int, int]], folds: int) ->
 
 
 def test_a_seed_draws_them_and_what_has_no_strata_is_dealt_as_well() -> None:
-    examples = [dataclasses.replace(example(i, i % 2), label=f"{i / 10}") for i in range(50)]
-    first, again, other = (folds_of(Regress, examples, 5, seed) for seed in (1, 1, 2))
+    numbers = [TextExample(f"text {i}", None, f"{i / 10}", f"all.csv:{i}") for i in range(50)]
+    first, again, other = (assign_folds(numbers, 5, seed) for seed in (1, 1, 2))
     assert first == again != other
     assert Counter(first) == dict.fromkeys(range(5), 10)
     assert first != sorted(first)
@@ -68,6 +67,6 @@ def test_a_seed_draws_them_and_what_has_no_strata_is_dealt_as_well() -> None:
 def test_too_few_different_texts_are_an_error() -> None:
     examples = [example(i % 3, i % 2) for i in range(12)]
     with pytest.raises(InputError) as caught:
-        folds_of(Classify, examples, 5, 0)
+        assign_folds(examples, 5, 0)
     assert caught.value.code == "folds_too_many"
     assert caught.value.argument == "folds"

@@ -18,13 +18,12 @@ from bertsmith.cli.main import bertsmith
 from bertsmith.device import ComputeContext
 from bertsmith.errors import InputError
 from bertsmith.finetuning.data import read_training
-from bertsmith.finetuning.job import build_model
+from bertsmith.finetuning.model import build_model
 from bertsmith.finetuning.settings import settings_type
 from bertsmith.models.encoder import Encoder
 from bertsmith.packed import Packed
 from bertsmith.tasks.batching import ItemStream
-from bertsmith.tasks.registry import TASKS
-from bertsmith.tasks.task import task_type
+from bertsmith.tasks.registry import TASKS, get_task
 from bertsmith.training.data_loader import Phase
 from bertsmith.training.lr_range_test import range_test, rates_between
 from bertsmith.training.optim.optimizer import optimizer_of, set_rate
@@ -60,9 +59,9 @@ def test_every_task_has_its_curve_and_leaves_the_model_alone(
     assert found.losses[0][0] != found.losses[1][0]  # another head, or another order and dropout
     assert all(math.isfinite(loss) for losses in found.losses.values() for loss in losses)
     assert digests(base.path) == before
-    document = found.document()
+    document = found.to_dict()
     assert json.loads(json.dumps(document, allow_nan=False)) == document
-    assert found.said.startswith(("suggestion: ", "no suggestion: "))
+    assert found.message.startswith(("suggestion: ", "no suggestion: "))
 
 
 def test_a_frozen_encoder_is_read_as_a_run_reads_it(
@@ -92,16 +91,16 @@ class Made:
     """A model under training, as a run has it: moments, gradients, a generator that was drawn from."""
 
     def __init__(self, base: bs.Model, file: Path, *settings: str) -> None:
-        kind = task_type("classify")
+        kind = get_task("classify")
         values = {"base": str(base.path), "files": {"train": str(file)}}
         chosen = settings_type(kind).of(values, "test").changed(settings)
         self.settings = chosen.train
         self.place = ComputeContext.create("auto", "fp32", 3)
         examples, facts = read_training(kind, chosen.files, chosen.task)
-        encoder, head = build_model(kind, base.folder, chosen, facts, self.place)
-        self.trained = Trained(encoder, head)
-        items = head.items(examples, base.tokenizer)
-        self.phase = Phase(ItemStream(head, items, 0), 1.0, 4)
+        encoder, task = build_model(kind, base.folder, chosen, facts, self.place)
+        self.trained = Trained(encoder, task.model)
+        items = task.encode(examples, base.tokenizer)
+        self.phase = Phase(ItemStream(task.model, items, 0), 1.0, 4)
         self.optimizer = optimizer_of(self.trained, self.settings)
         self.trained.train()
         for start in (0, 4):

@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ import bertsmith as bs
 import tiny_run
 from bertsmith.cli.main import bertsmith
 from bertsmith.errors import Stopped
-from bertsmith.finetuning.report import evaluations, log_examples, told_of_learning
+from bertsmith.finetuning.report import evaluations, learning_warnings, log_examples
 from bertsmith.tasks.results import DataSummary, Diagnostic, Metrics
 from bertsmith.training.metric_logger import Recorder
 
@@ -28,6 +29,10 @@ LEARN = [*SETTINGS, "train.epochs=4", "train.learning_rate=3e-3"]
 def base(tmp_path_factory: pytest.TempPathFactory) -> bs.Model:
     folder = tmp_path_factory.mktemp("base")
     return tiny_run.run(tiny_run.make_shards(folder), folder / "bert", "train.max_steps=2")
+
+
+def named(metric: str, baseline: str = "without looking at the text", *, reads: bool = False) -> Any:
+    return SimpleNamespace(primary_metric=metric, baseline_name=baseline, baseline_reads_text=reads)
 
 
 def tuned(base: bs.Model, out: Path, *settings: str, resume: bool = False) -> bs.Model:
@@ -136,14 +141,16 @@ def test_no_better_than_the_most_frequent_label_is_a_warning(
     assert "train.max_steps=3" in said
     better, worse = Metrics({"f1": 0.5}), Metrics({"f1": 0.4})
     epochs = {"epochs": 10.0}
-    assert told_of_learning("f1", better, worse, 500, epochs) == []
-    (rival,) = told_of_learning("f1", worse, better, 500, epochs, beside_name="TF-IDF", reads=True)
+    assert learning_warnings(named("f1"), better, worse, 500, epochs) == []
+    (rival,) = learning_warnings(named("f1", "TF-IDF", reads=True), worse, better, 500, epochs)
     assert "no better than TF-IDF" in rival
     assert "nothing useful" not in rival
-    (said,) = told_of_learning("f1", worse, worse, 500, epochs, {"joy", "anger"})
+    (said,) = learning_warnings(named("f1"), worse, worse, 500, epochs, {"joy", "anger"})
     assert "train.learning_rate" in said
     assert "train.epochs=30" in said
-    assert "train.max_tokens=3000000" in told_of_learning("f1", worse, worse, 5, {"max_tokens": 1e6})[0]
+    assert (
+        "train.max_tokens=3000000" in learning_warnings(named("f1"), worse, worse, 5, {"max_tokens": 1e6})[0]
+    )
 
 
 def test_a_dev_of_one_label_gets_a_warning(
@@ -159,8 +166,8 @@ def test_a_dev_of_one_label_gets_a_warning(
     score, beside = run.report["dev"]["accuracy"], run.report["baseline"]["accuracy"]
     said = any("all dev examples have the answer" in line for line in caplog.messages)
     assert said == (score <= beside)
-    one = told_of_learning(
-        "accuracy", Metrics({"accuracy": 1.0}), Metrics({"accuracy": 1.0}), 9, {"epochs": 3}, {"a"}
+    one = learning_warnings(
+        named("accuracy"), Metrics({"accuracy": 1.0}), Metrics({"accuracy": 1.0}), 9, {"epochs": 3}, {"a"}
     )
     assert len(one) == 1
     assert "'a'" in one[0]

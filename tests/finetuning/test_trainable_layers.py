@@ -15,11 +15,12 @@ from torch import nn
 import bertsmith as bs
 import tiny_run
 from bertsmith.errors import InputError
+from bertsmith.finetuning.model import freeze_layers, unfreeze_steps
 from bertsmith.finetuning.settings import FinetuneTrainSettings
-from bertsmith.finetuning.trainable_layers import settle_layers, thaws
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
-from bertsmith.tasks.task import Task, task_type
+from bertsmith.tasks.base import TaskModel
+from bertsmith.tasks.registry import get_task
 from bertsmith.training.optim.optimizer import make_optimizer, optimizer_of
 from bertsmith.training.train_step import Trained
 
@@ -28,7 +29,7 @@ FEW = ["train.max_steps=3", "train.threads=1", "train.precision=fp32", "train.te
 
 def made(
     task: str = "classify", own: dict[str, Any] | None = None, *, layers: int = 4, **sizes: Any
-) -> tuple[Encoder, Task]:
+) -> tuple[Encoder, TaskModel]:
     """A small encoder and a head. own: settings of the task."""
     config = ModelConfig(
         vocab_size=20,
@@ -38,11 +39,11 @@ def made(
         intermediate_size=16,
         **sizes,
     )
-    draw, kind = torch.Generator().manual_seed(0), task_type(task)
+    draw, kind = torch.Generator().manual_seed(0), get_task(task)
     facts: dict[str, Any] = (
-        {"kind": "graded"} if task == "embed" else {"labels": ["a", "b"], "numbered": False}
+        {"data_format": "graded"} if task == "embed" else {"labels": ["a", "b"], "numbered": False}
     )
-    return Encoder(config, draw), kind(config, draw, facts, kind.settings_type(**own or {}))
+    return Encoder(config, draw), kind.part("model")(config, draw, facts, kind.settings_type(**own or {}))
 
 
 def layer_of(name: str) -> str:
@@ -51,9 +52,9 @@ def layer_of(name: str) -> str:
     return (found[1] or found[2]) if found else "head"
 
 
-def settled(encoder: Encoder, head: Task, **settings: Any) -> FinetuneTrainSettings:
+def settled(encoder: Encoder, head: TaskModel, **settings: Any) -> FinetuneTrainSettings:
     train = FinetuneTrainSettings(**settings)
-    settle_layers(encoder, head, train)
+    freeze_layers(encoder, head, "embed", train)
     return train
 
 
@@ -116,7 +117,7 @@ def begins(
     """From which update on the parameters of each part are trained."""
     encoder, head = made(task, own)
     train = settled(encoder, head, **settings)
-    since = thaws(encoder, head, train, **{"updates_per_epoch": 7.4, **more})
+    since = unfreeze_steps(encoder, head, train, **{"updates_per_epoch": 7.4, **more})
     found: dict[str, set[int]] = {}
     for name, p in Trained(encoder, head).named_parameters():
         if p.requires_grad:
@@ -246,6 +247,6 @@ def test_one_share_needs_no_brackets_and_pre_training_knows_no_plateau() -> None
 def test_positions_that_are_not_learned_never_thaw() -> None:
     encoder, head = made(position="sinusoidal")
     train = settled(encoder, head, unfreeze_every=1)
-    found = thaws(encoder, head, train, 10)
+    found = unfreeze_steps(encoder, head, train, 10)
     assert encoder.embeddings.token.weight in found
     assert encoder.embeddings.position.weight not in found

@@ -14,12 +14,12 @@ import bertsmith as bs
 import tiny_run
 from bertsmith.errors import InputError
 from bertsmith.loss import distillation_kl
+from bertsmith.tasks.base import TaskModel
 from bertsmith.tasks.batching import TaskBatch
-from bertsmith.tasks.classification.multilabel import ManyLabels
-from bertsmith.tasks.classification.regress import Regress
+from bertsmith.tasks.classification.model import MultilabelModel
 from bertsmith.tasks.question_answering.model import QuestionAnsweringModel
-from bertsmith.tasks.tagging.tag import Tag
-from bertsmith.tasks.task import Task
+from bertsmith.tasks.regression.model import RegressionModel
+from bertsmith.tasks.tagging.model import TagModel
 from run_equality import killed_in
 
 FEW = ["train.max_steps=4", "train.threads=1", "train.precision=fp32", "train.batch_size=4"]
@@ -42,14 +42,14 @@ def test_shares_are_compared_softened() -> None:
     own, wanted = drawn(5, 3, seed=0), drawn(5, 3, seed=1)
     expected = 9 * kl((wanted / 3).softmax(-1), (own / 3).softmax(-1))
     assert float(distillation_kl(own, wanted, 3.0)) == pytest.approx(expected, abs=1e-4)
-    of_task = Task.apart(None, own.split(1), wanted.split(1), rows([]), 3.0)
+    of_task = TaskModel.distillation_loss(None, own.split(1), wanted.split(1), rows([]), 3.0)
     assert float(of_task) == pytest.approx(expected, abs=1e-4)
     assert float(distillation_kl(own, own, 2.0)) == pytest.approx(0, abs=1e-6)
 
 
 def test_tags_are_compared_at_words() -> None:
     own, wanted = drawn(6, 4, seed=0), drawn(6, 4, seed=1)
-    found = Tag.apart(None, own.split([4, 2]), wanted.split([4, 2]), rows([1, 3, 4]), 2.0)
+    found = TagModel.distillation_loss(None, own.split([4, 2]), wanted.split([4, 2]), rows([1, 3, 4]), 2.0)
     some = [1, 3, 4]
     assert float(found) == pytest.approx(
         4 * kl((wanted[some] / 2).softmax(-1), (own[some] / 2).softmax(-1)), abs=1e-4
@@ -71,10 +71,10 @@ def test_ends_of_answers_are_compared_over_the_tokens() -> None:
 
 def test_numbers_and_many_labels() -> None:
     own, wanted = drawn(5, 1, seed=0), drawn(5, 1, seed=1)
-    found = Regress.apart(None, own.split(1), wanted.split(1), rows([]), 2.0)
+    found = RegressionModel.distillation_loss(None, own.split(1), wanted.split(1), rows([]), 2.0)
     assert float(found) == pytest.approx(float(((own - wanted) ** 2).sum()), abs=1e-5)
     own, wanted = drawn(5, 3, seed=0), drawn(5, 3, seed=1)
-    found = ManyLabels.apart(None, own.split(1), wanted.split(1), rows([]), 2.0)
+    found = MultilabelModel.distillation_loss(None, own.split(1), wanted.split(1), rows([]), 2.0)
     p, q = (wanted / 2).sigmoid(), (own / 2).sigmoid()
     expected = 4 * (kl(p, q) + kl(1 - p, 1 - q)) / 3
     assert float(found) == pytest.approx(expected, abs=1e-4)

@@ -15,6 +15,7 @@ from bertsmith.finetuning.data import Examples
 from bertsmith.finetuning.settings import FileSettings, FinetuneSettings
 from bertsmith.formatting import pluralize
 from bertsmith.runs.compute_setup import budget_of
+from bertsmith.tasks.base import TaskMetrics
 from bertsmith.tasks.batching import Answers, Item
 from bertsmith.tasks.error_analysis import prediction_report
 from bertsmith.tasks.fitted import FittedTask
@@ -100,7 +101,8 @@ def run_report(
     baseline = task.metrics.baseline(examples.train, examples.validation)
     labels = {label for labels in task.metrics.labels(examples.validation) for label in labels}
     warnings = [progress.cut_short] if progress.cut_short else []
-    warnings += learning_warnings(task, metrics, baseline, progress.step, budget_of(settings.train), labels)
+    budget = budget_of(settings.train)
+    warnings += learning_warnings(task.metrics, metrics, baseline, progress.step, budget, labels)
     report = {
         "task": task.name,
         "base": settings.base,
@@ -191,7 +193,7 @@ def loss_curve(run: Path) -> dict[str, Any]:
 
 
 def learning_warnings(
-    task: FittedTask,
+    task_metrics: TaskMetrics,
     metrics: Metrics,
     baseline: Metrics,
     num_updates: int,
@@ -201,14 +203,14 @@ def learning_warnings(
     """Return a warning if the model is no better than the baseline.
 
     Args:
-        task: The task.
+        task_metrics: The metrics part of the task.
         metrics: The metrics of the validation examples.
         baseline: The metrics of the baseline.
         num_updates: The number of updates of the run.
         budget: The budget of the run by the names of its settings.
         labels: The different labels of the validation examples; with a single one no score is informative.
     """
-    metric = task.primary_metric
+    metric = task_metrics.primary_metric
     score, baseline_score = metrics.values[metric], baseline.values[metric]
     if score > baseline_score:
         return []
@@ -225,9 +227,9 @@ def learning_warnings(
         if num_updates < _MIN_UPDATES
         else f"try another learning rate (train.learning_rate=2e-5), {longer}, and check the labels"
     )
-    useless = "" if task.metrics.baseline_reads_text else "the model learned nothing useful; "
+    useless = "" if task_metrics.baseline_reads_text else "the model learned nothing useful; "
     return [
-        f"the best {metric} on dev, {score:.4f}, is no better than {task.metrics.baseline_name} "
+        f"the best {metric} on dev, {score:.4f}, is no better than {task_metrics.baseline_name} "
         f"({baseline_score:.4f}): {useless}{advice}"
     ]
 

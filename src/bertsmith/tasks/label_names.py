@@ -20,23 +20,25 @@ _NAME_HEADS = {"name", "label_name", "title", "text", "description", "meaning", 
 _EITHER_HEADS = {"label", "labels"}
 
 
-def read_label_names(given: str | Path | LabelNames) -> LabelNames:
-    """Names from what a user gave: names themselves, "a,b,c", or a file (csv, tsv, txt) with a name a row, in the
-    order of their ids, or with a code and its name a row, in any order, with a header or without.
+def read_label_names(value: str | Path | LabelNames) -> LabelNames:
+    """Return label names from names, a text "a,b,c", or a file (csv, tsv, txt), with a header or without.
 
-    Raises InputError for a file that holds neither.
+    A file has a name per row in the order of the ids, or a code and its name per row in any order.
+
+    Raises:
+        InputError: The file holds neither.
     """
-    if isinstance(given, Path) or (isinstance(given, str) and os.path.isfile(given)):
-        return _of_file(given)
-    if not isinstance(given, str):
-        return dict(given) if isinstance(given, Mapping) else list(given)
-    if "," not in given:
-        raise not_found_error(given, hint=f"give {option('label_names')} a file, or the labels: a,b,c")
-    names = [name.strip() for name in given.split(",")]
+    if isinstance(value, Path) or (isinstance(value, str) and os.path.isfile(value)):
+        return _read_file(value)
+    if not isinstance(value, str):
+        return dict(value) if isinstance(value, Mapping) else list(value)
+    if "," not in value:
+        raise not_found_error(value, hint=f"give {option('label_names')} a file, or the labels: a,b,c")
+    names = [name.strip() for name in value.split(",")]
     if len(names) < 2 or not all(names):
         raise InputError(
             "too_few_label_names",
-            f"'{given}' does not name two labels or more",
+            f"'{value}' does not name two labels or more",
             argument="label_names",
             hint="write one name per line in a file, or a,b,c",
         )
@@ -44,16 +46,16 @@ def read_label_names(given: str | Path | LabelNames) -> LabelNames:
 
 
 def label_names_to_list(names: LabelNames) -> list[Any]:
-    """As settings have them."""
+    """Return label names as a list for settings: names, or pairs of a code and its name."""
     return [list(pair) for pair in names.items()] if isinstance(names, Mapping) else list(names)
 
 
-def _of_file(file: str | Path) -> LabelNames:
+def _read_file(file: str | Path) -> LabelNames:
     table = read_table(file, header=False)
     rows = [[value.strip() for value in row.values.values()] for row in table]
     rows = [row for row in rows if any(row)]
     if table.plain and all(_NUMBERED.fullmatch(row[0]) for row in rows):
-        rows = [list(found.groups()) for row in rows if (found := _NUMBERED.fullmatch(row[0]))]
+        rows = [list(match.groups()) for row in rows if (match := _NUMBERED.fullmatch(row[0]))]
     width = len(rows[0]) if rows else 0
     if width not in (1, 2):
         raise InputError(
@@ -75,10 +77,10 @@ def _of_file(file: str | Path) -> LabelNames:
                 hint="write one name per row",
             )
         return names
-    return _of_pairs(file, rows)
+    return _parse_pairs(file, rows)
 
 
-def _of_pairs(file: str | Path, rows: list[list[str]]) -> dict[str, str]:
+def _parse_pairs(file: str | Path, rows: list[list[str]]) -> dict[str, str]:
     swapped = _is_header(rows[0]) and rows[0][0].lower() in _NAME_HEADS
     if _is_header(rows[0]) or _is_above_numbers(rows):
         rows = rows[1:]
@@ -98,14 +100,14 @@ def _of_pairs(file: str | Path, rows: list[list[str]]) -> dict[str, str]:
 
 
 def _is_header(row: Sequence[str]) -> bool:
-    """Whether a row names columns: one of the usual words for codes beside one for names."""
+    """Return whether a row is a header: a usual name of a column of codes, and one of a column of names."""
     a, b = (cell.lower().replace(" ", "_") for cell in row)
     codes, names = _CODE_HEADS | _EITHER_HEADS, _NAME_HEADS | _EITHER_HEADS
     return (a in codes and b in names) or (a in names and b in codes)
 
 
 def _is_above_numbers(rows: Sequence[Sequence[str]]) -> bool:
-    """Whether the first row alone has no number where all the others have one."""
+    """Return whether a column has a number in all rows but the first."""
     return len(rows) > 2 and any(
         not is_integer(rows[0][i]) and all(is_integer(row[i]) for row in rows[1:]) for i in (0, 1)
     )

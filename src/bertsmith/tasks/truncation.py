@@ -1,4 +1,4 @@
-"""How much of the examples a model reads: lengths, truncation, and what truncation would lose without windows."""
+"""Statistics of what a model reads of the examples: lengths, truncation, and the effect of windows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bertsmith.tasks.batching import Item
 
 
 class Coverage(NamedTuple):
-    """How much of one example is read, in tokens (special tokens excluded) and annotations.
+    """The part of one example that is read, in tokens (special tokens excluded) and annotations.
 
     Attributes:
         tokens: The number of tokens of its texts.
@@ -36,7 +36,7 @@ class Coverage(NamedTuple):
 
 @dataclass
 class TruncationStats:
-    """What truncation loses of some examples.
+    """Statistics of what truncation loses of some examples.
 
     Attributes:
         annotation_unit: The unit of annotations, such as "tag"; "" if labels concern the whole text.

@@ -119,8 +119,8 @@ def best_windows(windows: Sequence[Window]) -> NDArray[np.int64]:
     best_context = np.full(tokens, -1, dtype=np.int64)
     best_window = np.zeros(tokens, dtype=np.int64)
     for index, window in enumerate(windows):
-        left = np.arange(window.size)
-        context = 100 * np.minimum(left, left[::-1]) + window.size  # in hundredths, to stay exact
+        distance = np.arange(window.size)
+        context = 100 * np.minimum(distance, distance[::-1]) + window.size  # in hundredths, to stay exact
         part = slice(window.first, window.first + window.size)
         is_better = context > best_context[part]
         best_context[part][is_better] = context[is_better]

@@ -64,16 +64,12 @@ class EmbeddingMetrics(TaskMetrics):
     def __init__(self, metadata: Metadata, settings: EmbedSettings, decoder: EmbeddingDecoder) -> None:
         super().__init__(metadata, settings, decoder)
         self._format: DataFormat = metadata["data_format"]
+        self.loss_name = _LOSS_NAMES[self._format]
 
     @property
     def primary_metric(self) -> str:
         """Spearman's correlation, average precision, or nDCG@10."""
         return self.logged_metrics[0]
-
-    @property
-    def loss_name(self) -> str:
-        """The name of the format's loss."""
-        return _LOSS_NAMES[self._format]
 
     @property
     def logged_metrics(self) -> tuple[str, ...]:
