@@ -21,9 +21,9 @@ import tiny_run
 from bertsmith.errors import InputError
 from bertsmith.models.encoder import Encoder
 from bertsmith.packed import Packed
-from bertsmith.tasks import batching
-from bertsmith.tasks.base import TaskModel
-from bertsmith.tasks.task_distillation import TaskDistillation
+from bertsmith.tasks import items as task_items
+from bertsmith.tasks.task import Task
+from bertsmith.tasks.task_distillation import Taught
 from family_harness import transformers
 from run_equality import killed_in
 from task_files import FILES, HEADED, OWN, STEPS
@@ -53,12 +53,11 @@ class Made(NamedTuple):
     def outputs(self, *, order: int = 1) -> list[Tensor]:
         """Of the third file's examples, in their order whatever the order that they are read in."""
         task, items = self.model.task, self.items()
-        outputs = task.model.run(self.model.encoder, items[::order], self.model.place)
-        return list(outputs.per_item)[::order]
+        return task.outputs_of(self.model.encoder, items[::order], self.model.place)[::order]
 
     def items(self) -> list[Any]:
         _, examples = self.model.answering.labelled(self.files[2], {})
-        return self.model.task.encode(examples, self.model.tokenizer)
+        return self.model.task.items(examples, self.model.tokenizer)
 
 
 @pytest.fixture(scope="module")
@@ -84,10 +83,10 @@ def test_it_is_saved_and_read_back(made: Made) -> None:
     again = bs.load(made.model.path / "model")
     assert "recurrent" in again.folder.parts
     assert again.folder.config.causal
-    assert again.task.primary_metric == made.model.report["decided_by"]
+    assert again.task.decides == made.model.report["decided_by"]
     scores, report = again.evaluate(made.files[1]), made.model.report["dev"]
-    assert {name: scores[name] for name in again.task.metrics.logged_metrics} == {
-        name: report[name] for name in again.task.metrics.logged_metrics
+    assert {name: scores[name] for name in again.task.logged} == {
+        name: report[name] for name in again.task.logged
     }
 
 
@@ -95,9 +94,9 @@ def test_its_parameters_are_logged(made: Made) -> None:
     assert f"BiLSTM below the head: {ADDED:,} more parameters (12H² + 16H)" in made.messages
     found = made.model.info()
     assert [t["parameters"] for t in found["terms"] if t["term"] == "BiLSTM"] == [ADDED]
-    modules = (made.model.encoder, made.model.task.model)
+    modules = (made.model.encoder, made.model.task)
     assert found["parameters"] == sum(p.numel() for module in modules for p in module.parameters())
-    assert sum(p.numel() for p in made.model.task.model.features.parameters()) == ADDED
+    assert sum(p.numel() for p in made.model.task.features.parameters()) == ADDED
 
 
 def lstm(weights: Mapping[str, Tensor], x: Tensor) -> Tensor:
@@ -160,7 +159,7 @@ def test_outputs_are_those_of_the_references_encoder_and_the_formula(made: Made)
 
 def test_answers_do_not_depend_on_what_is_read_together(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     together = made.outputs()
-    monkeypatch.setattr(batching, "_MAX_TOKENS_CPU", 20)
+    monkeypatch.setattr(task_items, "_BATCH_TOKENS", 20)
     for few in (made.outputs(), made.outputs(order=-1)):
         for one, other in zip(together, few, strict=True):
             torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
@@ -171,7 +170,7 @@ def test_the_encoder_sees_no_later_token_and_the_bilstm_does(made: Made) -> None
     ids, segments = sequence.ids.tolist(), sequence.segments.tolist()
     other = [*ids[:-2], ids[-2] + (1 if ids[-2] < 40 else -1), ids[-1]]
     with torch.inference_mode():
-        encoder, features = made.model.encoder, made.model.task.model.features
+        encoder, features = made.model.encoder, made.model.task.features
         before, after = (Packed.from_lists([row], [segments]) for row in (ids, other))
         assert torch.equal(encoder(before)[:-2], encoder(after)[:-2])
         assert not torch.allclose(encoder(before)[-2], encoder(after)[-2])
@@ -198,19 +197,19 @@ def test_a_frozen_encoder_stays_and_all_above_it_learns(made: Made, tmp_path: Pa
     assert len(above) == 16  # four tensors of each layer and direction
     assert not any(torch.equal(first[name], later[name]) for name in above)
     assert not any("blocks" in name for name in later)
-    assert run.evaluate(made.files[1])[run.task.primary_metric] == pytest.approx(
-        run.report["dev"][run.task.primary_metric], abs=1e-6
+    assert run.evaluate(made.files[1])[run.task.decides] == pytest.approx(
+        run.report["dev"][run.task.decides], abs=1e-6
     )
 
 
 def test_it_learns_from_a_teacher(made: Made) -> None:
     """A model that is its own teacher is nowhere apart; another student's BiLSTM gets the gradient."""
-    task, encoder = made.model.task.model, made.model.encoder
+    task, encoder = made.model.task, made.model.encoder
     weights = {"temperature": 2.0, "soft_weight": 0.5, "task_weight": 0.5}
     batch = task.collate(made.items()[:6])
 
-    def apart(student: TaskModel) -> Tensor:
-        taught = TaskDistillation(student, encoder, copy.deepcopy(task), **weights).eval()
+    def apart(student: Task) -> Tensor:
+        taught = Taught(student, encoder, copy.deepcopy(task), **weights).eval()
         return taught.loss(encoder, batch).sums["soft"]
 
     assert apart(task).item() == pytest.approx(0, abs=1e-6)
@@ -307,12 +306,12 @@ def test_a_pooler_is_taken_over_where_it_reads_the_same_states(both_sides: bs.Mo
 
 
 def test_folders_of_earlier_versions_are_read_as_before(both_sides: bs.Model, tmp_path: Path) -> None:
-    """Those of taggers had layers and head among the metadata, too; others had no setting of a head."""
+    """Those of taggers had layers and head among the facts, too; others had no setting of a head."""
     tagger = tuned(both_sides, tmp_path / "tags", [], "tag", head="bilstm", layers="sum_all")
     early = changed(
         tagger.model_folder,
         tmp_path / "early",
-        lambda record: record["metadata"].update({"layers": "sum_all", "head": "bilstm"}),
+        lambda record: record["facts"].update({"layers": "sum_all", "head": "bilstm"}),
     )
     words = [["kaba", "lode"], ["mi"]]
     assert bs.load(early).predict(words) == tagger.predict(words)
