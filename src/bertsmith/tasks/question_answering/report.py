@@ -28,17 +28,7 @@ class QuestionAnsweringReport(TaskReport):
     ) -> DataSummary:
         """Return the number of questions and passages, and the mean length of answers."""
         parts = {"train": train, "dev": validation}
-        figures = {
-            part: {
-                "questions": len(examples),
-                "passages": len({example.context for example in examples}),
-                "unanswerable": sum(example.unanswerable for example in examples),
-                "answers": sum(len(example.answers) for example in examples),
-                "letters_per_answer": _mean_length(examples),
-            }
-            for part, examples in parts.items()
-            if examples
-        }
+        figures = {part: _figures(examples) for part, examples in parts.items() if examples}
         rows = [[part, *(f"{value:,}" for value in values.values())] for part, values in figures.items()]
         columns = ["part", "questions", "passages", "unanswerable", "answers", "letters per answer"]
         table = MetricTable("questions", columns, rows)
@@ -109,7 +99,12 @@ class QuestionAnsweringReport(TaskReport):
         yield json.dumps(answers, ensure_ascii=False) + "\n"
 
 
-def _mean_length(examples: Sequence[QuestionExample]) -> float:
-    """Return the mean number of characters of an answer; 0 without answers."""
+def _figures(examples: Sequence[QuestionExample]) -> dict[str, float]:
     lengths = [len(answer.text) for example in examples for answer in example.answers]
-    return round(fmean(lengths), 1) if lengths else 0.0
+    return {
+        "questions": len(examples),
+        "passages": len({example.context for example in examples}),
+        "unanswerable": sum(example.unanswerable for example in examples),
+        "answers": len(lengths),
+        "letters_per_answer": round(fmean(lengths), 1) if lengths else 0.0,
+    }

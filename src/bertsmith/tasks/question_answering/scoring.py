@@ -1,4 +1,4 @@
-"""How answers are compared with references: by the rules of SQuAD 1.1, of SQuAD 2.0, or of CMRC 2018."""
+"""Comparison of answers with references by the rules of SQuAD 1.1, of SQuAD 2.0, or of CMRC 2018."""
 
 from __future__ import annotations
 

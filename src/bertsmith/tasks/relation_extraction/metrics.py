@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from bertsmith.metrics.relations import (
+    RelationCounts,
     count_relations,
     has_direction,
     macro_f1,
@@ -74,19 +75,14 @@ class RelationMetrics(TaskMetrics):
             "accuracy": num_correct / max(1, len(references)),
             "examples": len(examples),
         }
-        figures = {
-            name: {
-                "precision": counts.precision,
-                "recall": counts.recall,
-                "f1": counts.f1,
-                "support": counts.num_references,
-                "found": counts.num_predictions,
-                "wrong_direction": counts.num_reversed,
-            }
-            for name, counts in relations.items()
-        }
+        figures = {name: _figures(counts) for name, counts in relations.items()}
+        rows = [
+            [name, *(f"{n:.4f}" if isinstance(n, float) else f"{n:,}" for n in list(row.values())[:5])]
+            for name, row in figures.items()
+        ]
+        table = MetricTable("", ["relation", "precision", "recall", "F1", "support", "found"], rows)
         details = {**truncation, "none_label": self.no_relation, "relations": figures}
-        return Metrics(values, details, (_table(figures),), notes)
+        return Metrics(values, details, (table,), notes)
 
     def example_losses(self, answers: Answers) -> list[float | None]:
         """Return the cross-entropies of the predicted probabilities; an unknown relation has the probability 0."""
@@ -120,13 +116,12 @@ class RelationMetrics(TaskMetrics):
         return references, [str(prediction.label) for prediction in predictions]
 
 
-def _table(figures: Mapping[str, Mapping[str, float]]) -> MetricTable:
-    rows = [
-        [
-            name,
-            *(f"{row[key]:.4f}" for key in ("precision", "recall", "f1")),
-            *(f"{row[key]:,}" for key in ("support", "found")),
-        ]
-        for name, row in figures.items()
-    ]
-    return MetricTable("", ["relation", "precision", "recall", "F1", "support", "found"], rows)
+def _figures(counts: RelationCounts) -> dict[str, float]:
+    return {
+        "precision": counts.precision,
+        "recall": counts.recall,
+        "f1": counts.f1,
+        "support": counts.num_references,
+        "found": counts.num_predictions,
+        "wrong_direction": counts.num_reversed,
+    }
