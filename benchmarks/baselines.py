@@ -10,11 +10,10 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
-from bertsmith.tasks.task import Prediction, Task, task_type
 from sklearn.feature_extraction import FeatureHasher
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression, SGDClassifier
@@ -25,7 +24,9 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import MultiLabelBinarizer
 
 from bertsmith import rng
-from bertsmith.models.config import ModelConfig
+from bertsmith.tasks.base import TaskReport
+from bertsmith.tasks.fitted import create_report
+from bertsmith.tasks.registry import Task, get_task
 from bertsmith.tasks.results import Metrics
 
 INVERSE_REGULARIZATION = (0.1, 1, 10, 100)
@@ -35,16 +36,16 @@ CONTEXT_WORDS = 2  # on each side of a word
 MAX_DISTANCE = 10  # in words from a predicate; longer ones count as this
 
 
-class TaskData(NamedTuple):
+class BaselineData(NamedTuple):
     """A task, its training examples, those of dev, and scikit-learn's analyzer ("word" or "char")."""
 
-    task: Task
+    report: TaskReport
     training: list[Any]
     dev: list[Any]
     analyzer: str
 
     def gold(self, examples: list[Any]) -> Sequence[tuple[str, ...]]:
-        return self.task.gold(examples, self.task.facts)
+        return self.report.metrics.labels(examples)
 
     @property
     def training_labels(self) -> list[str]:
@@ -67,15 +68,16 @@ def best_baseline(
     sample: the most rows of the training file, drawn as `finetune --sample` does. analyzer: "char" for languages
     that do not separate words by spaces.
     """
-    task_class, task_settings, training, examples = read_task(verb, settings, train, dev)
+    task, task_settings, training, examples = read_task(verb, settings, train, dev)
     if sample is not None and sample < len(training):
         training = [training[i] for i in rng.permutation(0, "sample", len(training))[:sample]]
-    facts = task_class.learnt(training, task_settings, None)
-    task = task_class(ModelConfig(), torch.Generator(), facts, task_settings)
-    scores = {task.baseline_name: score_of(task.baseline(training, examples), metric)}
+    metadata = task.part("data")(task_settings, {}).fit_metadata(training, None)
+    report = create_report(task, metadata, task_settings)
+    metrics = report.metrics
+    scores = {metrics.baseline_name: score_of(metrics.baseline(training, examples), metric)}
     for name, baseline in BASELINES.get(verb, {}).items():
-        predictions = baseline(TaskData(task, training, examples, analyzer))
-        scores[name] = score_of(task.score(predictions, examples), metric)
+        predictions = baseline(BaselineData(report, training, examples, analyzer))
+        scores[name] = score_of(metrics.compute(predictions, examples), metric)
         print(verb, train.parent.name, name, scores[name], flush=True)
     best = max(scores, key=lambda name: scores[name])
     return scores[best], best
@@ -83,18 +85,19 @@ def best_baseline(
 
 def read_task(
     verb: str, assignments: Sequence[str], train: Path, dev: Path
-) -> tuple[type[Task], Any, list[Any], list[Any]]:
-    """Return a task's class and settings (task.* alone), and the examples of both files."""
-    settings = task_type(verb).settings_type.of({}, verb)
+) -> tuple[Task, Any, list[Any], list[Any]]:
+    """Return a task's declaration and settings (task.* alone), and the examples of both files."""
+    task = get_task(verb)
+    settings = task.settings_type.of({}, verb)
     settings = settings.changed([a.removeprefix("task.") for a in assignments if a.startswith("task.")])
-    task_class = task_type(verb).variant(settings)
-    return task_class, settings, task_class.read(train, settings), task_class.read(dev, settings)
+    data = task.part("data")(settings, {})
+    return task, settings, data.read(train), data.read(dev)
 
 
 def score_of(scores: Metrics, metric: str) -> float:
     """Return a score by its name; F1 of two classes is that of class "1", as in GLUE."""
     is_of_class = metric == "f1" and "classes" in scores.details
-    return float(scores.details["classes"]["1"]["f1"] if is_of_class else scores.numbers[metric])
+    return float(scores.details["classes"]["1"]["f1"] if is_of_class else scores.values[metric])
 
 
 def text_of(example: Any) -> str:
@@ -109,18 +112,20 @@ def linear_classifier(vectorizer: TfidfVectorizer) -> GridSearchCV:
     return GridSearchCV(pipeline, grid, cv=3, scoring="f1_macro")
 
 
-def classify_by_words(data: TaskData) -> list[Prediction]:
+def classify_by_words(data: BaselineData) -> list[SimpleNamespace]:
     """Predict a text's label by its words (or characters) and pairs of them."""
     vectorizer = TfidfVectorizer(sublinear_tf=True, ngram_range=(1, 2), analyzer=data.analyzer)
-    if "separator" in data.task.facts:
+    if "separator" in data.report.metadata:
         return classify_multilabel(data, vectorizer)
     model = linear_classifier(vectorizer).fit(list(map(text_of, data.training)), data.training_labels)
-    return [{"label": label, **TOKEN_COUNTS} for label in model.predict(list(map(text_of, data.dev)))]
+    return [
+        SimpleNamespace(label=label, **TOKEN_COUNTS) for label in model.predict(list(map(text_of, data.dev)))
+    ]
 
 
-def classify_multilabel(data: TaskData, vectorizer: TfidfVectorizer) -> list[Prediction]:
+def classify_multilabel(data: BaselineData, vectorizer: TfidfVectorizer) -> list[SimpleNamespace]:
     """Predict labels by a classifier for each, with the threshold that has the best F1 on dev, as ours does."""
-    labels = data.task.labels or []
+    labels = data.report.metadata["labels"]
     train_labels, dev_labels = (
         MultiLabelBinarizer(classes=labels).fit_transform(data.gold(part))
         for part in (data.training, data.dev)
@@ -137,20 +142,22 @@ def classify_multilabel(data: TaskData, vectorizer: TfidfVectorizer) -> list[Pre
     for row in probabilities:
         predicted = [label for label, is_above in zip(labels, row >= thresholds, strict=True) if is_above]
         scores = dict(zip(labels, map(float, row), strict=True))
-        predictions.append({"labels": predicted, "scores": scores, **TOKEN_COUNTS})
+        predictions.append(SimpleNamespace(labels=predicted, scores=scores, **TOKEN_COUNTS))
     return predictions
 
 
-def cosine_of_pair(data: TaskData) -> list[Prediction]:
+def cosine_of_pair(data: BaselineData) -> list[SimpleNamespace]:
     """Predict the similarity of two texts by the cosine of their TF-IDF vectors."""
     vectorizer = TfidfVectorizer(sublinear_tf=True, analyzer=data.analyzer)
     vectorizer.fit([text for example in data.training for text in (example.text, example.second)])
     first = vectorizer.transform([example.text for example in data.dev])
     second = vectorizer.transform([example.second for example in data.dev])
-    return [{"number": float(cosine), **TOKEN_COUNTS} for cosine in first.multiply(second).sum(1).A1]
+    return [
+        SimpleNamespace(number=float(cosine), **TOKEN_COUNTS) for cosine in first.multiply(second).sum(1).A1
+    ]
 
 
-def tags_by_context(data: TaskData) -> list[Prediction]:
+def tags_by_context(data: BaselineData) -> list[SimpleNamespace]:
     """Predict tags by a linear classifier of `word_features`."""
     hasher = FeatureHasher(2**20, input_type="string", alternate_sign=False)
     model = SGDClassifier(loss="log_loss", alpha=1e-6, average=True, random_state=0)
@@ -180,11 +187,11 @@ def word_features(example: Any) -> Iterator[list[str]]:
         yield features
 
 
-def as_tags(tags: list[str]) -> Prediction:
-    return {"tags": tags, "scores": [1.0] * len(tags)}
+def as_tags(tags: list[str]) -> SimpleNamespace:
+    return SimpleNamespace(tags=tags, scores=[1.0] * len(tags))
 
 
-def most_similar_clause(data: TaskData) -> list[Prediction]:
+def most_similar_clause(data: BaselineData) -> list[SimpleNamespace]:
     """Answer with the clause of the passage that is most similar to the question, by words or character pairs."""
     ngrams = (2, 2) if data.analyzer == "char" else (1, 1)
     vectorizer = TfidfVectorizer(sublinear_tf=True, analyzer=data.analyzer, ngram_range=ngrams)
@@ -194,11 +201,12 @@ def most_similar_clause(data: TaskData) -> list[Prediction]:
         parts = (part.strip() for part in CLAUSE_END.split(example.context))
         clauses = [part for part in parts if len(part) > 1] or [""]
         similarity = vectorizer.transform(clauses) @ vectorizer.transform([example.question]).T
-        predictions.append({"answer": clauses[int(similarity.toarray().argmax())], **TOKEN_COUNTS})
+        answer = clauses[int(similarity.toarray().argmax())]
+        predictions.append(SimpleNamespace(answer=answer, **TOKEN_COUNTS))
     return predictions
 
 
-def most_similar_choice(data: TaskData) -> list[Prediction]:
+def most_similar_choice(data: BaselineData) -> list[SimpleNamespace]:
     """Predict the choice that, with its question, is most similar to one or two lines of the context."""
     vectorizer = TfidfVectorizer(sublinear_tf=True, analyzer=data.analyzer)
     vectorizer.fit(dict.fromkeys(example.context for example in data.training))
@@ -208,15 +216,15 @@ def most_similar_choice(data: TaskData) -> list[Prediction]:
         passages = vectorizer.transform([*lines, *map(" ".join, pairwise(lines))])
         choices = vectorizer.transform([f"{example.question} {choice}" for choice in example.choices])
         similarity = (passages @ choices.T).max(0).toarray()
-        predictions.append({"choice": int(similarity.argmax()), **TOKEN_COUNTS})
+        predictions.append(SimpleNamespace(choice=int(similarity.argmax()), **TOKEN_COUNTS))
     return predictions
 
 
-def relation_by_words(data: TaskData) -> list[Prediction]:
+def relation_by_words(data: BaselineData) -> list[SimpleNamespace]:
     """Predict the relation by a linear classifier of `relation_features`."""
     vectorizer = TfidfVectorizer(sublinear_tf=True, analyzer=relation_features)
     model = linear_classifier(vectorizer).fit(data.training, data.training_labels)
-    return [{"label": label, **TOKEN_COUNTS} for label in model.predict(data.dev)]
+    return [SimpleNamespace(label=label, **TOKEN_COUNTS) for label in model.predict(data.dev)]
 
 
 def relation_features(example: Any) -> list[str]:
@@ -239,7 +247,9 @@ def relation_features(example: Any) -> list[str]:
     return features
 
 
-BASELINES: dict[str, dict[str, Callable[[TaskData], list[Prediction]]]] = {  # the names are in the records
+BASELINES: dict[
+    str, dict[str, Callable[[BaselineData], list[SimpleNamespace]]]
+] = {  # the names are in the records
     "classify": {"TF-IDF, linear": classify_by_words},
     "regress": {"TF-IDF, cosine": cosine_of_pair},
     "tag": {"neighbours, linear": tags_by_context},

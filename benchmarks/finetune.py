@@ -36,7 +36,10 @@ from bertsmith.hardware import Precision
 from bertsmith.inference.significance import compared
 from bertsmith.metrics.sufficient_statistics import SufficientStatistics
 from bertsmith.models.config import Layers
-from bertsmith.tasks.batching import Item, ItemStream
+from bertsmith.tasks.batching import Item, ItemStream, Outputs
+from bertsmith.tasks.fitted import FittedTask
+from bertsmith.tasks.tagging.decode import TagPrediction
+from bertsmith.tasks.tagging.encode import TagItem
 from bertsmith.training.settings import TrainSettings
 from ours import OurTrainer
 from reference import make_adamw, set_learning_rate, time_interleaved
@@ -201,13 +204,14 @@ class ReferenceFinetuning:
         verb = self.benchmark.verb
         settings = ["task.scheme=as_written"] if verb == "tag" else []
         files = task_file(name, self.benchmark.train), task_file(name, self.benchmark.dev)
-        task_class, task_settings, train, self.dev = read_task(
+        declaration, task_settings, train, self.dev = read_task(
             verb, [*settings, *self.benchmark.settings], *files
         )
         base = bs.load(checkpoint())
-        facts = task_class.learnt(train, task_settings, None)
-        self.task = task_class(base.folder.config, torch.Generator(), facts, task_settings)
-        self.items, self.dev_items = (self.task.items(rows, base.tokenizer) for rows in (train, self.dev))
+        metadata = declaration.part("data")(task_settings, {}).fit_metadata(train, None)
+        config = base.folder.config
+        self.task = FittedTask.create(declaration, config, torch.Generator(), metadata, task_settings)
+        self.items, self.dev_items = (self.task.encode(rows, base.tokenizer) for rows in (train, self.dev))
         torch.manual_seed(seed)  # for its head and dropout
         num_labels = 2 if verb == "answer" else len(self.task.labels or ["score"])
         model_class = getattr(transformers, f"BertFor{MODEL_CLASSES[verb]}")
@@ -277,16 +281,19 @@ class ReferenceFinetuning:
         self.model.train()
         if self.benchmark.verb == "tag":
             return self.most_likely_tags(outputs)
-        return self.task.decode(outputs, self.dev_items, self.dev)
+        return self.task.decoder.decode(Outputs(outputs), self.dev_items, self.dev)
 
-    def most_likely_tags(self, outputs: Sequence[Tensor]) -> list[dict[str, Any]]:
+    def most_likely_tags(self, outputs: Sequence[Tensor]) -> list[TagPrediction]:
         tags = [["O"] * len(example.tags) for example in self.dev]
         names = self.task.labels or []
         for logits, item in zip(outputs, self.dev_items, strict=True):
             assert isinstance(item, TagItem)
             for word, row in zip(item.words, item.rows, strict=True):
                 tags[item.example][word] = names[int(logits[row].argmax())]
-        return [{"tags": of_example, "scores": [1.0] * len(of_example)} for of_example in tags]
+        return [
+            TagPrediction(list(example.words), of_example, [1.0] * len(of_example))
+            for example, of_example in zip(self.dev, tags, strict=True)
+        ]
 
 
 def pad_items(items: Sequence[Item]) -> dict[str, Tensor]:
@@ -316,11 +323,13 @@ def finetune_reference(name: str, seed: int) -> dict[str, Any]:
                 print(name, "reference", trainer.step, round(loss, 3), flush=True)
                 trim_memory()
         predictions = trainer.predict()
-        scores = trainer.task.score(predictions, trainer.dev).numbers
+        scores = trainer.task.metrics.compute(predictions, trainer.dev).values
         print(name, "reference, epoch", epoch + 1, scores, flush=True)
         if not best or scores[metric] > best[metric]:
             best = {key: value for key, value in scores.items() if isinstance(value, float)}
-            if (statistics_of_dev := trainer.task.tallies(predictions, trainer.dev)) is not None:
+            if (
+                statistics_of_dev := trainer.task.metrics.sufficient_statistics(predictions, trainer.dev)
+            ) is not None:
                 file = reference_statistics(name, seed)
                 file.parent.mkdir(parents=True, exist_ok=True)
                 np.save(file, statistics_of_dev.per_example)
@@ -350,7 +359,7 @@ def compare_scores(name: str, seeds: Sequence[int]) -> dict[str, Any]:
         model = bs.load(record.WORK / "finetune" / f"{name}-{seed}")
         _, examples = model.answering.labelled(task_file(name, task.dev), {}, "compare")
         predictions = model.answering.answers_of(examples, model.task.settings)
-        if (of_seed := model.task.tallies(predictions, examples)) is None:
+        if (of_seed := model.task.metrics.sufficient_statistics(predictions, examples)) is None:
             return {}
         ours.append(of_seed)
     sides = ([np.load(reference_statistics(name, seed)) for seed in seeds], [s.per_example for s in ours])

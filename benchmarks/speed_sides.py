@@ -34,6 +34,8 @@ from bertsmith.models.layers import ONEDNN
 from bertsmith.objectives.masked_lm import MaskedLM
 from bertsmith.pretraining.settings import PretrainSettings
 from bertsmith.tasks.batching import ItemStream
+from bertsmith.tasks.fitted import FittedTask
+from bertsmith.tasks.registry import get_task
 from bertsmith.training.data_loader import START, iterate_batches
 from bertsmith.training.settings import TrainSettings
 from corpus import prepare_corpus
@@ -155,17 +157,19 @@ class Finetuning(Workload):
         if bench.verb not in REFERENCE_CLASSES:
             raise SystemExit(f"--task {options.task}: not a classification task")
         self.reference_class = REFERENCE_CLASSES[bench.verb]
-        task_class = task_type(bench.verb)
-        settings = task_class.settings_type.of({}, options.task)
+        declaration = get_task(bench.verb)
+        settings = declaration.settings_type.of({}, options.task)
         settings = settings.changed([assignment.removeprefix("task.") for assignment in bench.settings])
-        examples = task_class.read(task_file(options.task, bench.train), settings)
+        data = declaration.part("data")(settings, {})
+        examples = data.read(task_file(options.task, bench.train))
         base = bs.load(checkpoint())
         generator = torch.Generator().manual_seed(0)
         self.encoder = base.folder.encoder(generator)
         self.config = self.encoder.config
-        metadata = task_class.learnt(examples, settings, None)
-        self.objective = task_class(self.config, generator, metadata, settings)
-        self.stream = ItemStream(self.objective, self.objective.items(examples, base.tokenizer), 0)
+        metadata = data.fit_metadata(examples, None)
+        task = FittedTask.create(declaration, self.config, generator, metadata, settings)
+        self.objective = task.model
+        self.stream = ItemStream(task.model, task.encode(examples, base.tokenizer), 0)
 
     def inputs(self, batch: Any) -> Inputs:
         return {**pad_packed(batch.packed), "labels": batch.tensors["label"]}

@@ -190,8 +190,8 @@ def test_what_cannot_be_written_is_refused(moods: bs.Model, tmp_path: Path) -> N
 
 def test_places(moods: bs.Model) -> None:
     class At:
-        def __init__(self, place: str) -> None:
-            self.place = place
+        def __init__(self, location: str) -> None:
+            self.location = location
 
     assert where(At("a.csv:12")) == {"line": 12}
     assert where(At("text 3")) == {}

@@ -27,7 +27,7 @@ def test_they_are_text_unless_they_are_parsed(
     model = bs.load(tmp_path / "run")
     assert model.task.settings.specials_in_text == (how or "text")
     task, tokenizer = model.task, model.tokenizer
-    (item,) = task.encode(task.of_inputs({"text": ["kaba [SEP] lode"]}, task.settings, ["here"]), tokenizer)
+    (item,) = task.encode(task.data.from_inputs({"text": ["kaba [SEP] lode"]}, ["here"]), tokenizer)
     found = [tokenizer.tokens[i] for i in item.sequences[0].ids]
     unknown = ["[UNK]"] * 3  # the brackets and the word between them
     assert found == ["[CLS]", "kaba", *(["[SEP]"] if how else unknown), "lode", "[SEP]"]
