@@ -76,7 +76,7 @@ def test_it_is_saved_read_back_and_counted(made: tuple[Made, bs.Model]) -> None:
     assert {name: scores[name] for name in again.task.metrics.logged_metrics} == {
         name: report[name] for name in again.task.metrics.logged_metrics
     }
-    modules = (model.encoder, model.task)
+    modules = (model.encoder, model.task.model)
     assert model.info()["parameters"] == sum(p.numel() for one in modules for p in one.parameters())
     assert any("the other direction below the head" in line for line in asked.messages)
     with pytest.raises((ValueError, AttributeError)):
