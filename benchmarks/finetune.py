@@ -39,7 +39,6 @@ from bertsmith.models.config import Layers
 from bertsmith.tasks.batching import Item, ItemStream, Outputs
 from bertsmith.tasks.fitted import FittedTask
 from bertsmith.tasks.tagging.decode import TagPrediction
-from bertsmith.tasks.tagging.encode import TagItem
 from bertsmith.training.settings import TrainSettings
 from ours import OurTrainer
 from reference import make_adamw, set_learning_rate, time_interleaved

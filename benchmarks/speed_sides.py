@@ -18,7 +18,6 @@ from itertools import islice
 from typing import Any
 
 import torch
-from bertsmith.tasks.task import task_type
 from torch import Tensor, nn
 
 import bertsmith as bs
