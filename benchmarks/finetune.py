@@ -24,7 +24,7 @@ from typing import Any, get_args
 
 import numpy as np
 import torch
-from bertsmith.tasks.tagging.words import TagItem
+
 from torch import Tensor, nn
 
 import bertsmith as bs
@@ -39,6 +39,7 @@ from bertsmith.models.config import Layers
 from bertsmith.tasks.batching import Item, ItemStream, Outputs
 from bertsmith.tasks.fitted import FittedTask
 from bertsmith.tasks.tagging.decode import TagPrediction
+from bertsmith.tasks.tagging.encode import TagItem
 from bertsmith.training.settings import TrainSettings
 from ours import OurTrainer
 from reference import make_adamw, set_learning_rate, time_interleaved

@@ -162,7 +162,7 @@ def collect_labels(examples: Sequence[TextExample], separator: str | None = None
         separated = "" if separator is None else f" and {option('label_separator')}, which is {separator!r}"
         raise InputError(
             "single_label",
-            f"the examples have only {pluralize(len(labels), 'label')}",
+            f"all examples have the label {next(iter(labels))!r}" if labels else "the examples have no labels",
             location=examples[0].location,
             argument="label_column",
             hint=f"a classifier needs at least two labels; check {option('label_column')}{separated}",
