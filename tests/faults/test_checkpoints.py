@@ -21,7 +21,7 @@ from bertsmith.errors import InputError, MachineError
 from bertsmith.io import atomic
 from bertsmith.training import checkpoint
 from bertsmith.training.checkpoint import Checkpoint, load_newest, newest_name, prune, save, steps
-from bertsmith.training.train_state import TrainState
+from bertsmith.training.training_job import TrainState
 
 NAMES = (
     "manifest.json",
@@ -204,7 +204,7 @@ def test_safetensors_own_error_is_a_full_disk_too(tmp_path: Path, monkeypatch: p
 
 
 def test_a_log_that_finds_no_room_is_one_sentence(tmp_path: Path) -> None:
-    from bertsmith.training.metric_logger import MetricLogger
+    from bertsmith.training.callbacks import MetricLogger
 
     class Full:
         """A file on a full disk: what is written does not get there, now or at its closing."""

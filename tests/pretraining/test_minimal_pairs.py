@@ -22,7 +22,7 @@ from bertsmith.pretraining import minimal_pairs
 from bertsmith.pretraining.minimal_pairs import PairsEvaluation
 from bertsmith.pretraining.settings import EvaluateSettings
 from bertsmith.training import autotune, trainer
-from bertsmith.training.metric_logger import MetricLogger
+from bertsmith.training.callbacks import MetricLogger
 from bertsmith.training.time_budget import Throughput
 from run_equality import Killed, assert_same, outcome
 

@@ -19,8 +19,8 @@ from bertsmith.pretraining import report
 from bertsmith.pretraining.resolve_settings import SIZES, new_settings
 from bertsmith.pretraining.settings import PretrainSettings
 from bertsmith.training import trainer
+from bertsmith.training.callbacks import last_loss
 from bertsmith.training.lr_schedule import learning_rate, warmup_updates
-from bertsmith.training.metric_logger import last_loss
 
 
 @pytest.fixture(scope="module")

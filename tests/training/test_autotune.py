@@ -27,7 +27,7 @@ from bertsmith.training.autotune import (
     fastest_config,
     thread_counts,
 )
-from bertsmith.training.metric_logger import MetricLogger
+from bertsmith.training.callbacks import MetricLogger
 from bertsmith.training.run_plan import PLAN
 from bertsmith.training.settings import TrainSettings
 

@@ -22,13 +22,13 @@ from bertsmith.runs.run_folder import IntermediateSaver, write_report
 from bertsmith.runs.settings import check_accumulation, fingerprint_settings
 from bertsmith.training.run_plan import TrainingBudget
 from bertsmith.training.time_budget import Throughput
-from bertsmith.training.train_state import TrainState
 from bertsmith.training.train_step import TrainModule
 from bertsmith.training.training_job import (
     Evaluation,
     EvaluationResult,
     TrainingJob,
     TrainOutput,
+    TrainState,
     fingerprint,
 )
 

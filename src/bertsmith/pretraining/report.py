@@ -10,7 +10,7 @@ from bertsmith.formatting import format_percent, pluralize
 from bertsmith.pretraining.data import PretrainData
 from bertsmith.pretraining.resolve_settings import measured_settings
 from bertsmith.pretraining.settings import PretrainSettings
-from bertsmith.training.metric_logger import last_loss
+from bertsmith.training.callbacks import last_loss
 from bertsmith.training.training_job import TrainOutput
 
 logger = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ from pydantic import Field, create_model, model_validator
 from bertsmith.instances.settings import DataSettings
 from bertsmith.models.config import ModelConfig
 from bertsmith.objectives.settings import OBJECTIVES
-from bertsmith.settings import MAY_CHANGE, Settings
+from bertsmith.settings import MayChange, Settings
 from bertsmith.training.settings import TrainSettings
 
 DEFAULT_OBJECTIVE = next(iter(OBJECTIVES))
@@ -18,29 +18,24 @@ DEFAULT_OBJECTIVE = next(iter(OBJECTIVES))
 class EvaluateSettings(Settings):
     """The settings of evaluations on minimal pairs, which do not change the training."""
 
-    pairs: str | None = Field(
+    pairs: MayChange[str | None] = Field(
         None,
         description="a file of minimal pairs (--evaluate-pairs), on which each evaluation reports the accuracy",
-        json_schema_extra=MAY_CHANGE,
     )
-    pairs_encoding: str | None = Field(
-        None,
-        description="the encoding of that file if it is not UTF-8: cp1252, gb18030, …",
-        json_schema_extra=MAY_CHANGE,
+    pairs_encoding: MayChange[str | None] = Field(
+        None, description="the encoding of that file if it is not UTF-8: cp1252, gb18030, …"
     )
-    pairs_sample: int | None = Field(
+    pairs_sample: MayChange[int | None] = Field(
         1000,
         ge=1,
         description="pairs scored at each evaluation, always the same ones, in proportion from each group; none: "
         "all; with max_minutes at most as many as take a twentieth of the time",
-        json_schema_extra=MAY_CHANGE,
     )
-    pairs_at_end: int | None = Field(
+    pairs_at_end: MayChange[int | None] = Field(
         None,
         ge=1,
         description="pairs scored after the last update; none: all, or with max_minutes as many as take a "
         "tenth of the time",
-        json_schema_extra=MAY_CHANGE,
     )
 
 
@@ -115,10 +110,9 @@ class ObjectiveSettings(Settings):
 class PretrainSettings(Settings):
     """Everything a pre-training run depends on, besides its data."""
 
-    base: str = Field(
+    base: MayChange[str] = Field(
         "",
         description="the model to start from (--model): a run, a model folder or a published name; empty: none",
-        json_schema_extra=MAY_CHANGE,
     )
     objective: ObjectiveSettings = Field(default_factory=ObjectiveSettings, description="training objective")
     model: ModelConfig = Field(default_factory=ModelConfig, description="sizes of the model")

@@ -27,7 +27,7 @@ from bertsmith.errors import InputError, MachineError, option
 from bertsmith.formatting import pluralize
 from bertsmith.io import atomic
 from bertsmith.training.data_loader import Count
-from bertsmith.training.train_state import Digest, TrainState
+from bertsmith.training.training_job import Digest, TrainState
 
 logger = logging.getLogger(__name__)
 

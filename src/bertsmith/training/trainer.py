@@ -17,16 +17,20 @@ from bertsmith.device import ComputeContext
 from bertsmith.errors import MachineError, Stopped, option
 from bertsmith.training import checkpoint
 from bertsmith.training.autotune import Autotuner
-from bertsmith.training.callbacks import EarlyStopping, ReduceLROnPlateau, StepResult, TrainerCallback
+from bertsmith.training.callbacks import (
+    EarlyStopping,
+    MetricLogger,
+    ReduceLROnPlateau,
+    StepResult,
+    TrainerCallback,
+)
 from bertsmith.training.data_loader import START, Update, iterate_updates
 from bertsmith.training.distributed import SINGLE_RANK, RankGroup, count_batch, create_strategy
-from bertsmith.training.metric_logger import MetricLogger
 from bertsmith.training.optim.optimizer import create_optimizer, state_names
 from bertsmith.training.run_plan import RunPlan, read_plan, write_plan
 from bertsmith.training.signals import stop_signals
-from bertsmith.training.train_state import TrainState
 from bertsmith.training.train_step import DeferredFiniteCheck, TrainModule, train_step
-from bertsmith.training.training_job import TrainingJob, TrainOutput
+from bertsmith.training.training_job import TrainingJob, TrainOutput, TrainState
 
 logger = logging.getLogger(__name__)
 
