@@ -117,7 +117,7 @@ def measure(mode: str, preset_name: str, updates: int, batch: int) -> dict[str, 
     from bertsmith.device import ComputeContext
     from bertsmith.instances.synthetic_batches import SyntheticStream
     from bertsmith.models.family import preset
-    from bertsmith.pretraining.model_init import first_weights
+    from bertsmith.pretraining.model import first_weights
     from bertsmith.pretraining.settings import PretrainSettings, PretrainTrainSettings
     from bertsmith.runs.compute_setup import choose_compute_setup, training_budget
     from bertsmith.training.data_loader import Phase

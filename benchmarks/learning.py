@@ -26,9 +26,9 @@ from bertsmith import hardware
 from bertsmith.corpus.shards import Shards
 from bertsmith.device import ComputeContext
 from bertsmith.objectives.objective import MODEL, evaluate_objective, objective_type
-from bertsmith.pretraining.data import Source
-from bertsmith.pretraining.model_init import first_weights
-from bertsmith.pretraining.resolve_settings import asked_for, resolved
+from bertsmith.pretraining.data import PretrainData
+from bertsmith.pretraining.model import first_weights
+from bertsmith.pretraining.resolve_settings import new_settings
 from bertsmith.pretraining.settings import PretrainSettings
 from bertsmith.quickstart.quickstart import PRETRAINING_SETTINGS, quickstart
 from corpus import prepare_corpus
@@ -149,8 +149,7 @@ def arm_settings(name: str, arm: str, seed: int, threads: int, shards: Shards) -
         f"train.seed={seed}",
         f"train.threads={threads}",
     ]
-    sizes, _ = asked_for(comparison.preset, None)
-    settings = resolved(sizes, {}, None, PretrainSettings.dotted(assignments), shards.tokenizer)
+    settings = new_settings(comparison.preset, None, PretrainSettings.dotted(assignments), shards.tokenizer)
     tokens = round(comparison.tokens * FRACTIONS.get(arm, 1))
     return settings.changed(["train.max_minutes=none", f"train.max_tokens={tokens}"])
 
@@ -170,17 +169,17 @@ def train(name: str, arm: str, seed: int, threads: int) -> dict[str, Any]:
 def evaluate(name: str, model: bs.Model, shards: Shards) -> dict[str, float]:
     """Evaluate a model on the held-out instances of the earlier recipe, whatever its own masks are."""
     settings = arm_settings(name, "before", 0, 1, shards)
-    source, generator = Source.of(shards, settings), torch.Generator()
+    source, generator = PretrainData.from_shards(shards, settings), torch.Generator()
     encoder = model.folder.encoder(generator)
     objective = objective_type("mlm_nsp").from_settings(encoder, generator, settings.data, settings.objective)
     for part, module in objective.export(encoder)[MODEL].modules.items():
         if part != "encoder":
             model.folder.load_into(part, module)
-    batches = source.held_out_batches()[""]
+    batches = source.validation_batches[""]
     encoder.eval()
     objective.eval()
     scores = evaluate_objective(objective, encoder, batches, ComputeContext.create("cpu", "fp32", 0))
-    return scores | objective.unigram_baseline(source.counts, batches)
+    return scores | objective.unigram_baseline(source.token_counts, batches)
 
 
 def compare_time(name: str, threads: int) -> dict[str, Any]:
@@ -189,7 +188,7 @@ def compare_time(name: str, threads: int) -> dict[str, Any]:
     for arm in ("before", "ours"):
         settings = arm_settings(name, arm, 100, threads, shards)
         trainer = OurTrainer(*first_weights(settings, torch.Generator().manual_seed(100)), settings.train)
-        stream = Source.of(shards, settings).streams[0]
+        stream = PretrainData.from_shards(shards, settings).streams[0]
         batches = batches_after(stream, settings.train.batch_size, 0)
         sides[arm] = trainer, batches, settings.train.model_copy(update={"max_steps": 2_000})
     seconds: dict[str, list[float]] = {arm: [] for arm in sides}

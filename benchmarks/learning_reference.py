@@ -29,8 +29,8 @@ import learning_tasks as tasks
 from bertsmith import hardware
 from bertsmith.corpus.shards import Shards
 from bertsmith.instances.holdout_split import DocumentSplit
-from bertsmith.pretraining.data import Source
-from bertsmith.pretraining.model_init import first_weights
+from bertsmith.pretraining.data import PretrainData
+from bertsmith.pretraining.model import first_weights
 from bertsmith.pretraining.settings import PretrainSettings
 from learning import COMPARISONS, FRACTIONS, arm_settings, load_shards
 from ours import OurTrainer
@@ -71,7 +71,7 @@ def main() -> None:
             losses[rate] = run_once(NAME, f"tuning {rate:g}", measure)
         if "train" in options.parts:
             rate = min(losses, key=lambda rate: losses[rate])
-            source = Source.of(shards, reference_settings(shards, rate, seed, threads))
+            source = PretrainData.from_shards(shards, reference_settings(shards, rate, seed, threads))
             run_once(NAME, f"{rate:g} {seed}", partial(train, source, tokens, f"reference-{seed}"))
     if "tasks" in options.parts:
         for name in (f"reference-{seed}", f"mini-ours-short-{seed}"):
@@ -115,7 +115,7 @@ def measure_speed(shards: Shards, threads: int) -> dict[str, Any]:
     trainer = ReferenceTrainer(
         build_usual_reference(usual), usual.train.model_copy(update={"max_steps": 1_000})
     )
-    stream = Source.of(shards, settings).streams[0]
+    stream = PretrainData.from_shards(shards, settings).streams[0]
     return compare_speed(OurTrainer(*weights, settings.train), trainer, stream)
 
 
@@ -126,10 +126,10 @@ def tuning_loss(shards: Shards, rate: float, tokens: float, threads: int) -> flo
     doubled = {"validation_split": 2 * settings.data.validation_split}
     large = DocumentSplit.from_settings(shards, settings.data.model_copy(update=doubled))
     split = replace(large, validation=np.setdiff1d(large.validation, small.validation))
-    return train(Source(shards, split, settings), tokens, f"tuning-{rate:g}")["mlm_loss"]
+    return train(PretrainData(shards, split, settings), tokens, f"tuning-{rate:g}")["mlm_loss"]
 
 
-def train(source: Source, tokens: float, name: str) -> dict[str, float]:
+def train(source: PretrainData, tokens: float, name: str) -> dict[str, float]:
     """Train the reference, write its model, and evaluate it on the held-out documents."""
     settings, stream = source.chosen, source.streams[0]
     num_tokens = stream.fill_stats(0, settings.train.batch_size).tokens
@@ -141,7 +141,7 @@ def train(source: Source, tokens: float, name: str) -> dict[str, float]:
     train_reference(trainer, stream, folder / "state.pt")
     trainer.model.save_pretrained(folder)  # type: ignore[operator]
     source.shards.tokenizer.save(folder)
-    return trainer.evaluate(source.held_out_batches()[""]) | {"updates": updates}
+    return trainer.evaluate(source.validation_batches[""]) | {"updates": updates}
 
 
 def model_row(name: str, folder: str, updates: int, held_out: dict[str, float]) -> list[str]:

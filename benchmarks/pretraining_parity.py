@@ -23,7 +23,7 @@ import bertsmith as bs
 from bertsmith import hardware
 from bertsmith.corpus.shards import Shards
 from bertsmith.instances.batches import InstanceStream, MaskedBatch
-from bertsmith.pretraining.data import Source
+from bertsmith.pretraining.data import PretrainData
 from bertsmith.pretraining.settings import PretrainSettings
 from corpus import prepare_corpus
 from ours import OurTrainer
@@ -109,7 +109,7 @@ def same_losses(shards: Shards, steps: int, threads: int) -> dict[str, float]:
     log = [json.loads(line) for line in (run / "log.jsonl").read_text(encoding="utf-8").splitlines()]
     ours = [line for line in log if line["kind"] == "train"]
     trainer = ReferenceTrainer(build_reference(settings), settings.train)
-    batches = batches_after(Source.of(shards, settings).streams[0], SAME_BATCH, 0)
+    batches = batches_after(PretrainData.from_shards(shards, settings).streams[0], SAME_BATCH, 0)
     differences = {"mlm": 0.0, "nsp": 0.0}
     for line in ours:
         losses = trainer.train_step(next(batches))
@@ -137,10 +137,10 @@ def train_ours(shards: Shards, steps: int, threads: int) -> dict[str, Any]:
 def train_theirs(shards: Shards, steps: int, threads: int) -> dict[str, Any]:
     """Train the reference on the same instances from the same initial weights."""
     settings = long_settings(shards, steps, threads)
-    source = Source.of(shards, settings)
-    trainer = ReferenceTrainer(build_reference(settings, source.counts), settings.train)
+    source = PretrainData.from_shards(shards, settings)
+    trainer = ReferenceTrainer(build_reference(settings, source.token_counts), settings.train)
     train_reference(trainer, source.streams[0], WORK / f"parity-long-{steps}-reference.pt")
-    return trainer.evaluate(source.held_out_batches()[""])
+    return trainer.evaluate(source.validation_batches[""])
 
 
 def train_reference(trainer: ReferenceTrainer, stream: InstanceStream, state: Path) -> None:
@@ -161,7 +161,7 @@ def speed(shards: Shards, steps: int, threads: int) -> dict[str, Any]:
     assignments = ["train.max_steps=10000", f"train.batch_size={BATCH}", f"train.seed={SEED}"]
     settings = make_settings(shards, *assignments, f"train.precision={precision}")
     trainer = ReferenceTrainer(build_reference(settings), settings.train)
-    stream = Source.of(shards, settings).streams[0]
+    stream = PretrainData.from_shards(shards, settings).streams[0]
     return compare_speed(OurTrainer(*initial_weights(settings), settings.train), trainer, stream)
 
 

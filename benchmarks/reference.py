@@ -20,8 +20,8 @@ from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import preset
 from bertsmith.objectives.objective import MODEL, Objective
 from bertsmith.packed import Packed
-from bertsmith.pretraining.data import instances_of
-from bertsmith.pretraining.model_init import first_weights
+from bertsmith.pretraining.data import create_stream
+from bertsmith.pretraining.model import first_weights
 from bertsmith.pretraining.settings import PretrainSettings
 from bertsmith.training.data_loader import DataPosition, iterate_batches
 from bertsmith.training.lr_schedule import learning_rate, warmup_updates
@@ -69,8 +69,8 @@ def instance_streams(shards: Shards, settings: PretrainSettings) -> tuple[Instan
     """Return the training and validation instances of a pre-training run."""
     split, length = DocumentSplit.from_settings(shards, settings.data), settings.data.sequence_length
     return (
-        instances_of(shards, split.train, settings, length),
-        instances_of(
+        create_stream(shards, split.train, settings, length),
+        create_stream(
             shards,
             split.validation,
             settings,

@@ -6,7 +6,7 @@ import pytest
 
 import tiny_run
 from bertsmith.models.family import preset
-from bertsmith.pretraining.resolve_settings import asked_for, resolved
+from bertsmith.pretraining.resolve_settings import new_settings
 from bertsmith.pretraining.settings import PretrainSettings
 from bertsmith.settings import read_yaml
 
@@ -30,6 +30,6 @@ def test_the_laptops_recipe_is_what_minutes_make_of_that_size() -> None:
     """So that the file cannot fall behind what was measured since."""
     tokenizer = tiny_run.tokenizer()
     recipe = RECIPES[0].parent / "laptop.yaml"
-    written = resolved(*asked_for(None, recipe), recipe, {"train.max_minutes": 60}, tokenizer)
-    usual = resolved(*asked_for("bert-mini-uncased", None), None, {"train.max_minutes": 60}, tokenizer)
+    written = new_settings(None, recipe, {"train.max_minutes": 60}, tokenizer)
+    usual = new_settings("bert-mini-uncased", None, {"train.max_minutes": 60}, tokenizer)
     assert written == usual

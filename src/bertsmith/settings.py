@@ -5,8 +5,8 @@ nested mappings, or by keywords; a recipe is a nested YAML mapping; the command 
 A keyword is the last part of a dotted name; if several groups have a setting of that name, the one of the group
 `train` is meant, or else the first.
 
-Every setting is a pydantic `Field` with a type, a default, a range, and a one-line description, and is marked with
-`MAY_CHANGE` if a resumed run may have another value. The error for an unknown name suggests similar names.
+Every setting is a pydantic `Field` with a type, a default, a range, and a one-line description, and is of type
+`MayChange` if a resumed run may have another value. The error for an unknown name suggests similar names.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Self, TypeVar, get_args, get_origin
+from typing import Annotated, Any, Literal, Self, TypeVar, get_args, get_origin
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
@@ -34,7 +34,11 @@ _MAX_LISTED_NAMES = 10  # in a message
 _MAX_VALUE_LENGTH = 60  # characters of a value in a message
 
 MAY_CHANGE: dict[str, Any] = {"may_change_on_resume": True}
-"""Mark a field that may change on resume: `Field(1, ge=0, description="…", json_schema_extra=MAY_CHANGE)`."""
+"""The mark of a field that may change on resume."""
+
+Value = TypeVar("Value")
+MayChange = Annotated[Value, Field(json_schema_extra=MAY_CHANGE)]
+"""The type of such a field: `threads: MayChange[int] = Field(1, ge=1, description="…")`."""
 
 Changes = str | Sequence[str] | Mapping[str, Any]
 """Values of settings from a caller: "name=value" strings, or a mapping by dotted names or with nested mappings."""

@@ -221,10 +221,10 @@ def test_help_begins_with_what_it_does_and_an_example(capsys: pytest.CaptureFixt
 
 def test_large_models_are_computed_and_not_probed(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from bertsmith.inspection import check
-    from bertsmith.pretraining import speed_probe
+    from bertsmith.pretraining import model_size
 
     monkeypatch.setattr(check, "_MAX_MEASURED_SECONDS", 0.0)
-    monkeypatch.setattr(speed_probe, "probe_speed", lambda *_: pytest.fail("an update was made"))
+    monkeypatch.setattr(model_size, "probe_speed", lambda *_: pytest.fail("an update was made"))
     small, large = (
         check.check_corpus([corpus], preset_name=name)["forecast"]
         for name in ("bert-mini-uncased", "bert-large-uncased")

@@ -25,7 +25,7 @@ from bertsmith.inference.model import load
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.objectives.masked_lm import MaskedLM
-from bertsmith.pretraining.data import instances_of
+from bertsmith.pretraining.data import create_stream
 from bertsmith.pretraining.settings import PretrainSettings
 from bertsmith.tasks.base import TaskModel
 from bertsmith.tasks.batching import Item, TokenSequence
@@ -78,7 +78,7 @@ def pretraining(folder: Path) -> tuple[Encoder, MaskedLM, Any]:
     shards = tiny_run.make_shards(folder)
     generator = torch.Generator().manual_seed(0)
     chosen = PretrainSettings(model=CONFIG)
-    stream = instances_of(shards, torch.arange(shards.documents).numpy(), chosen, 32)
+    stream = create_stream(shards, torch.arange(shards.documents).numpy(), chosen, 32)
     encoder = Encoder(CONFIG, generator)
     return encoder, MaskedLM(CONFIG, generator), stream
 

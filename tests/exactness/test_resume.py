@@ -19,7 +19,7 @@ from bertsmith.errors import InputError, Stopped
 from bertsmith.finetuning.run import finetune
 from bertsmith.kernels import backend_selection
 from bertsmith.training import checkpoint
-from bertsmith.training.metric_logger import MetricLogger
+from bertsmith.training.callbacks import MetricLogger
 from run_equality import Killed, assert_same, outcome
 
 STEPS = 8  # two epochs of the tiny corpus

@@ -17,7 +17,7 @@ import bertsmith as bs
 import tiny_run
 from bertsmith.errors import Stopped
 from bertsmith.training import checkpoint, trainer
-from bertsmith.training.metric_logger import MetricLogger
+from bertsmith.training.callbacks import MetricLogger
 from run_equality import Killed, assert_same, outcome
 
 SETTINGS = [

@@ -16,7 +16,7 @@ from bertsmith.errors import Stopped
 from bertsmith.finetuning.job import FinetuneJob
 from bertsmith.finetuning.run import finetune
 from bertsmith.training import checkpoint
-from bertsmith.training.metric_logger import MetricLogger
+from bertsmith.training.callbacks import MetricLogger
 from run_equality import Killed, assert_same, outcome
 from task_files import FILES, OWN
 

@@ -20,7 +20,7 @@ import tiny_run
 from bertsmith.errors import Diverged, InputError, Stopped
 from bertsmith.experiments.grid import PlannedRun
 from bertsmith.experiments.multirun import MultirunReport, RunResult, summarize_runs, summarize_scores
-from bertsmith.training.metric_logger import MetricLogger
+from bertsmith.training.callbacks import MetricLogger
 from run_equality import assert_same, outcome
 
 SETTINGS = [

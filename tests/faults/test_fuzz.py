@@ -32,7 +32,7 @@ from bertsmith.inference.model import load
 from bertsmith.inspection.show import show_instance
 from bertsmith.io import atomic
 from bertsmith.io.documents import read_documents
-from bertsmith.pretraining.resolve_settings import asked_for, resolved, settings_of
+from bertsmith.pretraining.resolve_settings import new_settings, settings_type_of_file
 from bertsmith.runs.settings import settings_of_run
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.training import checkpoint
@@ -201,11 +201,10 @@ def targets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Target]:
         return checkpoint.load_newest(run / "checkpoints")
 
     def settle() -> object:
-        return settings_of_run(settings_of(run / "settings.yaml"), run, {})
+        return settings_of_run(settings_type_of_file(run / "settings.yaml"), run, {})
 
     def cook() -> object:
-        sizes, values = asked_for(None, world / "recipe.yaml")
-        return resolved(sizes, values, world / "recipe.yaml", {}, tiny_run.tokenizer()).to_yaml()
+        return new_settings(None, world / "recipe.yaml", {}, tiny_run.tokenizer()).to_yaml()
 
     def read(name: str) -> Callable[[], object]:
         return lambda: [len(document.text) for document in read_documents([world / name])]

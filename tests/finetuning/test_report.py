@@ -20,7 +20,7 @@ from bertsmith.errors import Stopped
 from bertsmith.finetuning.report import evaluations, learning_warnings, log_examples
 from bertsmith.finetuning.settings import FileSettings
 from bertsmith.tasks.results import DataSummary, Diagnostic, Metrics
-from bertsmith.training.metric_logger import MetricLogger
+from bertsmith.training.callbacks import MetricLogger
 
 SETTINGS = ["train.batch_size=6", "train.threads=1", "train.report_to=none", "train.precision=fp32"]
 LEARN = [*SETTINGS, "train.num_train_epochs=4", "train.learning_rate=3e-3"]

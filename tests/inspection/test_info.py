@@ -17,7 +17,7 @@ import bertsmith as bs
 import tiny_run
 from bertsmith.cli.main import bertsmith
 from bertsmith.errors import InputError, Stopped
-from bertsmith.training.metric_logger import MetricLogger
+from bertsmith.training.callbacks import MetricLogger
 
 
 @pytest.fixture(scope="module")

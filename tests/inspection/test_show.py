@@ -15,7 +15,7 @@ from bertsmith.corpus.shards import Shards
 from bertsmith.errors import InputError
 from bertsmith.inspection.show import show_instance
 from bertsmith.instances.holdout_split import split_documents
-from bertsmith.pretraining.data import instances_of
+from bertsmith.pretraining.data import create_stream
 from bertsmith.pretraining.settings import PretrainSettings
 
 SETTINGS = [
@@ -33,7 +33,7 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> Shards:
 
 def test_it_shows_the_instance_that_training_reads(shards: Shards) -> None:
     settings = PretrainSettings().changed(SETTINGS)
-    stream = instances_of(shards, split_documents(shards.hashes, 0.1)[0], settings, 32)
+    stream = create_stream(shards, split_documents(shards.hashes, 0.1)[0], settings, 32)
     kinds = []
     for index in range(stream.size(2)):
         instance = show_instance(shards.folder, index, 2, settings=SETTINGS)
@@ -62,7 +62,7 @@ def test_settings_seed_and_order_are_those_of_a_run(shards: Shards, tmp_path: Pa
     resolved = PretrainSettings.from_file(file)
     training = split_documents(shards.hashes, resolved.data.validation_split)[0]
     for phase, length in ((1, 32), (2, 48)):
-        stream = instances_of(shards, training, resolved, length, 64)
+        stream = create_stream(shards, training, resolved, length, 64)
         instance = show_instance(shards.folder, 3, 1, settings_file=file, phase=phase)
         assert instance["ids"] == stream.batch(1, 3, 4).packed.tokens.tolist()
         assert instance["seed"] == 5

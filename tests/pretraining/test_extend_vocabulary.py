@@ -23,7 +23,7 @@ from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import preset
 from bertsmith.models.heads import LinearHead, MaskedLMHead, Pooler, SentencePairHead
 from bertsmith.packed import Packed
-from bertsmith.pretraining.extend_vocabulary import Choice, extend_tokenizer, grown_rows
+from bertsmith.pretraining.extend_vocabulary import Choice, extend_rows, extend_tokenizer
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.tokenizer_training import extend as extension
 from bertsmith.tokenizer_training.added_words import VOCABULARY_KINDS
@@ -482,7 +482,7 @@ def test_rows_that_no_token_had_are_used_before_the_table_grows(tmp_path: Path) 
     extend_tokenizer([corpus(tmp_path)], tmp_path / "more", model=roomy, choice=Choice(min_frequency=3))
     assert read_folder(tmp_path / "more").config.vocab_size == len(TOKENS) + 9
     table = torch.arange(12.0).reshape(6, 2).half()
-    new = grown_rows(table, 4, [[0, 1]], "mean")
+    new = extend_rows(table, 4, [[0, 1]], "mean")
     assert new.dtype == torch.float16
     assert new.tolist() == [[0, 1], [2, 3], [4, 5], [6, 7], [1, 2], [10, 11]]
 
@@ -522,9 +522,9 @@ def test_bad_calls(tmp_path: Path) -> None:
     small().save(tmp_path / "t")
     file = corpus(tmp_path)
 
-    def fails(code: str, files: Any = (file,), out: Any = tmp_path / "o", **more: Any) -> None:
+    def fails(code: str, files: Any = (file,), output_dir: Any = tmp_path / "o", **more: Any) -> None:
         with pytest.raises(InputError) as caught:
-            extend_tokenizer(files, out, **more)
+            extend_tokenizer(files, output_dir, **more)
         assert caught.value.code == code
         assert not (tmp_path / "o").exists()
 

@@ -16,7 +16,7 @@ from bertsmith.instances.batches import InstanceStream, MaskedBatch, special_tok
 from bertsmith.instances.settings import DataSettings
 from bertsmith.models.encoder import Encoder
 from bertsmith.objectives.masked_lm import MaskedLM
-from bertsmith.pretraining.base_model import exchange_answers
+from bertsmith.pretraining.model import swap_labels
 
 STILL = [
     "data.sequence_length=32",
@@ -67,7 +67,7 @@ def test_data_and_head_change_together(shards: Shards) -> None:
     with torch.no_grad():
         before = objective.loss(encoder, plain)
         wrong = objective.loss(encoder, flipped)
-        exchange_answers(objective.pair)
+        swap_labels(objective.pair)
         after = objective.loss(encoder, flipped)
     assert float(after.sums["nsp"]) == pytest.approx(float(before.sums["nsp"]), rel=1e-6)
     assert int(after.num_correct["nsp"]) == int(before.num_correct["nsp"])

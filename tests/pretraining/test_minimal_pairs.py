@@ -19,10 +19,10 @@ from bertsmith.errors import InputError
 from bertsmith.inference.minimal_pairs import MinimalPairs, read_pairs
 from bertsmith.inference.pseudo_likelihood import Scorer
 from bertsmith.pretraining import minimal_pairs
-from bertsmith.pretraining.minimal_pairs import PairsOnTheWay, expect_pairs
+from bertsmith.pretraining.minimal_pairs import PairsEvaluation
 from bertsmith.pretraining.settings import EvaluateSettings
 from bertsmith.training import autotune, trainer
-from bertsmith.training.metric_logger import MetricLogger
+from bertsmith.training.callbacks import MetricLogger
 from bertsmith.training.time_budget import Throughput
 from run_equality import Killed, assert_same, outcome
 
@@ -108,7 +108,10 @@ def test_a_fixed_sample_is_scored_on_the_way_and_all_at_the_end(
 def test_a_killed_run_continues_with_its_pairs(
     shards: Shards, pairs: Path, straight: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: bool
 ) -> None:
+    log_step = MetricLogger.on_step_end
+
     def killed(self: MetricLogger, trainer: Any, result: Any) -> None:
+        log_step(self, trainer, result)
         if trainer.state.step == 4:
             raise Killed
 
@@ -168,11 +171,11 @@ class Costly(Scorer):
         return len(texts)
 
 
-def on_the_way(straight: Path, pairs: Path, **settings: Any) -> PairsOnTheWay:
+def on_the_way(straight: Path, pairs: Path, **settings: Any) -> PairsEvaluation:
     model = bs.load(straight)
     of = model.scorer()
     scorer = Costly(of.encoder, of.head, of.tokenizer, ComputeContext.create("cpu", "fp32"))
-    return PairsOnTheWay(read_pairs(pairs), EvaluateSettings(pairs=str(pairs), **settings), scorer)
+    return PairsEvaluation(read_pairs(pairs), EvaluateSettings(pairs=str(pairs), **settings), scorer)
 
 
 def test_what_pairs_cost_is_expected_in_updates_and_fewer_are_scored_where_minutes_are_short(
@@ -181,7 +184,7 @@ def test_what_pairs_cost_is_expected_in_updates_and_fewer_are_scored_where_minut
     caplog.clear()
     speeds = Throughput({0: 3.0}, evaluation_updates=1.0)
     some = on_the_way(straight, pairs, pairs_sample=5)
-    same = expect_pairs(speeds, some, 10.0, None)  # of a run that continues
+    same = some.within_budget(speeds, 10.0, None)  # of a run that continues
     assert (speeds.evaluation_updates, same.settings, caplog.messages) == (
         pytest.approx(1 + 10 / 30),
         some.settings,
@@ -192,10 +195,10 @@ def test_what_pairs_cost_is_expected_in_updates_and_fewer_are_scored_where_minut
     assert speeds.closing_seconds == pytest.approx(2 * (2 * (1 + 10 / 30) + 40 / 30) * 3)
 
     speeds = Throughput({0: 3.0}, evaluation_updates=1.0)
-    fewer = expect_pairs(speeds, some, 10.0, 0.25)  # 4 s for all of them, of 15 s in all
+    fewer = some.within_budget(speeds, 10.0, 0.25)  # 4 s for all of them, of 15 s in all
     assert fewer.settings.pairs_at_end == 7
     # An evaluation takes at most half of what the end takes, so that the end has the better figure.
-    assert (len(fewer.sample), len(fewer.last)) == (3, 7)
+    assert (len(fewer.sample), len(fewer.final_pairs)) == (3, 7)
     assert speeds.closing_seconds == pytest.approx((2 * (1 + 6 / 30) + 14 / 30) * 3)
     assert caplog.messages == [
         "scoring all 20 minimal pairs would take about 4 s: 7 of them are scored at the end "
@@ -203,7 +206,7 @@ def test_what_pairs_cost_is_expected_in_updates_and_fewer_are_scored_where_minut
         "scoring minimal pairs takes about 1 s at each evaluation, and 1 s at the end",
     ]
     asked = on_the_way(straight, pairs, pairs_sample=5, pairs_at_end=20)
-    assert len(expect_pairs(Throughput({0: 3.0}), asked, 10.0, 0.25).last) == 20
+    assert len(asked.within_budget(Throughput({0: 3.0}), 10.0, 0.25).final_pairs) == 20
     assert caplog.messages[2:] == [
         "scoring minimal pairs takes about 1 s at each evaluation, and 4 s at the end"
     ]
@@ -243,11 +246,11 @@ def test_a_budget_of_minutes_holds_the_pairs_too(
 def test_a_run_that_is_interrupted_while_it_scores_pairs_has_its_model(
     shards: Shards, pairs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(self: PairsOnTheWay) -> None:
+    def interrupted(self: PairsEvaluation) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(PairsOnTheWay, "report", interrupted)
+        patch.setattr(PairsEvaluation, "final_report", interrupted)
         with pytest.raises(KeyboardInterrupt):
             tiny_run.run(shards, tmp_path / "run", *STEPS, evaluate_pairs=pairs)
     model = bs.load(tmp_path / "run")

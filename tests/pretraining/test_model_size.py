@@ -13,8 +13,8 @@ import bertsmith as bs
 import tiny_run
 from bertsmith.corpus.shards import Shards
 from bertsmith.pretraining import model_size
-from bertsmith.pretraining.model_size import largest
-from bertsmith.pretraining.recipe import SIZES, Learning
+from bertsmith.pretraining.model_size import largest_size
+from bertsmith.pretraining.resolve_settings import SIZES, MeasuredSize
 from bertsmith.pretraining.settings import PretrainSettings
 
 
@@ -28,29 +28,29 @@ def test_a_larger_model_is_taken_only_where_it_sees_the_tokens_that_it_needs(
     seconds: float, tokens_a_second: float
 ) -> None:
     speed = {size: tokens_a_second / 4**i for i, size in enumerate(SIZES)}
-    found, tokens = largest(lambda size: seconds * speed[size])
+    found, tokens = largest_size(lambda size: seconds * speed[size])
     assert tokens == seconds * speed[found]
-    assert tokens >= found.tokens
+    assert tokens >= found.min_tokens
     above = SIZES[SIZES.index(found) + 1 :]
-    assert all(seconds * speed[size] < size.tokens for size in above[:1])
-    assert SIZES.index(largest(lambda size: 2 * seconds * speed[size])[0]) >= SIZES.index(found)
+    assert all(seconds * speed[size] < size.min_tokens for size in above[:1])
+    assert SIZES.index(largest_size(lambda size: 2 * seconds * speed[size])[0]) >= SIZES.index(found)
 
 
 def test_every_size_is_some_budgets() -> None:
-    found = {largest(dict.fromkeys(SIZES, 10.0 ** (i / 4)).__getitem__)[0] for i in range(36)}
+    found = {largest_size(dict.fromkeys(SIZES, 10.0 ** (i / 4)).__getitem__)[0] for i in range(36)}
     assert found == set(SIZES)
-    assert [size.tokens for size in SIZES] == sorted(size.tokens for size in SIZES)
-    assert SIZES[0].tokens == 0
+    assert [size.min_tokens for size in SIZES] == sorted(size.min_tokens for size in SIZES)
+    assert SIZES[0].min_tokens == 0
 
 
 def test_sizes_that_would_be_too_slow_are_not_looked_at() -> None:
     asked = []
 
-    def slow(size: Learning) -> float:
+    def slow(size: MeasuredSize) -> float:
         asked.append(size)
         return 0.0
 
-    assert largest(slow) == (SIZES[0], 0.0)
+    assert largest_size(slow) == (SIZES[0], 0.0)
     assert asked == list(SIZES[:2])
 
 
@@ -77,8 +77,8 @@ def test_minutes_alone_choose_the_size_and_say_so(
     monkeypatch.setattr(model_size, "probe_speed", never)
     bs.pretrain(shards, tmp_path / "a", minutes=1, settings=QUICK, resume=True)
     monkeypatch.setattr(model_size, "probe_speed", lambda *_: (1e-9, None))
-    other = model_size.size_in_minutes({"train.max_minutes": 1}, tiny_run.tokenizer())
-    assert other == SIZES[-1].name
+    other = model_size.choose_preset({"train.max_minutes": 1}, tiny_run.tokenizer())
+    assert other == SIZES[-1].preset
 
 
 def test_a_size_is_chosen_by_the_tokens_of_a_whole_update_and_of_no_more_of_them_than_asked(
@@ -88,7 +88,7 @@ def test_a_size_is_chosen_by_the_tokens_of_a_whole_update_and_of_no_more_of_them
 
     def said(*more: str) -> str:
         caplog.clear()
-        model_size.size_in_minutes(
+        model_size.choose_preset(
             PretrainSettings.dotted(["train.max_minutes=1", *more]), tiny_run.tokenizer()
         )
         (line,) = (line for line in caplog.messages if "which will see about " in line)
@@ -123,5 +123,5 @@ def test_a_recipe_stays_as_it_is(shards: Shards, tmp_path: Path, monkeypatch: py
     recipe.write_text("preset: bert-tiny-uncased\ndata:\n  sequence_length: 32\n")
     bs.pretrain(shards, tmp_path / "run", recipe=recipe, minutes=1, settings=QUICK)
     text = (tmp_path / "run" / "settings.yaml").read_text()
-    assert "optimizer: adamw" in text
+    assert "optim: adamw" in text
     assert "sequence_length: 32" in text

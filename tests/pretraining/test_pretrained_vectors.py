@@ -13,7 +13,7 @@ import bertsmith as bs
 import tiny_run
 from bertsmith.corpus.shards import Shards
 from bertsmith.errors import InputError
-from bertsmith.pretraining.pretrained_vectors import token_vectors
+from bertsmith.pretraining.model import read_token_vectors
 
 STILL = ["train.max_steps=1", "train.learning_rate=1e-30", "train.weight_decay=0"]
 TABLE = "bert.embeddings.word_embeddings.weight"
@@ -87,10 +87,10 @@ def test_a_token_that_begins_a_word_has_the_words_vector(kind: str, tmp_path: Pa
     made = bs.train_tokenizer([tmp_path / "corpus.txt"], tmp_path / kind, vocab_size=330, kind=kind)
     begins = "Ġ" if kind == "byte_level_bpe" else "▁"
     token = max((token for token in made.tokens if token.startswith(begins) and token[1:].isalpha()), key=len)
-    found = token_vectors(str(written(tmp_path, [token[1:]], 4)), made, 4)
+    found = read_token_vectors(str(written(tmp_path, [token[1:]], 4)), made, 4)
     own = [i for i, known in enumerate(made.tokens) if known in (token, token[1:])]
     assert np.flatnonzero(found.any(1)).tolist() == own
-    exact = token_vectors(str(written(tmp_path, [token[1:], token], 4)), made, 4)
+    exact = read_token_vectors(str(written(tmp_path, [token[1:], token], 4)), made, 4)
     assert not np.array_equal(found, exact)  # the token's own name is the nearer one
 
 

@@ -15,13 +15,12 @@ from bertsmith import hardware
 from bertsmith.corpus.shards import Shards
 from bertsmith.errors import InputError
 from bertsmith.instances.holdout_split import split_documents
-from bertsmith.pretraining import job
-from bertsmith.pretraining.recipe import SIZES
-from bertsmith.pretraining.resolve_settings import asked_for, resolved
+from bertsmith.pretraining import report
+from bertsmith.pretraining.resolve_settings import SIZES, new_settings
 from bertsmith.pretraining.settings import PretrainSettings
 from bertsmith.training import trainer
+from bertsmith.training.callbacks import last_loss
 from bertsmith.training.lr_schedule import learning_rate, warmup_updates
-from bertsmith.training.metric_logger import last_loss
 
 
 @pytest.fixture(scope="module")
@@ -257,13 +256,13 @@ def test_what_little_is_left_to_train_on_is_told(
 def test_the_papers_recipe_is_the_papers() -> None:
     """And the release's, to the letter: spec 2.7 and its create_pretraining_data."""
     recipe = Path(__file__).parents[2] / "recipes" / "bert-paper.yaml"
-    chosen = resolved(*asked_for(None, recipe), recipe, {}, tiny_run.tokenizer())
+    chosen = new_settings(None, recipe, {}, tiny_run.tokenizer())
     rate = {
         t: learning_rate(
             t,
             peak=chosen.train.learning_rate,
             warmup_steps=warmup_updates(chosen.train.warmup_steps, 1_000_000),
-            updates=chosen.train.max_steps or 0,
+            num_updates=chosen.train.max_steps or 0,
             scheduler_type=chosen.train.lr_scheduler_type,
         )
         for t in (5_000, 500_000)
@@ -333,7 +332,7 @@ def test_a_text_read_many_times_is_told_and_a_model_that_knows_it_by_heart_is_no
 ) -> None:
     shards = tiny_run.make_shards(tmp_path, documents=6)
     for name, learnt, steps in (("by heart", 1.5, 24), ("not yet", 3.6, 24), ("read once", 1.5, 1)):
-        monkeypatch.setattr(job, "last_loss", lambda run, part, records, learnt=learnt: learnt)
+        monkeypatch.setattr(report, "last_loss", lambda run, part, records, learnt=learnt: learnt)
         caplog.clear()
         settings = (f"train.max_steps={steps}", "data.validation_split=0.3", "model.hidden_dropout_prob=0")
         model = tiny_run.run(shards, tmp_path / name, *settings)
@@ -354,29 +353,30 @@ def test_a_text_read_many_times_is_told_and_a_model_that_knows_it_by_heart_is_no
 @pytest.mark.parametrize("preset", ["bert-tiny-uncased", "bert-mini-cased", "bert-small-chinese"])
 def test_small_models_have_settings_that_they_learn_with(preset: str) -> None:
     """Where nobody says otherwise: below a recipe, even an empty one, and below assignments (RESULTS.md)."""
-    sizes, values = asked_for(preset, None)
-    own = resolved(sizes, values, None, {"train.warmup_steps": 0.2}, tiny_run.tokenizer())
-    size = next(size for size in SIZES if size.name.split("-")[1] == preset.split("-")[1])
-    assert (own.train.learning_rate, own.model.initializer_range) == (size.rate, size.deviation)
-    assert (own.train.optim, own.train.muon_learning_rate) == ("muon", size.muon_rate)
+    own = new_settings(preset, None, {"train.warmup_steps": 0.2}, tiny_run.tokenizer())
+    size = next(size for size in SIZES if size.preset.split("-")[1] == preset.split("-")[1])
+    assert (own.train.learning_rate, own.model.initializer_range) == (
+        size.learning_rate,
+        size.initializer_range,
+    )
+    assert (own.train.optim, own.train.muon_learning_rate) == ("muon", size.muon_learning_rate)
     assert (own.train.lr_scheduler_type, own.train.weight_decay) == ("warmup_stable_decay", 0.01)
-    assert own.train.muon_weight_decay == size.muon_decay
+    assert own.train.muon_weight_decay == size.muon_weight_decay
     assert own.model.hidden_dropout_prob == own.model.attention_probs_dropout_prob == 0
     assert (own.start.positions, own.start.attention) == ("sinusoidal", "local")
     assert (own.start.tokens, own.start.output_bias) == ("neighbours", "unigram")
     assert own.train.warmup_steps == 0.2
     assert (own.data.sequence_length, own.data.mlm_probability, own.train.batch_size) == (128, 0.15, 32)
-    minutes = resolved(sizes, values, None, {"train.max_minutes": 5}, tiny_run.tokenizer())
+    minutes = new_settings(preset, None, {"train.max_minutes": 5}, tiny_run.tokenizer())
     found = (minutes.data.sequence_length, minutes.data.mlm_probability, minutes.train.batch_size)
-    assert found == (64, 0.3, size.batch)
-    minutes = resolved(
-        sizes,
-        values,
+    assert found == (64, 0.3, size.batch_size)
+    minutes = new_settings(
+        preset,
         None,
         {"data.sequence_length": 96, "train.max_minutes": 5},
         tiny_run.tokenizer(),
     )
-    assert (minutes.data.sequence_length, minutes.train.batch_size) == (96, size.batch)
+    assert (minutes.data.sequence_length, minutes.train.batch_size) == (96, size.batch_size)
 
 
 @pytest.mark.parametrize(
@@ -384,25 +384,26 @@ def test_small_models_have_settings_that_they_learn_with(preset: str) -> None:
 )
 def test_small_models_of_other_families_learn_with_what_their_width_does(preset: str) -> None:
     """So that a comparison of families compares them alone."""
-    own = resolved(*asked_for(preset, None), None, {"train.max_minutes": 5}, tiny_run.tokenizer())
-    size = next(size for size in SIZES if size.name.split("-")[1] == preset.split("-")[1])
-    assert (own.train.optim, own.train.learning_rate) == ("muon", size.rate)
-    assert (own.train.muon_learning_rate, own.model.initializer_range) == (size.muon_rate, size.deviation)
+    own = new_settings(preset, None, {"train.max_minutes": 5}, tiny_run.tokenizer())
+    size = next(size for size in SIZES if size.preset.split("-")[1] == preset.split("-")[1])
+    assert (own.train.optim, own.train.learning_rate) == ("muon", size.learning_rate)
+    assert (own.train.muon_learning_rate, own.model.initializer_range) == (
+        size.muon_learning_rate,
+        size.initializer_range,
+    )
     assert (own.start.tokens, own.start.output_bias) == ("neighbours", "unigram")
     between = own.model.embedding_size is not None  # a projection, before the first layer
     assert own.start.attention == ("normal" if between else "local")
-    assert (own.data.sequence_length, own.train.batch_size) == (64, size.batch)
-    left = resolved(
-        {},
-        {},
+    assert (own.data.sequence_length, own.train.batch_size) == (64, size.batch_size)
+    left = new_settings(
+        None,
         None,
         {"objective.name": "causal", "data.sentence_task": None},
         tiny_run.tokenizer(),
     )
     assert (left.start.tokens, left.start.attention) == ("neighbours", "local")
-    taught = resolved(
-        {},
-        {},
+    taught = new_settings(
+        None,
         None,
         {"objective.name": "distil", "data.sentence_task": None},
         tiny_run.tokenizer(),
@@ -414,7 +415,7 @@ def test_a_recipe_and_larger_models_keep_the_papers_settings(tmp_path: Path) -> 
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text("preset: bert-tiny-uncased\n")
     for preset, file in ((None, recipe), ("bert-base-uncased", None), ("roberta-base", None)):
-        chosen = resolved(*asked_for(preset, file), file, {}, tiny_run.tokenizer())
+        chosen = new_settings(preset, file, {}, tiny_run.tokenizer())
         assert (chosen.train.learning_rate, chosen.model.initializer_range) == (1e-4, 0.02)
         assert chosen.train.adam_beta2 == (0.98 if preset == "roberta-base" else 0.999)
         assert chosen.model.hidden_dropout_prob == 0.1
@@ -425,8 +426,8 @@ def test_a_size_by_settings_learns_with_what_was_measured_for_it_or_with_the_def
     """Not with what the usual preset learns with, which is mini's."""
 
     def chosen(*sizes: str) -> PretrainSettings:
-        return resolved(
-            {}, {}, None, PretrainSettings.dotted([*sizes, "train.max_minutes=60"]), tiny_run.tokenizer()
+        return new_settings(
+            None, None, PretrainSettings.dotted([*sizes, "train.max_minutes=60"]), tiny_run.tokenizer()
         )
 
     large = ["model.num_hidden_layers=24", "model.hidden_size=1024", "model.num_attention_heads=16"]
@@ -434,7 +435,10 @@ def test_a_size_by_settings_learns_with_what_was_measured_for_it_or_with_the_def
     assert (found.train.optim, found.train.learning_rate) == ("adamw", 1e-4)
     assert (found.start.tokens, found.data.sequence_length) == ("normal", 128)
     tiny = chosen("model.num_hidden_layers=2", "model.hidden_size=128", "model.num_attention_heads=2")
-    assert (tiny.train.muon_weight_decay, tiny.train.batch_size) == (SIZES[0].muon_decay, SIZES[0].batch)
+    assert (tiny.train.muon_weight_decay, tiny.train.batch_size) == (
+        SIZES[0].muon_weight_decay,
+        SIZES[0].batch_size,
+    )
 
 
 def test_a_size_without_settings_of_its_own_is_told(

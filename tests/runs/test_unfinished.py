@@ -18,7 +18,7 @@ import tiny_run
 from bertsmith.corpus.shards import Shards
 from bertsmith.errors import InputError, Stopped
 from bertsmith.training import checkpoint
-from bertsmith.training.metric_logger import MetricLogger
+from bertsmith.training.callbacks import MetricLogger
 
 STEPS = ["train.max_steps=8", "train.save_steps=100"]
 TUNE = [
@@ -155,7 +155,7 @@ def test_a_killed_run_leaves_the_model_of_a_checkpoint(shards: Shards, tmp_path:
 def test_models_on_the_way_take_a_hundredth_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each takes a second; checkpoints are ten seconds apart."""
     from bertsmith.runs import run_folder
-    from bertsmith.training.train_state import TrainState
+    from bertsmith.training.training_job import TrainState
 
     clock, written = [0.0], []
 

@@ -22,7 +22,7 @@ from bertsmith.errors import InputError, Stopped
 from bertsmith.tasks.batching import Outputs
 from bertsmith.tasks.question_answering.data import QuestionExample, ReferenceAnswer
 from bertsmith.tasks.question_answering.decode import AnswerPrediction, QuestionAnsweringDecoder
-from bertsmith.training.metric_logger import MetricLogger
+from bertsmith.training.callbacks import MetricLogger
 from squad_data import answerer, asked, data, decode, item_of, logits_of, read, squad, written
 
 UNITS = [(0, 1), (2, 3), (4, 5)]

@@ -27,7 +27,7 @@ from bertsmith.training.autotune import (
     fastest_config,
     thread_counts,
 )
-from bertsmith.training.metric_logger import MetricLogger
+from bertsmith.training.callbacks import MetricLogger
 from bertsmith.training.run_plan import PLAN
 from bertsmith.training.settings import TrainSettings
 
@@ -394,7 +394,7 @@ def test_minutes_are_counted_from_where_the_command_began(
 ) -> None:
     clock = Clock(lambda step, now: 0.5, monkeypatch)
     clock.now = 12.0  # spent on loading the program
-    model = tiny_run.run(shards, tmp_path / "run", minutes=SECONDS / 60, begun=0.0)
+    model = tiny_run.run(shards, tmp_path / "run", minutes=SECONDS / 60, start_time=0.0)
     assert abs(clock.now - SECONDS) < 2
     assert abs(model.report["seconds"] - SECONDS) < 2
 

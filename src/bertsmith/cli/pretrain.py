@@ -98,7 +98,7 @@ def pretrain(data: str, output_dir: str, as_json: bool, **arguments: Any) -> Non
     from bertsmith.pretraining.run import pretrain as pretrain_model
 
     start_time = _start_time()
-    print_training(pretrain_model(data, output_dir, begun=start_time, **arguments), output_dir, as_json)
+    print_training(pretrain_model(data, output_dir, start_time=start_time, **arguments), output_dir, as_json)
 
 
 @click.command(cls=SettingsCommand, settings_type=_distill_settings)
@@ -150,7 +150,7 @@ def distill(
             raise click.UsageError(
                 "give --data DIR, or for a fine-tuned teacher --train FILE, --validation FILE, and --model DIR"
             )
-        arguments |= {"layers": layers, "minutes": minutes, "begun": _start_time()}
+        arguments |= {"layers": layers, "minutes": minutes, "start_time": _start_time()}
         print_training(distillation.distill(data, output_dir, teacher, **arguments), output_dir, as_json)
         return
     if layers is not None or minutes is not None:

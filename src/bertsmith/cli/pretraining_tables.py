@@ -61,7 +61,7 @@ def _fill_mask_hint(run: str, tokenizer: Tokenizer) -> str:
 
 def print_pretraining(model: Model, output_dir: str) -> None:
     """Print the report of a pre-training run."""
-    from bertsmith.training.metric_logger import last_loss
+    from bertsmith.training.callbacks import last_loss
 
     report = model.report
     batches, pairs = report["batches"], report.get("pairs")

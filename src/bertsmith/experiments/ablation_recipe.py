@@ -17,9 +17,9 @@ from bertsmith.experiments.distillation import student_settings
 from bertsmith.finetuning.data import load_examples
 from bertsmith.finetuning.settings import FinetuneSettings, settings_type
 from bertsmith.models.config import ModelConfig, encoder_parameter_terms
-from bertsmith.pretraining.job import check_length
-from bertsmith.pretraining.model_init import first_weights
-from bertsmith.pretraining.resolve_settings import asked_for, resolved
+from bertsmith.pretraining.data import check_lengths
+from bertsmith.pretraining.model import first_weights
+from bertsmith.pretraining.resolve_settings import new_settings
 from bertsmith.pretraining.settings import PretrainSettings
 from bertsmith.settings import Settings, read_yaml
 from bertsmith.tasks.registry import get_task
@@ -221,8 +221,8 @@ def check_rows(
     for row in rows:
         with errors_located_in(f"{location}: row '{row}'"):
             preset, row_changes = recipe.pretraining(row, changes)
-            settings = resolved(*asked_for(preset, None), None, row_changes, tokenizer)
-            check_length(settings)
+            settings = new_settings(preset, None, row_changes, tokenizer)
+            check_lengths(settings)
             if is_small(settings.model):
                 first_weights(settings, torch.Generator())[1].check_tokenizer(tokenizer)
         all_settings.append(settings)

@@ -29,8 +29,8 @@ from bertsmith.io import atomic
 from bertsmith.io.folders import CorpusNotes, find_files
 from bertsmith.io.sources import Sources, to_sources
 from bertsmith.notebook import Result
-from bertsmith.pretraining.base_model import settings_from
 from bertsmith.pretraining.extend_vocabulary import RECORD, Choice, extend_tokenizer
+from bertsmith.pretraining.resolve_settings import new_settings as new_pretraining_settings
 from bertsmith.pretraining.run import pretrain
 from bertsmith.pretraining.settings import PretrainSettings
 from bertsmith.runs.run_folder import holds_run, keeping_runs, read_arguments, write_json, write_report
@@ -185,7 +185,7 @@ def _check_folder(out: Path, arguments: dict[str, Any], *, resume: bool) -> None
 
 def _check_inputs(base: Model, corpus: Sources, arguments: Mapping[str, Any]) -> None:
     """Raise InputError for invalid settings and for files that cannot be read, before anything is trained."""
-    settings_from(base, {}, {}, None, arguments["settings"], base.tokenizer)
+    new_pretraining_settings(None, None, arguments["settings"], base.tokenizer, base.folder)
     check_no_seed(arguments["task_settings"], argument="task_settings")
     find_files(to_sources(corpus), CorpusNotes())
     files = {"train": arguments["train"], "validation": arguments["validation"]}

@@ -36,7 +36,7 @@ def distill(
     settings: Changes = (),
     resume: bool = False,
     overwrite: bool = False,
-    begun: float | None = None,
+    start_time: float | None = None,
     **keywords: Any,
 ) -> Model:
     """Train a student of a pre-trained model on a corpus (Sanh et al. 2019).
@@ -53,7 +53,7 @@ def distill(
         settings: Changed settings; the group `objective` has the weights of the three losses.
         resume: As in `pretrain`.
         overwrite: As in `pretrain`.
-        begun: As in `pretrain`.
+        start_time: As in `pretrain`.
         **keywords: Settings by name, as in `pretrain`.
 
     Returns:
@@ -76,7 +76,7 @@ def distill(
             settings={**student, **changes},
             resume=resume,
             overwrite=overwrite,
-            begun=begun,
+            start_time=start_time,
         )
 
 

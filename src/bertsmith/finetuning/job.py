@@ -30,13 +30,13 @@ from bertsmith.tasks.results import Metrics
 from bertsmith.training.checkpoint import load_best_weights
 from bertsmith.training.data_loader import Phase
 from bertsmith.training.run_plan import TrainingBudget
-from bertsmith.training.train_state import TrainState
 from bertsmith.training.train_step import TrainModule
 from bertsmith.training.training_job import (
     Evaluation,
     EvaluationResult,
     TrainingJob,
     TrainOutput,
+    TrainState,
     fingerprint,
 )
 

@@ -21,7 +21,7 @@ from bertsmith.tasks.error_analysis import prediction_report
 from bertsmith.tasks.fitted import FittedTask
 from bertsmith.tasks.results import DataSummary, Diagnostic, Metrics
 from bertsmith.tokenizer.tokenizer import Tokenizer
-from bertsmith.training.metric_logger import LOG
+from bertsmith.training.callbacks import LOG
 from bertsmith.training.training_job import TrainOutput
 
 logger = logging.getLogger(__name__)

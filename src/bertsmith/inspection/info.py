@@ -20,7 +20,7 @@ from bertsmith.inference.model import load
 from bertsmith.models.family import get_family, preset, resolve_preset
 from bertsmith.models.parameter_count import count_parameters
 from bertsmith.objectives.objective import MODEL
-from bertsmith.pretraining.resolve_settings import settings_of
+from bertsmith.pretraining.resolve_settings import settings_type_of_file
 from bertsmith.runs.run_folder import CHECKPOINTS, REPORT, SETTINGS, holds_run
 from bertsmith.settings import Settings, read_yaml
 from bertsmith.tasks.registry import TASKS, get_task
@@ -229,7 +229,7 @@ def _changed_settings(file: Path, values: dict[str, Any], record: dict[str, Any]
     """Return the settings that differ from the defaults, without the model's for settings that include them."""
     settings_class: type[Settings] = FinetuneSettings
     if "objective" in values or "data" in values:
-        settings_class = settings_of(file)
+        settings_class = settings_type_of_file(file)
     elif record.get("task") in TASKS:
         settings_class = settings_type(get_task(record["task"]))
     defaults = settings_class().flat()

@@ -16,7 +16,7 @@ from bertsmith.instances.batches import InstanceStream, MaskedBatch
 from bertsmith.instances.epoch_plan import EpochPlan
 from bertsmith.instances.holdout_split import DocumentSplit
 from bertsmith.instances.settings import DataSettings
-from bertsmith.pretraining.data import instances_of
+from bertsmith.pretraining.data import create_stream
 from bertsmith.pretraining.settings import PretrainSettings
 from bertsmith.settings import Changes, read_yaml, resolve
 from bertsmith.tokenizer.tokenizer import Tokenizer
@@ -79,7 +79,7 @@ def show_instance(
             "no document is held out for validation: the corpus has only %s",
             pluralize(shards.documents, "document"),
         )
-    stream = instances_of(shards, split.train, resolved, length, resolved.train.batch_tokens)
+    stream = create_stream(shards, split.train, resolved, length, resolved.train.batch_tokens)
     num_instances = stream.size(epoch)
     if not 0 <= index < num_instances:
         available = f"has instances 0 to {num_instances - 1}" if num_instances else "has no instances"

@@ -1,9 +1,9 @@
-"""Minimal pairs on a run's way: a fixed sample at each evaluation, all of them after the last update."""
+"""Evaluation on minimal pairs: on a fixed sample during the run, and on all pairs after the last update."""
 
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -25,47 +25,12 @@ from bertsmith.training.time_budget import Throughput, forward_updates
 logger = logging.getLogger(__name__)
 
 ACCURACY = "pairs_accuracy"
-"""The figure's name in log.jsonl and among the held-out figures."""
-_AT_END = 0.1  # of a budget of minutes: what scoring pairs after the last update may take
-_EACH = 0.5  # of that: what an evaluation may take
+_MAX_FINAL_RATIO = 0.1  # of a time budget, for the pairs after the last update
+_MAX_SAMPLE_RATIO = 0.5  # of these pairs, in each evaluation
 
 
-@dataclass(frozen=True)
-class PairsOnTheWay:
-    """The pairs of a run, and the model under training that they are put to. every: all of the file's."""
-
-    every: MinimalPairs
-    settings: EvaluateSettings
-    scorer: Scorer
-
-    @cached_property
-    def sample(self) -> MinimalPairs:
-        """Those of each evaluation."""
-        return self.every.sampled(self.settings.pairs_sample)
-
-    @property
-    def last(self) -> MinimalPairs:
-        """Those that are scored after the last update."""
-        return self.every.sampled(self.settings.pairs_at_end)
-
-    def measure(self) -> dict[str, float]:
-        """The accuracy on the sample, by its name; the modules are in evaluation."""
-        return {ACCURACY: score_pairs(self.sample, self.scorer).accuracy}
-
-    def report(self) -> dict[str, Any]:
-        """All figures of the pairs after the last update."""
-        pairs = self.last
-        logger.info("scoring %s ...", pluralize(len(pairs), "minimal pair"))
-        with console.ProgressBar("minimal pairs", 2 * len(pairs), unit="sentences") as bar:
-            scores = score_pairs(pairs, self.scorer, bar.update)
-        for sentence in told_of_pairs(scores):
-            logger.info("%s", sentence)
-        return scores.document()
-
-
-def pairs_of(settings: EvaluateSettings) -> MinimalPairs | None:
-    """The minimal pairs that the settings name; None where they name none. InputError for a file that cannot be
-    read."""
+def read_evaluation_pairs(settings: EvaluateSettings) -> MinimalPairs | None:
+    """Read the minimal pairs of the settings, if there are any."""
     if settings.pairs is None:
         return None
     if not Path(settings.pairs).exists():
@@ -87,70 +52,116 @@ def pairs_of(settings: EvaluateSettings) -> MinimalPairs | None:
         raise
 
 
-def pairs_on_the_way(
-    pairs: MinimalPairs,
-    settings: EvaluateSettings,
-    encoder: Encoder,
-    objective: Objective,
-    tokenizer: Tokenizer,
-    place: ComputeContext,
-) -> PairsOnTheWay:
-    """The pairs, put to this model. InputError for an objective without a masked-LM head."""
-    head = objective.export(encoder)[MODEL].modules.get("masked")
-    if not isinstance(head, MaskedLMHead):
-        raise InputError(
-            "objective_without_masked_head",
-            f"minimal pairs are scored with a masked-LM head, and the objective '{objective.name}' has none",
-            argument="evaluate_pairs",
-            hint=f"remove {option('evaluate_pairs')}",
-        )
-    kind = LeftToRight if encoder.config.causal else Scorer
-    return PairsOnTheWay(pairs, settings, kind(encoder, head, tokenizer, place))
+@dataclass(frozen=True)
+class PairsEvaluation:
+    """The minimal pairs of a run, and the model in training.
 
-
-def log_sample(pairs: PairsOnTheWay) -> None:
-    """Log which pairs an evaluation scores, where these are not all."""
-    number = len(pairs.sample)
-    if number < len(pairs.every):
-        logger.info(
-            "each evaluation scores %s of %s, always the same ones (evaluate.pairs_sample)",
-            f"{number:,}",
-            pluralize(len(pairs.every), "minimal pair"),
-        )
-
-
-def expect_pairs(
-    throughput: Throughput, pairs: PairsOnTheWay, tokens: float, minutes: float | None
-) -> PairsOnTheWay:
-    """Say what scoring pairs is worth in updates of so many tokens, at each evaluation and after the last update.
-
-    minutes: the budget of a run that begins; where all pairs would take more than a tenth of it, fewer are scored
-    at the end, and at most half as many at each evaluation, which is logged. Returns the pairs with that settled.
+    Attributes:
+        pairs: All pairs of the file.
+        settings: The numbers of pairs.
+        scorer: Scores sentences with the model.
     """
-    settings, number = pairs.settings, len(pairs.every)
-    worth = forward_updates(pairs.every.cost(pairs.scorer), tokens)  # of all; a sample is alike
-    seconds = worth * throughput.seconds_of_update(0)
-    if minutes is not None and settings.pairs_at_end is None and seconds > (most := _AT_END * minutes * 60):
-        some = max(2, int(number * most / seconds))
-        sample = min(settings.pairs_sample or number, int(_EACH * some))
-        bounded = settings.model_copy(update={"pairs_at_end": some, "pairs_sample": sample})
-        pairs = PairsOnTheWay(pairs.every, bounded, pairs.scorer)
-        logger.info(
-            "scoring all %s would take about %s: %s of them are scored at the end (evaluate.pairs_at_end); "
-            "`bertsmith score` scores all",
-            pluralize(number, "minimal pair"),
-            console.format_duration(seconds),
-            f"{some:,}",
+
+    pairs: MinimalPairs
+    settings: EvaluateSettings
+    scorer: Scorer
+
+    @classmethod
+    def create(
+        cls,
+        pairs: MinimalPairs,
+        settings: EvaluateSettings,
+        encoder: Encoder,
+        objective: Objective,
+        tokenizer: Tokenizer,
+        context: ComputeContext,
+    ) -> PairsEvaluation:
+        """Create the evaluation; raise InputError if the objective has no masked-LM head."""
+        head = objective.export(encoder)[MODEL].modules.get("masked")
+        if not isinstance(head, MaskedLMHead):
+            raise InputError(
+                "objective_without_masked_head",
+                f"minimal pairs are scored with a masked-LM head, and the objective '{objective.name}' has none",
+                argument="evaluate_pairs",
+                hint=f"remove {option('evaluate_pairs')}",
+            )
+        scorer_class = LeftToRight if encoder.config.causal else Scorer
+        return cls(pairs, settings, scorer_class(encoder, head, tokenizer, context))
+
+    @cached_property
+    def sample(self) -> MinimalPairs:
+        """The pairs of each evaluation during the run."""
+        return self.pairs.sampled(self.settings.pairs_sample)
+
+    @property
+    def final_pairs(self) -> MinimalPairs:
+        """The pairs that are scored after the last update."""
+        return self.pairs.sampled(self.settings.pairs_at_end)
+
+    def evaluate(self) -> dict[str, float]:
+        """Return the accuracy on the sample, by name."""
+        return {ACCURACY: score_pairs(self.sample, self.scorer).accuracy}
+
+    def final_report(self) -> dict[str, Any]:
+        """Return all metrics of the final pairs, and log what limits them."""
+        pairs = self.final_pairs
+        logger.info("scoring %s ...", pluralize(len(pairs), "minimal pair"))
+        with console.ProgressBar("minimal pairs", 2 * len(pairs), unit="sentences") as bar:
+            scores = score_pairs(pairs, self.scorer, bar.update)
+        for sentence in told_of_pairs(scores):
+            logger.info("%s", sentence)
+        return scores.document()
+
+    def log_sample(self) -> None:
+        """Log the size of the sample, if it is not all pairs."""
+        if len(self.sample) < len(self.pairs):
+            logger.info(
+                "each evaluation scores %s of %s, always the same ones (evaluate.pairs_sample)",
+                f"{len(self.sample):,}",
+                pluralize(len(self.pairs), "minimal pair"),
+            )
+
+    def within_budget(
+        self, throughput: Throughput, tokens_per_update: float, minutes: float | None
+    ) -> PairsEvaluation:
+        """Add the time of scoring to the throughput; return an evaluation of fewer pairs if the budget is short.
+
+        Args:
+            throughput: The measured speed of the run.
+            tokens_per_update: The number of tokens in an update.
+            minutes: The time budget of a new run.
+        """
+        evaluation, num_pairs = self, len(self.pairs)
+        updates = forward_updates(self.pairs.cost(self.scorer), tokens_per_update)  # the cost of all pairs
+        update_seconds = throughput.seconds_of_update(0)
+        seconds = updates * update_seconds
+        if minutes is not None and self.settings.pairs_at_end is None:
+            max_seconds = _MAX_FINAL_RATIO * minutes * 60
+            if seconds > max_seconds:
+                evaluation = self._with_at_most(max(2, int(num_pairs * max_seconds / seconds)))
+                logger.info(
+                    "scoring all %s would take about %s: %s of them are scored at the end "
+                    "(evaluate.pairs_at_end); `bertsmith score` scores all",
+                    pluralize(num_pairs, "minimal pair"),
+                    console.format_duration(seconds),
+                    f"{evaluation.settings.pairs_at_end:,}",
+                )
+        sample_updates, final_updates = (
+            updates * len(pairs) / num_pairs for pairs in (evaluation.sample, evaluation.final_pairs)
         )
-    each, last = (worth * len(some) / number for some in (pairs.sample, pairs.last))
-    if minutes is not None:
-        one, other = (
-            console.format_duration(part * throughput.seconds_of_update(0)) for part in (each, last)
-        )
-        logger.info("scoring minimal pairs takes about %s at each evaluation, and %s at the end", one, other)
-    throughput.writing_seconds *= (
-        2  # the model is written before the last pairs are scored, and with their figures
-    )
-    throughput.evaluation_updates += each
-    throughput.final_evaluations += last / throughput.evaluation_updates
-    return pairs
+        if minutes is not None:
+            logger.info(
+                "scoring minimal pairs takes about %s at each evaluation, and %s at the end",
+                console.format_duration(sample_updates * update_seconds),
+                console.format_duration(final_updates * update_seconds),
+            )
+        # The model is written before the final pairs are scored, and again with their metrics.
+        throughput.writing_seconds *= 2
+        throughput.evaluation_updates += sample_updates
+        throughput.final_evaluations += final_updates / throughput.evaluation_updates
+        return evaluation
+
+    def _with_at_most(self, num_pairs: int) -> PairsEvaluation:
+        sample = min(self.settings.pairs_sample or len(self.pairs), int(_MAX_SAMPLE_RATIO * num_pairs))
+        numbers = {"pairs_at_end": num_pairs, "pairs_sample": sample}
+        return replace(self, settings=self.settings.model_copy(update=numbers))

@@ -1,4 +1,4 @@
-"""How large a new model is to be, where nothing but minutes is asked for: by how fast this machine is."""
+"""Measure the speed of updates on this machine, and choose the size of a new model that a time budget allows."""
 
 from __future__ import annotations
 
@@ -10,85 +10,111 @@ from typing import Any
 from bertsmith.console import format_duration
 from bertsmith.device import ComputeContext
 from bertsmith.instances.settings import MEAN_FILL_RATIO
+from bertsmith.instances.synthetic_batches import SyntheticStream
 from bertsmith.models.family import preset
-from bertsmith.pretraining.recipe import SIZES, Learning
-from bertsmith.pretraining.resolve_settings import asked_for, resolved
-from bertsmith.pretraining.speed_probe import probe_speed
+from bertsmith.pretraining.model import first_weights
+from bertsmith.pretraining.resolve_settings import SIZES, MeasuredSize, new_settings
+from bertsmith.pretraining.settings import PretrainSettings
+from bertsmith.runs.compute_setup import configs_to_measure
 from bertsmith.tokenizer.tokenizer import Tokenizer
+from bertsmith.training.autotune import ExecutionConfig, benchmark_configs, fastest_config
+from bertsmith.training.data_loader import Phase
+from bertsmith.training.train_step import TrainModule
 
 logger = logging.getLogger(__name__)
 
-_SHARE, _LONGEST = 0.005, 2.0  # of the time, and seconds: for a look at how fast a size is here
-_DECIDED = (
+_MAX_PROBE_RATIO, _MAX_PROBE_SECONDS = 0.005, 2.0  # of the time budget, for each size
+_SIZE_SETTINGS = {
     "model.num_hidden_layers",
     "model.hidden_size",
     "model.num_attention_heads",
     "model.intermediate_size",
-)
+    "objective.name",
+}
 
 
-def size_in_minutes(changes: Mapping[str, Any], tokenizer: Tokenizer) -> str | None:
-    """The preset of the size that suits the minutes asked for; it is logged.
+def probe_speed(
+    settings: PretrainSettings, context: ComputeContext, max_seconds: float
+) -> tuple[float, ExecutionConfig]:
+    """Return the seconds of an update on random text, and the fastest configuration.
 
-    None where no minutes are asked for, or the sizes are named already.
+    Args:
+        settings: The settings of the run.
+        context: The compute context.
+        max_seconds: The seconds that may be spent.
     """
-    if "train.max_minutes" not in changes or not changes.keys().isdisjoint({*_DECIDED, "objective.name"}):
+    data, train = settings.data, settings.train
+    encoder, objective = first_weights(settings, context.init_generator)
+    context.prepare_modules(encoder, objective)
+    length = round(data.sequence_length * MEAN_FILL_RATIO)
+    stream = SyntheticStream(settings.model.vocab_size, length, data.mlm_probability, data.sentence_task)
+    seconds = benchmark_configs(
+        TrainModule(encoder, objective),
+        Phase(stream, 1.0, train.batch_size),
+        train,
+        context,
+        configs_to_measure(train, context),
+        lambda _: max_seconds,
+    )
+    config = fastest_config(seconds)
+    return seconds.get(config, min(seconds.values())), config
+
+
+def choose_preset(changes: Mapping[str, Any], tokenizer: Tokenizer) -> str | None:
+    """Return the preset of the size that the time budget allows, and log it.
+
+    It is None without a time budget, and if the changes name the sizes.
+    """
+    if "train.max_minutes" not in changes or not changes.keys().isdisjoint(_SIZE_SETTINGS):
         return None
-    if (minutes := resolved({}, {}, None, changes, tokenizer).train.max_minutes) is None:
+    if (minutes := new_settings(None, None, changes, tokenizer).train.max_minutes) is None:
         return None
     seconds = 60 * minutes
-    found, expected = largest(lambda size: _tokens_in(size, seconds, changes, tokenizer))
-    sizes = preset(found.name)
+    size, tokens = largest_size(lambda size: _num_tokens(size, seconds, changes, tokenizer))
+    sizes = preset(size.preset)
     logger.info(
         "for %s on this machine: %d layers of %d, as in %s, which will see about %s tokens; to change that, set a "
         "preset, settings, or a recipe",
         format_duration(seconds),
         sizes.num_hidden_layers,
         sizes.hidden_size,
-        found.name,
-        _rounded(expected),
+        size.preset,
+        _rounded(tokens),
     )
-    return found.name
+    return size.preset
 
 
-def largest(seen: Callable[[Learning], float]) -> tuple[Learning, float]:
-    """The largest size that sees as many tokens as it needs, and how many it sees.
+def largest_size(num_tokens: Callable[[MeasuredSize], float]) -> tuple[MeasuredSize, float]:
+    """Return the largest size that is trained on enough tokens, and their number.
 
-    seen: the tokens that a size is trained on in the time there is. Asked of the sizes from the smallest on, up to
-    the first that would see too few.
+    Args:
+        num_tokens: Returns the number of training tokens of a size in the time budget. It is called from the
+            smallest size on, up to the first one with too few.
     """
-    found, expected = SIZES[0], seen(SIZES[0])
+    largest, tokens = SIZES[0], num_tokens(SIZES[0])
     for size in SIZES[1:]:
-        if (tokens := seen(size)) < size.tokens:
+        if (tokens_of_size := num_tokens(size)) < size.min_tokens:
             break
-        found, expected = size, tokens
-    return found, expected
+        largest, tokens = size, tokens_of_size
+    return largest, tokens
 
 
-def _tokens_in(
-    size: Learning,
-    seconds: float,
-    changes: Mapping[str, Any],
-    tokenizer: Tokenizer,
+def _num_tokens(
+    size: MeasuredSize, seconds: float, changes: Mapping[str, Any], tokenizer: Tokenizer
 ) -> float:
-    """How many tokens a run of this size sees in so many seconds here, from a look at some updates."""
-    draft = resolved(asked_for(size.name, None)[0], {}, None, changes, tokenizer)
-    place = ComputeContext.for_training(draft.train).with_kernels(
-        draft.train, draft.model.hidden_size, draft.train.max_steps
+    """Return the number of training tokens of a size in a time, measured on a few updates."""
+    settings = new_settings(size.preset, None, changes, tokenizer)
+    train = settings.train
+    context = ComputeContext.for_training(train).with_kernels(
+        train, settings.model.hidden_size, train.max_steps
     )
-    update, _ = probe_speed(draft, place, min(_LONGEST, _SHARE * seconds))
-    updates = min(seconds / update, draft.train.max_steps or math.inf)
-    return (
-        updates
-        * draft.train.batch_size
-        * draft.train.gradient_accumulation_steps
-        * draft.data.sequence_length
-        * MEAN_FILL_RATIO
-    )
+    update_seconds, _ = probe_speed(settings, context, min(_MAX_PROBE_SECONDS, _MAX_PROBE_RATIO * seconds))
+    updates = min(seconds / update_seconds, train.max_steps or math.inf)
+    sequences = updates * train.batch_size * train.gradient_accumulation_steps
+    return sequences * settings.data.sequence_length * MEAN_FILL_RATIO
 
 
 def _rounded(tokens: float) -> str:
-    """To two digits: 1.6 million, 34,000."""
-    digits = 1 - math.floor(math.log10(max(tokens, 10)))
-    rounded = round(tokens, digits)
+    """Return a number with two digits, such as 1.6 million or 34,000."""
+    rounded = round(tokens, 1 - math.floor(math.log10(max(tokens, 10))))
     return f"{rounded / 1e6:g} million" if rounded >= 1e6 else f"{rounded:,.0f}"

@@ -1,25 +1,131 @@
-"""The settings of a pre-training run from a preset, a recipe, and changes of single settings."""
+"""The settings of a pre-training run from a preset, a recipe, and changes, with defaults by family and model size.
+
+The paper's settings are for a thousand times the compute of a small run; a small BERT learns little more than word
+frequencies with them. The defaults for small sizes were measured: benchmarks/learning.py.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bertsmith.errors import InputError
+from bertsmith.artifacts.folder import ModelFolder
+from bertsmith.errors import InputError, option
 from bertsmith.formatting import pluralize
 from bertsmith.instances.batches import check_type_vocab_size
-from bertsmith.models.family import get_family, preset
-from bertsmith.objectives.objective import objective_type
-from bertsmith.objectives.settings import OBJECTIVES
-from bertsmith.pretraining.recipe import learning_settings, settings_in_minutes
-from bertsmith.pretraining.settings import PretrainSettings, with_objective
+from bertsmith.models.config import DROPOUT_SETTINGS, ModelConfig
+from bertsmith.models.family import get_family
+from bertsmith.models.family import preset as preset_sizes
+from bertsmith.objectives.objective import infer_objective, objective_type
+from bertsmith.pretraining.settings import (
+    DEFAULT_OBJECTIVE,
+    PretrainSettings,
+    StartSettings,
+    with_objective,
+)
 from bertsmith.runs.compute_setup import without_other_budgets
+from bertsmith.runs.run_folder import SETTINGS
+from bertsmith.runs.settings import settings_of_run
 from bertsmith.settings import Changes, read_yaml
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
-USUAL_PRESET = "bert-mini-uncased"
-_USUAL = next(iter(OBJECTIVES))
+DEFAULT_PRESET = "bert-mini-uncased"
+
+# No dropout, since a text is read about once, and initial weights that already reflect token frequencies,
+# co-occurrences, and distances.
+_SMALL_MODEL_SETTINGS: dict[str, dict[str, Any]] = {
+    "model": {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0},
+    "start": {
+        "tokens": "neighbours",
+        "positions": "sinusoidal",
+        "attention": "local",
+        "output_bias": "unigram",
+    },
+    "train": {
+        "optim": "muon",
+        "muon_momentum": 0.9,
+        "adam_beta1": 0.9,
+        "adam_beta2": 0.98,
+        "warmup_steps": 0.06,
+        "lr_scheduler_type": "warmup_stable_decay",
+        "decay_ratio": 0.4,
+        "weight_decay": 0.01,
+    },
+}
+_TIME_BUDGET_DATA_SETTINGS = {"sequence_length": 64, "mlm_probability": 0.3}
+
+
+@dataclass(frozen=True)
+class MeasuredSize:
+    """A model size with the settings that were measured for it.
+
+    Attributes:
+        preset: The preset of the BERT of this size, with which they were measured.
+        layers: Numbers of layers for which they are used at the same hidden size, in every family.
+        initializer_range: The standard deviation of the initial weights.
+        learning_rate: The peak learning rate of AdamW.
+        muon_learning_rate: The peak learning rate of Muon.
+        muon_weight_decay: The weight decay of Muon.
+        batch_size: Sequences of 64 tokens in a batch, with a time budget.
+        min_tokens: The number of training tokens from which this size is better than the smaller ones.
+    """
+
+    preset: str
+    layers: tuple[int, ...]
+    initializer_range: float
+    learning_rate: float
+    muon_learning_rate: float
+    muon_weight_decay: float
+    batch_size: int
+    min_tokens: float
+
+
+SIZES = (
+    MeasuredSize("bert-tiny-uncased", (2,), 0.06, 2e-3, 5e-3, 0.2, 32, 0),
+    MeasuredSize("bert-mini-uncased", (2, 4, 12), 0.06, 1e-3, 5e-3, 0.1, 64, 17e6),
+    MeasuredSize("bert-small-uncased", (2, 4), 0.04, 5e-4, 3e-3, 0.1, 64, 70e6),
+)
+"""Sizes in ascending order. Tiny and mini were measured (benchmarks/RESULTS.md, "Model size by time budget").
+Small is estimated; its `min_tokens` is in proportion to the parameters of its layers."""
+
+
+def measured_size(sizes: Mapping[str, Any]) -> MeasuredSize | None:
+    """Return the measured size for these settings of `model`, or None."""
+    layers, hidden_size = sizes.get("num_hidden_layers"), sizes.get("hidden_size")
+    for size in SIZES:
+        if layers in size.layers and preset_sizes(size.preset).hidden_size == hidden_size:
+            return size
+    return None
+
+
+def measured_settings(sizes: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the defaults of a new model with these settings of `model`; {} if its size was not measured."""
+    size = measured_size(sizes)
+    if size is None:
+        return {}
+    settings: dict[str, dict[str, Any]] = {
+        "model": {"initializer_range": size.initializer_range},
+        "train": {
+            "learning_rate": size.learning_rate,
+            "muon_learning_rate": size.muon_learning_rate,
+            "muon_weight_decay": size.muon_weight_decay,
+        },
+    }
+    if sizes.get("position") == "none":  # there are no position embeddings
+        settings["start"] = {"positions": "normal", "attention": "normal"}
+    elif sizes.get("embedding_size") is not None:  # a projection is between positions and the first layer
+        settings["start"] = {"attention": "normal"}
+    return _merge(_SMALL_MODEL_SETTINGS, settings)
+
+
+def time_budget_settings(sizes: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return further defaults if the budget is in minutes; {} if this size was not measured."""
+    size = measured_size(sizes)
+    return (
+        {} if size is None else {"data": _TIME_BUDGET_DATA_SETTINGS, "train": {"batch_size": size.batch_size}}
+    )
 
 
 def settings_type(objective: str) -> type[PretrainSettings]:
@@ -27,47 +133,186 @@ def settings_type(objective: str) -> type[PretrainSettings]:
     return with_objective(objective, objective_type(objective).settings_type)
 
 
-def settings_of(file: Path) -> type[PretrainSettings]:
-    """The type of the settings that a run's file holds."""
-    return settings_type(_objective_name(read_yaml(file), {}))
+def settings_type_of_file(file: Path) -> type[PretrainSettings]:
+    """Return the settings of the run with this settings.yaml."""
+    return settings_type(_objective_name(read_yaml(file)))
 
 
-def needed_by(chosen: PretrainSettings) -> Mapping[str, Any]:
-    """The settings of the model that a run's objective needs."""
-    return objective_type(chosen.objective.name).required_model_settings
-
-
-def asked_kind(
-    name: str | None, recipe: str | Path | None, settings: Changes, keywords: Mapping[str, Any]
+def settings_type_of_arguments(
+    preset: str | None, recipe: str | Path | None, settings: Changes, keywords: Mapping[str, Any]
 ) -> type[PretrainSettings]:
-    """The type of the settings that keywords are looked up in: that of the objective asked for anywhere, or of the
-    preset's family. name: of the preset, if one was asked for."""
-    sizes, values = asked_for(name, recipe)
-    changes = PretrainSettings.dotted(settings) | (
-        {"objective.name": keywords["name"]} if "name" in keywords else {}
-    )
-    return settings_type(_objective_name(values, changes, _objective_of(sizes)))
+    """Return the settings in which keywords are looked up, which depend on the objective."""
+    sizes, values = _read_preset_and_recipe(preset, recipe)
+    changes = PretrainSettings.dotted(settings)
+    if "name" in keywords:
+        changes |= {"objective.name": keywords["name"]}
+    return settings_type(_objective_name(values, changes, _family_objective(sizes)))
 
 
-def _objective_of(sizes: Mapping[str, Any]) -> str:
-    """What models of these sizes' family are asked, {} being a BERT's."""
-    return get_family(sizes.get("model_type", "bert")).objective
+def new_settings(
+    preset: str | None,
+    recipe: str | Path | None,
+    changes: Mapping[str, Any],
+    tokenizer: Tokenizer,
+    base: ModelFolder | None = None,
+) -> PretrainSettings:
+    """Return the settings of a new run.
+
+    Args:
+        preset: The model's sizes; None: the recipe's preset, or bert-mini-uncased.
+        recipe: A YAML file of settings. Without one, a new model has the settings that were measured for its size.
+        changes: Settings by dotted names; a budget among them replaces the recipe's.
+        tokenizer: The tokenizer, which sets the vocabulary size of a new model.
+        base: The model to continue from, whose sizes and sentence task are used.
+    """
+    sizes, values = _read_preset_and_recipe(preset, recipe)
+    if base is None:
+        defaults = _new_model_defaults(sizes or _sizes_of(DEFAULT_PRESET), values, recipe, changes, tokenizer)
+    else:
+        defaults = _base_model_defaults(base, sizes, values, changes)
+        values = {**values, "base": str(base.path)}
+    values = _merge(*defaults, values)
+    run_type = settings_type(_objective_name(values, changes))
+    settings = run_type.of(values, str(recipe or "settings")).changed(without_other_budgets(changes))
+    if base is not None:
+        settings = _with_is_next_label(settings, base, values, changes)
+        _check_base(settings, base)
+    elif settings.model.vocab_size != tokenizer.vocab_size:
+        raise InputError(
+            "vocab_size_differs",
+            f"the setting is {settings.model.vocab_size}, and the tokenizer has "
+            f"{pluralize(tokenizer.vocab_size, 'entry', 'entries')}",
+            argument="model.vocab_size",
+            hint="remove it: the size comes from the tokenizer",
+        )
+    check_type_vocab_size(settings.data, tokenizer.uses_segments, settings.model.type_vocab_size)
+    return settings
 
 
-def _objective_name(values: Mapping[str, Any], changes: Mapping[str, Any], usual: str = _USUAL) -> str:
-    group = values.get("objective")
-    name = group.get("name", usual) if isinstance(group, dict) else usual
-    return str(changes.get("objective.name", name))
+def resumed_settings(
+    out: Path, preset: str | None, recipe: str | Path | None, changes: Mapping[str, Any]
+) -> PretrainSettings:
+    """Return the settings of a run that is resumed.
+
+    Raises:
+        InputError: Preset, recipe, or changes differ from the run's settings where these must not change.
+    """
+    sizes, values = _read_preset_and_recipe(preset, recipe)
+    objective = _objective_name(read_yaml(out / SETTINGS))
+    # The run has other values of these settings than its preset.
+    overridden = {
+        **measured_settings(sizes).get("model", {}),
+        **objective_type(objective).required_model_settings,
+    }
+    sizes = {name: value for name, value in sizes.items() if name not in overridden}
+    run_type = settings_type(objective)
+    named = {**run_type.dotted({"model": sizes}), **run_type.dotted(values), **changes}
+    return settings_of_run(run_type, out, named)
 
 
-def asked_for(name: str | None, recipe: str | Path | None) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The sizes of the preset that was asked for ({} if none was), and the recipe's other settings."""
+def _new_model_defaults(
+    sizes: Mapping[str, Any],
+    values: Mapping[str, Any],
+    recipe: str | Path | None,
+    changes: Mapping[str, Any],
+    tokenizer: Tokenizer,
+) -> list[Mapping[str, Any]]:
+    """Return the groups of default settings of a new model; later ones replace earlier ones."""
+    family, default_objective = get_family(sizes["model_type"]), _family_objective(sizes)
+    objective = objective_type(_objective_name(values, changes, default_objective))
+    defaults: list[Mapping[str, Any]] = [
+        {"objective": {"name": default_objective}, "model": sizes},
+        {"model": {"vocab_size": tokenizer.vocab_size, "pad_token_id": tokenizer.pad_token_id}},
+        {"data": family.pretraining, "train": family.training},
+    ]
+    if recipe is None:
+        required_sizes = {**sizes, **objective.required_model_settings}
+        size_changes = {name: value for name, value in changes.items() if name.startswith("model.")}
+        requested = PretrainSettings.of({"model": required_sizes}, "settings").changed(size_changes)
+        all_sizes = requested.model.model_dump()
+        measured = measured_settings(all_sizes)
+        if not objective.uses_corpus_init:
+            measured.pop("start", None)
+        defaults.append(measured)
+        if "train.max_minutes" in changes:
+            defaults.append(time_budget_settings(all_sizes))
+    return [
+        *defaults,
+        {"data": objective.default_data_settings, "model": objective.required_model_settings},
+    ]
+
+
+def _base_model_defaults(
+    base: ModelFolder, sizes: Mapping[str, Any], values: Mapping[str, Any], changes: Mapping[str, Any]
+) -> list[Mapping[str, Any]]:
+    """Return the groups of default settings of a run from a model; later ones replace earlier ones.
+
+    A preset may repeat the model's sizes; others are refused later.
+    """
+    base_objective = infer_objective(base.config, base.parts)
+    objective = _objective_name(values, changes, base_objective)
+    open_sizes = (*DROPOUT_SETTINGS, "initializer_range")
+    task = base.record.get("sentence_task")
+    return [
+        {"objective": {"name": base_objective}},
+        {"model": base.config.model_dump()},
+        {"model": {name: value for name, value in sizes.items() if name not in open_sizes}},
+        {"data": objective_type(objective).default_data_settings},
+        {"data": get_family(base.config.model_type).pretraining},
+        {"data": objective_type(base_objective).default_data_settings},
+        {"data": {} if task is None else {"sentence_task": task}},
+    ]
+
+
+def _with_is_next_label(
+    settings: PretrainSettings, base: ModelFolder, values: Mapping[str, Any], changes: Mapping[str, Any]
+) -> PretrainSettings:
+    """Return the settings with the base model's label of IsNext, if pairs need one and the user set none."""
+    is_set = "is_next_label" in values["data"] or "data.is_next_label" in changes
+    if is_set or settings.data.sentence_task != "nsp":
+        return settings
+    data = settings.data.model_copy(update={"is_next_label": base.is_next_label})
+    return settings.model_copy(update={"data": data})
+
+
+def _check_base(settings: PretrainSettings, base: ModelFolder) -> None:
+    """Raise InputError for settings that differ from those of the base model."""
+    if settings.base != str(base.path):
+        raise InputError(
+            "base_differs_from_model",
+            f"the setting 'base' is {settings.base}, and the model is {base.path}",
+            argument="base",
+            hint=f"give the model as {option('model')} only",
+        )
+    for name in ModelConfig.model_fields:
+        size, base_size = getattr(settings.model, name), getattr(base.config, name)
+        if name not in DROPOUT_SETTINGS and size != base_size:
+            raise InputError(
+                "size_differs_from_model",
+                f"the setting is {size}, and {base.path} has {base_size}",
+                argument=f"model.{name}",
+                hint=f"remove it, and {option('preset')} too: the sizes are those of the model; only its dropout "
+                "can be set",
+            )
+    if settings.start != StartSettings():
+        raise InputError(
+            "start_with_model",
+            f"the settings of 'start' are for new weights, and {option('model')} gives the weights",
+            argument="start",
+            hint=f"remove the settings of 'start', or {option('model')}",
+        )
+
+
+def _read_preset_and_recipe(
+    preset: str | None, recipe: str | Path | None
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the sizes of the preset, {} without one, and the recipe's other settings."""
     values = read_yaml(recipe) if recipe is not None else {}
-    named = values.pop("preset", None)
-    if named is not None and not isinstance(named, str):
+    recipe_preset = values.pop("preset", None)
+    if recipe_preset is not None and not isinstance(recipe_preset, str):
         raise InputError(
             "preset_not_a_name",
-            f"'preset' is not a name: {named!r}",
+            f"'preset' is not a name: {recipe_preset!r}",
             location=recipe,
             hint="give the name of a preset, such as bert-mini-uncased",
         )
@@ -78,83 +323,34 @@ def asked_for(name: str | None, recipe: str | Path | None) -> tuple[dict[str, An
             location=recipe,
             hint="write the settings of the group below it, indented",
         )
-    asked = name or named
-    sizes = preset(asked).model_dump() if asked else {}
-    for name_of_data in ("vocab_size", "pad_token_id"):
-        sizes.pop(name_of_data, None)
-    return sizes, values
+    name = preset or recipe_preset
+    return _sizes_of(name) if name else {}, values
 
 
-def resolved(
-    sizes: dict[str, Any],
-    values: dict[str, Any],
-    recipe: str | Path | None,
-    changes: Mapping[str, Any],
-    tokenizer: Tokenizer,
-    *,
-    of_model: bool = False,
-) -> PretrainSettings:
-    """The settings of a new run: sizes ({}: of the usual preset), the recipe's values, the changes.
-
-    Below them stands what the family is pre-trained with and, where there is no recipe, what a model of the size
-    that comes of it learns with, in minutes where the budget is one. The vocabulary is the tokenizer's. A budget
-    among the changes stands in place of the recipe's. of_model: the sizes are those of a model, whose table
-    may have more rows than the tokenizer has entries.
-    """
-    sizes = sizes or preset(USUAL_PRESET).model_dump()
-    if not of_model:
-        usually = {"name": _objective_of(sizes)}
-        values = {**values, "objective": _below(values.get("objective", {}), usually)}
-    below: list[Mapping[str, Mapping[str, Any]]] = []
-    if not of_model:
-        kind_of = get_family(sizes["model_type"])
-        below.append({"data": kind_of.pretraining, "train": kind_of.training})
-        if recipe is None:
-            objective = _objective_name(values, changes)
-            of_objective = objective_type(objective).required_model_settings
-            below.append(_learning(_sized({**sizes, **of_objective}, changes), objective, changes))
-    kind_asked = objective_type(_objective_name(values, changes))
-    below.append({"data": kind_asked.default_data_settings})
-    if kind_asked.required_model_settings and not of_model:
-        below.append({"model": kind_asked.required_model_settings})
-    for usual in reversed(below):
-        values = {**values, **{group: _below(values.get(group, {}), usual[group]) for group in usual}}
-    own = {} if of_model else {"vocab_size": tokenizer.vocab_size, "pad_token_id": tokenizer.pad_token_id}
-    values = {**values, "model": sizes | own | values.get("model", {})}
-    changes = without_other_budgets(changes)
-    kind = settings_type(_objective_name(values, changes))
-    chosen = kind.of(values, str(recipe or "settings")).changed(changes)
-    if chosen.model.vocab_size != tokenizer.vocab_size and not of_model:
-        raise InputError(
-            "vocab_size_differs",
-            f"the setting is {chosen.model.vocab_size}, and the tokenizer has "
-            f"{pluralize(tokenizer.vocab_size, 'entry', 'entries')}",
-            argument="model.vocab_size",
-            hint="remove it: the size comes from the tokenizer",
-        )
-    check_type_vocab_size(chosen.data, tokenizer.uses_segments, chosen.model.type_vocab_size)
-    return chosen
+def _sizes_of(preset: str) -> dict[str, Any]:
+    """Return the settings `model` of a preset, without those that the tokenizer sets."""
+    return preset_sizes(preset).model_dump(exclude={"vocab_size", "pad_token_id"})
 
 
-def _sized(sizes: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """The sizes with those among the changes."""
-    own = {name: value for name, value in changes.items() if name.startswith("model.")}
-    return PretrainSettings.of({"model": sizes}, "settings").changed(own).model.model_dump()
+def _family_objective(sizes: Mapping[str, Any]) -> str:
+    """Return the objective of the family of these sizes; BERT's without any."""
+    return get_family(sizes.get("model_type", "bert")).objective
 
 
-def _learning(
-    sizes: Mapping[str, Any], objective: str, changes: Mapping[str, Any]
-) -> dict[str, dict[str, Any]]:
-    """What a new model of these sizes learns with, and what is added where the budget is one of minutes."""
-    found = learning_settings(sizes)
-    if not objective_type(objective).uses_corpus_init:
-        found.pop("start", None)
-    if "train.max_minutes" in changes:
-        for group, values in settings_in_minutes(sizes).items():
-            found[group] = {**found.get(group, {}), **values}
-    return found
+def _objective_name(
+    values: Mapping[str, Any], changes: Mapping[str, Any] | None = None, default: str = DEFAULT_OBJECTIVE
+) -> str:
+    group = values.get("objective")
+    name = group.get("name", default) if isinstance(group, dict) else default
+    return str((changes or {}).get("objective.name", name))
 
 
-def _below(given: Any, usual: Mapping[str, Any]) -> Any:
-    """The group of settings that was given, with the usual ones where it says nothing."""
-    return {**usual, **given} if isinstance(given, dict) else given
+def _merge(*settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Merge groups of settings; later values replace earlier ones."""
+    merged: dict[str, Any] = {}
+    for groups in settings:
+        for group, values in groups.items():
+            before = merged.get(group, {})
+            is_mergeable = isinstance(before, Mapping) and isinstance(values, Mapping)
+            merged[group] = {**before, **values} if is_mergeable else values
+    return merged

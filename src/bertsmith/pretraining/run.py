@@ -1,25 +1,28 @@
-"""`bertsmith pretrain`: token shards → a pre-trained BERT in a run folder, resumable to the bit."""
+"""`bertsmith pretrain`: pre-train a BERT on prepared text."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 from bertsmith import hardware
 from bertsmith.corpus.shards import Shards
-from bertsmith.errors import InputError, option
-from bertsmith.formatting import format_percent, pluralize
+from bertsmith.device import ComputeContext
 from bertsmith.inference.model import Model, load
-from bertsmith.pretraining.base_model import base_of, settings_from
-from bertsmith.pretraining.job import Work
-from bertsmith.pretraining.model_size import size_in_minutes
-from bertsmith.pretraining.recipe import learning_settings
-from bertsmith.pretraining.resolve_settings import asked_for, asked_kind, needed_by, resolved, settings_of
+from bertsmith.pretraining.data import PretrainData, check_lengths, open_shards
+from bertsmith.pretraining.job import PretrainJob
+from bertsmith.pretraining.minimal_pairs import PairsEvaluation, read_evaluation_pairs
+from bertsmith.pretraining.model import build_model, check_memory, load_base
+from bertsmith.pretraining.model_size import choose_preset
+from bertsmith.pretraining.report import log_epochs, log_settings
+from bertsmith.pretraining.resolve_settings import (
+    new_settings,
+    resumed_settings,
+    settings_type_of_arguments,
+)
 from bertsmith.pretraining.settings import PretrainSettings
-from bertsmith.runs.compute_setup import training_budget
+from bertsmith.runs.compute_setup import choose_compute_setup, training_budget
 from bertsmith.runs.run_folder import (
     CHECKPOINTS,
     SETTINGS,
@@ -31,12 +34,13 @@ from bertsmith.runs.run_folder import (
     start_over,
     write_whole,
 )
-from bertsmith.runs.settings import settings_of_run, with_recipe
+from bertsmith.runs.settings import with_context, with_recipe
 from bertsmith.settings import Changes, resolve
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.training.checkpoint import newest_name
-from bertsmith.training.distributed import rank_group
+from bertsmith.training.distributed import RankGroup, rank_group
 from bertsmith.training.trainer import Trainer
+from bertsmith.training.training_job import TrainOutput
 
 logger = logging.getLogger(__name__)
 
@@ -54,159 +58,134 @@ def pretrain(
     settings: Changes = (),
     resume: bool = False,
     overwrite: bool = False,
-    begun: float | None = None,
+    start_time: float | None = None,
     **keywords: Any,
 ) -> Model:
-    """Pre-train a BERT on prepared shards with masked LM and what is asked of pairs (next sentence).
+    """Pre-train a BERT on prepared text with masked LM and next sentence prediction, or another objective.
 
-    data: a folder of `prepare`, or its Shards. output_dir: the run folder: settings.yaml, log.jsonl,
-    checkpoints/, model/ (the Hugging Face layout), report.json. preset: sizes of the model (none: the recipe's,
-    or bert-mini-uncased); the vocabulary's size comes from the data. model: start from this model (a run, a model
-    folder, a published name) and its heads in place of new weights; its tokenizer must be the data's. recipe:
-    YAML of settings. settings and keywords, which win: values by dotted or nested names ({"train.max_steps":
-    500}) or texts ("train.max_steps=500"), and settings by their last names (max_steps=500, masking="span");
-    `bertsmith pretrain --help` lists them. minutes: that this may take in all; the number of updates is planned
-    anew as the run goes. begun: what `machine.clock` said when these minutes began (None: now). evaluate_pairs: a
-    file of minimal pairs; each evaluation also reports the accuracy on a fixed sample of them, and the report
-    that on all, by phenomenon (`Model.score_pairs`). tokenizer: only checked against the data's. resume: continue
-    from the newest whole checkpoint of `output_dir`, with its settings; a recipe or settings that say otherwise
-    are refused, but for a larger budget, with which a finished run is trained further, and for what leaves the
-    run's numbers alone. overwrite: start over where `output_dir` holds a run, which is removed first; a folder
-    with anything else in it is refused.
+    Under torchrun, each process calls this with the same arguments, trains on its part of each batch, and gets the
+    same model.
 
-    Where torchrun has started several processes, each of them calls this with the same arguments, on the same
-    `output_dir`, trains on its part of each batch, and gets the same model.
+    Args:
+        data: The folder that `prepare` has written, or its Shards.
+        output_dir: The run folder, for settings.yaml, log.jsonl, checkpoints, the model, and report.json.
+        preset: The model's sizes; None: the recipe's, or with `minutes` those that fit this machine, or
+            bert-mini-uncased. The vocabulary size comes from the data.
+        recipe: A YAML file of settings.
+        model: A model to continue from, with its heads: a run, a model folder, or a published name. Its tokenizer
+            must be that of the data.
+        tokenizer: Only compared with the tokenizer of the data.
+        minutes: The minutes that the whole run may take; the number of updates is corrected during the run.
+        evaluate_pairs: A file of minimal pairs. Each evaluation reports the accuracy on a sample of them, and the
+            report that on all.
+        settings: Settings by dotted or nested names ({"train.max_steps": 500}), or as "train.max_steps=500".
+        resume: Continue an interrupted run, or a finished one with a larger budget, with the same settings.
+        overwrite: Replace a run.
+        start_time: The clock at which the minutes start; None: now.
+        keywords: Settings by their last names, such as `max_steps=500`.
 
-    Returns the model, with its report. Raises InputError for what a user can fix, MachineError, or Stopped
-    after a signal.
+    Returns:
+        The model, with its report.
+
+    Raises:
+        InputError: The user can fix the error.
+        MachineError: The machine failed, or the loss is not finite.
+        Stopped: A signal stopped the run, which is saved.
     """
-    out, begun = Path(output_dir), hardware.clock() if begun is None else begun
-    with ExitStack() as stack:
-        ranks = stack.enter_context(rank_group())
-        if not ranks.is_main:
-            stack.enter_context(_errors_only())
-        shards = data if isinstance(data, Shards) else Shards.open(data)
-        shards.verify()
-        if tokenizer is not None:
-            _same_tokenizer(tokenizer, shards.tokenizer, shards)
-        changes = resolve(asked_kind(preset, recipe, settings, keywords), settings, keywords, pretrain)
+    start, out = hardware.clock() if start_time is None else start_time, Path(output_dir)
+    with rank_group() as ranks, ranks.on_main(exclusive_run(out, resume=resume)):
+        shards = open_shards(data, tokenizer)
+        keyword_type = settings_type_of_arguments(preset, recipe, settings, keywords)
+        changes = resolve(keyword_type, settings, keywords, pretrain)
         if minutes is not None:
             changes["train.max_minutes"] = minutes
         if evaluate_pairs is not None:
             changes["evaluate.pairs"] = str(evaluate_pairs)
+        is_resuming = ranks.run_on_main(lambda: check_resume(out, resume=resume, overwrite=overwrite))
+        base = load_base(model, out / SETTINGS if is_resuming else recipe, shards, resuming=is_resuming)
+        if is_resuming:
+            run_settings = resumed_settings(out, preset, recipe, changes)
+        else:
+            if not (base or recipe or preset):
+                preset = ranks.run_on_main(lambda: choose_preset(changes, shards.tokenizer))
+            base_folder = None if base is None else base.folder
+            run_settings = new_settings(preset, recipe, changes, shards.tokenizer, base_folder)
+            if not (base or recipe):
+                log_settings(run_settings)
+        job = _prepare_job(run_settings, shards, base, ranks, out, resuming=is_resuming)
 
-        def open_run() -> tuple[bool, bool]:
-            stack.enter_context(exclusive_run(out, resume=resume))
-            resuming = check_resume(out, resume=resume, overwrite=overwrite)
-            return resuming, resuming and newest_name(out / CHECKPOINTS) is not None
-
-        resuming, restored = ranks.run_on_main(open_run)
-        base = base_of(model, out / SETTINGS if resuming else recipe, shards, resuming=resuming)
-        if not (resuming or base or recipe or preset):
-            preset = ranks.run_on_main(lambda: size_in_minutes(changes, shards.tokenizer))
-        chosen = _chosen(out, preset, recipe, changes, shards.tokenizer, base, resuming=resuming)
-        if not resuming and base is None and recipe is None:
-            _log_learning_settings(chosen)
-        work = Work.of(shards, chosen, base, restored=restored)
-        check_folders(out, work.objective.export(work.encoder))
-        work, on = work.on_footing(resuming=resuming, ranks=ranks)
-        named = with_recipe(PretrainSettings, recipe, changes) if resuming else None
-        budget = ranks.run_on_main(
-            lambda: training_budget(work.chosen.train, on, work.updates, begun, explicit=named)
+        train_settings = run_settings.train
+        setup = choose_compute_setup(
+            job.module,
+            job.data.phases,
+            train_settings,
+            job.context,
+            job.num_updates,
+            resuming=is_resuming,
+            ranks=ranks,
         )
-        if not resuming:
-            work.log_passes(budget.num_updates)
-            work = work.settled(on)
+        job.context = setup.context
+        job.estimate_time(setup.throughput, resuming=is_resuming)
+        named_settings = with_recipe(PretrainSettings, recipe, changes) if is_resuming else None
+        budget = ranks.run_on_main(
+            lambda: training_budget(train_settings, setup, job.num_updates, start, explicit=named_settings)
+        )
+        if not is_resuming:
+            log_epochs(budget.num_updates, job.data.updates_per_epoch)
+            job.settings = job.settings.model_copy(
+                update={"train": with_context(train_settings, job.context)}
+            )
+            inputs = (shards.folder, model.path if isinstance(model, Model) else model, tokenizer)
+            ranks.run_on_main(lambda: _start_run(out, job.settings, *inputs))
 
-            def write_settings() -> None:
-                start_over(out, shards.folder, model.path if isinstance(model, Model) else model, tokenizer)
-                write_whole(out / SETTINGS, work.chosen.to_yaml())
-
-            ranks.run_on_main(write_settings)
-        job = work.job(budget, on.throughput, out)
-        output = Trainer(work.module, job, on.context, resume=resume, ranks=ranks).fit()
-
-        def write_model() -> None:
-            if not resuming or output.num_new_updates or not is_written(out, output.state.step):
-                work.leave(out, output)
-                return
-            log_finished(out, output)
-            if work.pairs is not None and "pairs" not in load(out).report:
-                logger.info("%s: the minimal pairs were not scored; `bertsmith score` scores them", out)
-
-        ranks.run_on_main(write_model)
+        training_job = job.training_job(budget, setup.throughput, out)
+        output = Trainer(job.module, training_job, job.context, resume=resume, ranks=ranks).fit()
+        ranks.run_on_main(lambda: _finish_run(job, out, output, resuming=is_resuming))
         return load(out)
 
 
-@contextmanager
-def _errors_only() -> Iterator[None]:
-    """Log nothing below an error on a rank other than 0: rank 0 logs for all."""
-    package_logger = logging.getLogger("bertsmith")
-    level = package_logger.level
-    package_logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        package_logger.setLevel(level)
-
-
-def _chosen(
-    out: Path,
-    preset: str | None,
-    recipe: str | Path | None,
-    changes: Mapping[str, Any],
-    tokenizer: Tokenizer,
+def _prepare_job(
+    settings: PretrainSettings,
+    shards: Shards,
     base: Model | None,
+    ranks: RankGroup,
+    out: Path,
     *,
     resuming: bool,
-) -> PretrainSettings:
-    """The run's settings: kept where it is resumed; else of the preset or model, the recipe, the changes."""
-    sizes, values = asked_for(preset, recipe)
-    if resuming:
-        kind = settings_of(out / SETTINGS)
-        # of these the preset's own values did not hold
-        settled = {**learning_settings(sizes).get("model", {}), **needed_by(kind.from_file(out / SETTINGS))}
-        sizes = {name: value for name, value in sizes.items() if name not in settled}
-        asked = {**kind.dotted({"model": sizes}), **kind.dotted(values), **changes}
-        return settings_of_run(kind, out, asked)
-    if base is not None:
-        return settings_from(base, sizes, values, recipe, changes, tokenizer)
-    return resolved(sizes, values, recipe, changes, tokenizer)
-
-
-def _log_learning_settings(chosen: PretrainSettings) -> None:
-    """Log what a model learns with where no recipe says it: what was measured for its size, but for what the user
-    chose; or the defaults, where nothing was."""
-    usual, train, data = learning_settings(chosen.model.model_dump()), chosen.train, chosen.data
-    muon = f"Muon at {train.muon_learning_rate:g}, " if train.optim == "muon" else ""
-    told = (
-        f"{muon}AdamW at {train.learning_rate:g}, schedule {train.lr_scheduler_type}, "
-        f"{pluralize(train.batch_size, 'sequence')} of {data.sequence_length} tokens a batch, "
-        f"{format_percent(data.mlm_probability)} of them predicted, dropout {chosen.model.hidden_dropout_prob:g}"
+) -> PretrainJob:
+    """Split the data, build the model, and check that the run can start."""
+    check_lengths(settings)
+    pairs = read_evaluation_pairs(settings.evaluate)
+    context = ComputeContext.for_training(settings.train).with_kernels(
+        settings.train, settings.model.hidden_size, settings.train.max_steps
     )
-    if not usual:
-        logger.info("no settings were measured for a model of this size, so the defaults are used: %s", told)
-        return
-    other = [
-        f"{group}.{name} (usually {value})"
-        for group, values in usual.items()
-        for name, value in values.items()
-        if getattr(getattr(chosen, group), name) != value
-    ]
-    logger.info(
-        "settings for a model of this size: %s%s; recipes/bert-paper.yaml has those of the paper",
-        told,
-        f"; changed: {', '.join(other)}" if other else "",
+    check_memory(settings, context)
+    data = PretrainData.from_shards(shards, settings)
+    has_checkpoint = ranks.run_on_main(lambda: resuming and newest_name(out / CHECKPOINTS) is not None)
+    encoder, objective = build_model(
+        settings, data, None if base is None else base.folder, context, from_checkpoint=has_checkpoint
     )
-
-
-def _same_tokenizer(tokenizer: Tokenizer | str | Path, own: Tokenizer, shards: Shards) -> None:
-    given = tokenizer if isinstance(tokenizer, Tokenizer) else Tokenizer.load(tokenizer)
-    if given.digest != own.digest:
-        raise InputError(
-            "tokenizer_mismatch",
-            "this data was prepared with another tokenizer",
-            location=shards.folder,
-            argument="tokenizer",
-            hint=f"prepare the data again with this tokenizer, or remove {option('tokenizer')}",
+    data.log_instances()
+    evaluation = None
+    if pairs is not None:
+        evaluation = PairsEvaluation.create(
+            pairs, settings.evaluate, encoder, objective, shards.tokenizer, context
         )
+    check_folders(out, objective.export(encoder))
+    return PretrainJob(settings, data, base, encoder, objective, context, evaluation)
+
+
+def _finish_run(job: PretrainJob, out: Path, output: TrainOutput, *, resuming: bool) -> None:
+    """Write the model and the report, unless the run was finished before."""
+    if not resuming or output.num_new_updates or not is_written(out, output.state.step):
+        job.save(out, output)
+        return
+    log_finished(out, output)
+    if job.pairs is not None and "pairs" not in load(out).report:
+        logger.info("%s: the minimal pairs were not scored; `bertsmith score` scores them", out)
+
+
+def _start_run(out: Path, settings: PretrainSettings, *inputs: Any) -> None:
+    """Remove the run that is replaced, and write the settings of the new one."""
+    start_over(out, *inputs)
+    write_whole(out / SETTINGS, settings.to_yaml())

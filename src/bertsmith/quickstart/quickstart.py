@@ -27,11 +27,11 @@ from bertsmith.io import atomic
 from bertsmith.io.documents import Document
 from bertsmith.models.family import preset
 from bertsmith.objectives.objective import MODEL
-from bertsmith.pretraining.model_init import first_weights
-from bertsmith.pretraining.recipe import learning_settings
+from bertsmith.pretraining.model import first_weights
+from bertsmith.pretraining.model_size import probe_speed
+from bertsmith.pretraining.resolve_settings import measured_settings
 from bertsmith.pretraining.run import pretrain
 from bertsmith.pretraining.settings import PretrainSettings
-from bertsmith.pretraining.speed_probe import probe_speed
 from bertsmith.quickstart import documentation
 from bertsmith.quickstart.documentation import Library
 from bertsmith.quickstart.pairs import make_pairs, score_bigram_model, score_model
@@ -185,7 +185,7 @@ def _run(
 def _log_estimated_time(budget: Mapping[str, Any], seconds_so_far: float, seed: int) -> None:
     """Log an estimate of the remaining time, from the time of updates on random text."""
     sizes = preset(_PRESET).model_dump()
-    values = learning_settings(sizes)
+    values = measured_settings(sizes)
     values["model"] = sizes | values["model"] | {"vocab_size": _VOCAB_SIZE}
     settings = PretrainSettings.of(values, "quickstart").changed(
         {**PRETRAINING_SETTINGS, "train.seed": seed, **budget}

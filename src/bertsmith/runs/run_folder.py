@@ -24,8 +24,7 @@ from bertsmith.models.family import get_family
 from bertsmith.objectives.objective import GENERATOR, ModelParts
 from bertsmith.training.callbacks import TrainerCallback
 from bertsmith.training.checkpoint import newest_name
-from bertsmith.training.train_state import TrainState
-from bertsmith.training.training_job import TrainOutput
+from bertsmith.training.training_job import TrainOutput, TrainState
 
 if TYPE_CHECKING:
     from bertsmith.training.trainer import Trainer

@@ -16,7 +16,7 @@ import signal
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -81,6 +81,13 @@ class RankGroup:
         main_result: Result = shared[0]
         return main_result
 
+    @contextmanager
+    def on_main(self, context: AbstractContextManager[None]) -> Iterator[None]:
+        """Enter a context on rank 0. An error of entering it is raised on every rank."""
+        with ExitStack() as stack:
+            self.run_on_main(lambda: stack.enter_context(context))
+            yield
+
     def broadcast(self, value: int) -> int:
         """Return rank 0's value on every rank."""
         if self.world_size == 1:
@@ -132,6 +139,10 @@ def rank_group() -> Iterator[RankGroup]:
     errors = _ErrorExchange(info, store, f"bertsmith/{next(_runs)}")
     control: dist.ProcessGroup | None = dist.new_group(backend="gloo", timeout=_TIMEOUT)
     _active.append(RankGroup(info, control))
+    package_logger = logging.getLogger("bertsmith")
+    level = package_logger.level
+    if not info.is_main:  # rank 0 logs for all
+        package_logger.setLevel(logging.ERROR)
     try:
         yield _active[-1]
     except BaseException as error:
@@ -148,6 +159,7 @@ def rank_group() -> Iterator[RankGroup]:
             raise portable from None
         raise
     finally:
+        package_logger.setLevel(level)
         _active.pop()
         # A thread of gloo that releases a tensor while Python ends would abort the process.
         if control is not None:

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from bertsmith.settings import MAY_CHANGE, Settings
+from bertsmith.settings import MayChange, Settings
 from bertsmith.training.lr_schedule import SchedulerType
 
 _MAX_MINUTES = 5_256_000  # ten years
@@ -24,34 +24,24 @@ def _as_tuple(value: Any) -> Any:
 class TrainSettings(Settings):
     """The settings of a training run that pre-training and fine-tuning share."""
 
-    max_steps: int | None = Field(
+    max_steps: MayChange[int | None] = Field(
         None,
         ge=1,
         le=_MAX_UPDATES,
         description="number of updates; with max_minutes: whichever is reached first",
-        json_schema_extra=MAY_CHANGE,
     )
-    max_tokens: int | None = Field(
-        None,
-        ge=1,
-        le=_MAX_UPDATES,
-        description="number of tokens to train on, special tokens included",
-        json_schema_extra=MAY_CHANGE,
+    max_tokens: MayChange[int | None] = Field(
+        None, ge=1, le=_MAX_UPDATES, description="number of tokens to train on, special tokens included"
     )
-    max_minutes: float | None = Field(
+    max_minutes: MayChange[float | None] = Field(
         None,
         gt=0,
         le=_MAX_MINUTES,
         description="minutes that the run may take, from its start to the written model; with --resume the "
         "earlier parts count",
-        json_schema_extra=MAY_CHANGE,
     )
-    num_train_epochs: float = Field(
-        1.0,
-        gt=0,
-        le=1e6,
-        description="passes over the data, if no other budget is set",
-        json_schema_extra=MAY_CHANGE,
+    num_train_epochs: MayChange[float] = Field(
+        1.0, gt=0, le=1e6, description="passes over the data, if no other budget is set"
     )
     batch_size: int = Field(32, ge=1, description="sequences in a batch, over all processes")
     gradient_accumulation_steps: int = Field(
@@ -116,62 +106,48 @@ class TrainSettings(Settings):
     eval_steps: int | None = Field(
         None, ge=1, description="updates between two evaluations; none: after the last update only"
     )
-    save_steps: int = Field(
-        500, ge=1, description="updates between two checkpoints", json_schema_extra=MAY_CHANGE
-    )
-    save_total_limit: int = Field(
-        2, ge=1, description="number of checkpoints to keep", json_schema_extra=MAY_CHANGE
-    )
+    save_steps: MayChange[int] = Field(500, ge=1, description="updates between two checkpoints")
+    save_total_limit: MayChange[int] = Field(2, ge=1, description="number of checkpoints to keep")
     seed: int = Field(0, ge=0, lt=2**63, description="seed of everything random")
     precision: Literal["auto", "fp32", "bf16"] = Field(
         "auto",
         description="precision of matrix products: fp32, bf16, or auto, which times updates in both",
     )
-    kernels: Literal["auto", "torch", "numba", "flash", "triton"] = Field(
+    kernels: MayChange[Literal["auto", "torch", "numba", "flash", "triton"]] = Field(
         "auto",
         description="kernels of the encoder's operations. On a CPU: torch, or numba, which is compiled and faster "
         "(the extra fast); auto: numba if it is installed and the hidden size is at least 128. On a GPU in bf16: "
         "torch, flash (flash attention over sequences of any length), or triton (fused layers); auto: triton in "
         "runs of at least 500 updates, otherwise flash",
-        json_schema_extra=MAY_CHANGE,
     )
-    cuda_graphs: bool = Field(
+    cuda_graphs: MayChange[bool] = Field(
         True,
         description="on a GPU with the kernels triton and one batch per update: capture the passes of an update "
         "as CUDA graphs, so that the GPU does not wait for the host; batches are padded to a few shapes",
-        json_schema_extra=MAY_CHANGE,
     )
-    deterministic: bool = Field(
+    deterministic: MayChange[bool] = Field(
         False,
         description="on a GPU: use only deterministic algorithms, which are slower, so that an interrupted run "
         "resumes bit for bit, as it always does on a CPU",
-        json_schema_extra=MAY_CHANGE,
     )
-    device: str = Field("auto", description="cpu, cuda, or cuda:1; auto: a GPU if there is one")
+    device: MayChange[str] = Field("auto", description="cpu, cuda, or cuda:1; auto: a GPU if there is one")
     threads: int | None = Field(
         None,
         ge=1,
         le=1024,
         description="number of threads; none: OMP_NUM_THREADS, or the fastest number, which is measured before "
         "and during the run",
-        json_schema_extra=MAY_CHANGE,
     )
-    dataloader_num_workers: int = Field(
-        1,
-        ge=0,
-        description="threads that build batches in advance; 0: the training loop builds them",
-        json_schema_extra=MAY_CHANGE,
+    dataloader_num_workers: MayChange[int] = Field(
+        1, ge=0, description="threads that build batches in advance; 0: the training loop builds them"
     )
-    fsdp: bool = Field(
+    fsdp: MayChange[bool] = Field(
         False,
         description="shard weights, gradients, and optimizer state over the processes (FSDP2), for a training run "
         "that does not fit into the memory of one; AdamW only",
-        json_schema_extra=MAY_CHANGE,
     )
-    report_to: Literal["tensorboard", "none"] = Field(
-        "tensorboard",
-        description="write TensorBoard curves as well as log.jsonl, or none",
-        json_schema_extra=MAY_CHANGE,
+    report_to: MayChange[Literal["tensorboard", "none"]] = Field(
+        "tensorboard", description="write TensorBoard curves as well as log.jsonl, or none"
     )
 
     @model_validator(mode="after")

@@ -17,16 +17,20 @@ from bertsmith.device import ComputeContext
 from bertsmith.errors import MachineError, Stopped, option
 from bertsmith.training import checkpoint
 from bertsmith.training.autotune import Autotuner
-from bertsmith.training.callbacks import EarlyStopping, ReduceLROnPlateau, StepResult, TrainerCallback
+from bertsmith.training.callbacks import (
+    EarlyStopping,
+    MetricLogger,
+    ReduceLROnPlateau,
+    StepResult,
+    TrainerCallback,
+)
 from bertsmith.training.data_loader import START, Update, iterate_updates
 from bertsmith.training.distributed import SINGLE_RANK, RankGroup, count_batch, create_strategy
-from bertsmith.training.metric_logger import MetricLogger
-from bertsmith.training.optim.optimizer import create_optimizer, state_names
+from bertsmith.training.optim.optimizer import create_optimizer, expected_state
 from bertsmith.training.run_plan import RunPlan, read_plan, write_plan
 from bertsmith.training.signals import stop_signals
-from bertsmith.training.train_state import TrainState
 from bertsmith.training.train_step import DeferredFiniteCheck, TrainModule, train_step
-from bertsmith.training.training_job import TrainingJob, TrainOutput
+from bertsmith.training.training_job import TrainingJob, TrainOutput, TrainState
 
 logger = logging.getLogger(__name__)
 
@@ -131,16 +135,14 @@ class Trainer:
 
     def _load_checkpoint(self) -> checkpoint.Checkpoint | None:
         """Return the newest complete checkpoint; the same on every rank."""
-        names = state_names(create_optimizer(self.module, self.settings))
-        parameters = {name: p for name, p in self.module.named_parameters() if p in names}
+        optimizer = create_optimizer(self.module, self.settings)
         expected = checkpoint.ExpectedContent(
             self.job.fingerprint,
             {
                 "weights": self.module.saved_tensors(),
-                "optimizer": parameters,
+                "optimizer": expected_state(optimizer, dict(self.module.named_parameters())),
                 "generator": {"state": self.context.generator.get_state()},
             },
-            {name: names[p] for name, p in parameters.items()},
         )
         newest: checkpoint.Checkpoint | None = None
 

@@ -50,11 +50,9 @@ def create_optimizer(module: nn.Module, settings: TrainSettings) -> torch.optim.
         return adamw
     decay = settings.weight_decay if settings.muon_weight_decay is None else settings.muon_weight_decay
     ratio = settings.muon_learning_rate / settings.learning_rate
-    by_multiplier: dict[float, list[nn.Parameter]] = {}
-    for p in num_joined:
-        by_multiplier.setdefault(ratio * multipliers.get(p, 1.0), []).append(p)
+    by_multiplier = _by_multiplier({p: ratio * multipliers.get(p, 1.0) for p in num_joined})
     muon = Muon(
-        [{"params": by_multiplier[m], "lr_multiplier": m} for m in sorted(by_multiplier)],
+        [{"params": matrices, "lr_multiplier": multiplier} for multiplier, matrices in by_multiplier],
         lr=0.0,
         momentum=settings.muon_momentum,
         weight_decay=decay,
@@ -88,12 +86,9 @@ def create_adamw(
         kernels: The kernels for updates.
     """
     lr_multipliers = lr_multipliers or {}
-    by_multiplier: dict[float, list[nn.Parameter]] = {}
-    for _, parameter in named:
-        if parameter.requires_grad:
-            by_multiplier.setdefault(lr_multipliers.get(parameter, 1.0), []).append(parameter)
+    multipliers = {p: lr_multipliers.get(p, 1.0) for _, p in named if p.requires_grad}
     groups: list[dict[str, Any]] = []
-    for multiplier, parameters in sorted(by_multiplier.items(), key=lambda group: group[0]):
+    for multiplier, parameters in _by_multiplier(multipliers):
         options = {"lr_multiplier": multiplier} if multiplier != 1.0 else {}
         for decay, members in (
             (weight_decay, [p for p in parameters if p.dim() > 1]),
@@ -111,6 +106,14 @@ def create_adamw(
     )
     optimizer.kernels = kernels
     return optimizer
+
+
+def _by_multiplier(multipliers: Mapping[nn.Parameter, float]) -> list[tuple[float, list[nn.Parameter]]]:
+    """Return the multipliers in ascending order, each with its parameters."""
+    return [
+        (multiplier, [p for p in multipliers if multipliers[p] == multiplier])
+        for multiplier in sorted(set(multipliers.values()))
+    ]
 
 
 def _kernels_of(module: nn.Module) -> KernelBackend:
@@ -195,6 +198,16 @@ def state_names(optimizer: torch.optim.Optimizer) -> dict[Tensor, frozenset[str]
         parameter: _MUON_STATE if "momentum" in group else _ADAMW_STATE
         for group in optimizer.param_groups
         for parameter in group["params"]
+    }
+
+
+def expected_state(optimizer: torch.optim.Optimizer, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return tensors with the dtypes and shapes of `optimizer_state` after all parameters were updated."""
+    names, step = state_names(optimizer), torch.zeros(())
+    return {
+        f"{name}/{key}": step if key == "step" else parameter
+        for name, parameter in parameters.items()
+        for key in names.get(parameter, ())
     }
 
 

@@ -1,0 +1,352 @@
+"""The initial encoder and objective of a pre-training run: new weights, or those of a base model."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from bertsmith import hardware
+from bertsmith.artifacts.folder import ModelFolder, read_folder
+from bertsmith.artifacts.locate import CONFIG_FILE, locate
+from bertsmith.corpus.shards import Shards
+from bertsmith.corpus.tokenized_corpus import IntArray
+from bertsmith.device import ComputeContext
+from bertsmith.errors import InputError, command, option
+from bertsmith.formatting import pluralize
+from bertsmith.inference.model import Model, load
+from bertsmith.instances.cooccurrence_embeddings import compute_cooccurrence_embeddings
+from bertsmith.io.word_vectors import read_word_vectors
+from bertsmith.models.config import DROPOUT_SETTINGS, ModelConfig
+from bertsmith.models.encoder import Encoder
+from bertsmith.models.family import build_encoder
+from bertsmith.models.weight_init import (
+    init_local_attention,
+    init_sinusoidal_positions,
+    init_token_embeddings,
+)
+from bertsmith.objectives.objective import GENERATOR, MODEL, ModelParts, Objective, objective_type
+from bertsmith.pretraining.data import PretrainData
+from bertsmith.pretraining.settings import PretrainSettings
+from bertsmith.settings import read_yaml
+from bertsmith.tokenizer.tokenizer import Tokenizer
+
+logger = logging.getLogger(__name__)
+
+_SHARED_EMBEDDINGS = [f"encoder.embeddings.{table}.weight" for table in ("token", "position", "segment")]
+_HEAD_NAMES = {
+    "masked": "masked-LM head",
+    "pair": "head for sentence pairs",
+    "detector": "head for replaced tokens",
+}
+
+
+def load_base(
+    model: str | Path | Model | None, settings_file: str | Path | None, shards: Shards, *, resuming: bool
+) -> Model | None:
+    """Load the model to start from: the argument, or the `base` in a file of settings; None without one.
+
+    Args:
+        model: The argument of `pretrain`.
+        settings_file: The recipe, or the settings of the run to resume.
+        shards: The data.
+        resuming: True if the run is resumed.
+
+    Raises:
+        InputError: The model has another tokenizer than the data, or the run did not start from a model.
+    """
+    base_name = read_yaml(settings_file).get("base") if settings_file is not None else None
+    if resuming and model is not None and not base_name:
+        raise InputError(
+            "run_without_base_model",
+            "this run did not start from a model",
+            location=settings_file,
+            argument="model",
+            hint=f"remove {option('model')}, or choose another {option('output_dir')}",
+        )
+    if model is None and not base_name:
+        return None
+    base = model if isinstance(model, Model) else load(model or str(base_name))
+    if base.tokenizer.digest != shards.tokenizer.digest:
+        raise InputError(
+            "tokenizer_mismatch",
+            f"this data was prepared with another tokenizer than that of {base.path}",
+            location=shards.folder,
+            argument="model",
+            hint="prepare the data again with "
+            f"{command('data prepare', 'FILES', tokenizer=base.model_folder, output_dir='SHARDS')}",
+        )
+    return base
+
+
+def build_model(
+    settings: PretrainSettings,
+    data: PretrainData,
+    base: ModelFolder | None,
+    context: ComputeContext,
+    *,
+    from_checkpoint: bool,
+) -> tuple[Encoder, Objective]:
+    """Return the encoder and the objective before the first update, on the device.
+
+    Args:
+        settings: The settings of the run.
+        data: The corpus.
+        base: The model to start from.
+        context: The compute context.
+        from_checkpoint: True if the weights will be those of a checkpoint, so that they are not initialized from
+            the corpus, the base model's heads, or a teacher.
+    """
+    encoder, objective = first_weights(settings, context.init_generator, data.token_counts, base)
+    if not from_checkpoint:
+        _init_embeddings_from_data(encoder, settings, data)
+    objective.check_tokenizer(data.shards.tokenizer)
+    objective.load_teacher(encoder, fresh=not from_checkpoint)
+    if base is not None and not from_checkpoint:
+        _load_heads(base, encoder, objective, settings)
+    context.prepare_modules(encoder, objective)
+    return encoder, objective
+
+
+def check_memory(settings: PretrainSettings, context: ComputeContext) -> None:
+    """Raise InputError if weights, gradients, and optimizer state do not fit into memory."""
+    with torch.device("meta"):
+        modules = first_weights(settings, torch.Generator())
+    num_parameters = sum(p.numel() for module in modules for p in module.parameters())
+    hardware.check_memory(num_parameters, hardware.memory_bytes(context.device))
+
+
+def first_weights(
+    settings: PretrainSettings,
+    generator: torch.Generator,
+    token_counts: IntArray | None = None,
+    base: ModelFolder | None = None,
+) -> tuple[Encoder, Objective]:
+    """Return an encoder and an objective with the initial weights of a run.
+
+    Args:
+        settings: The settings of the run.
+        generator: The random number generator.
+        token_counts: The number of occurrences of each token [V], for the output bias.
+        base: A model with the weights of the encoder.
+    """
+    config = settings.model
+    encoder = build_encoder(config, generator) if base is None else base.encoder(generator, config)
+    objective = _create_objective(settings, encoder, generator)
+    if settings.start.positions == "sinusoidal":
+        init_sinusoidal_positions(
+            encoder.embeddings.position.weight, config.initializer_range, config.position_offset
+        )
+    if settings.start.attention == "local":
+        if config.embedding_size is not None:
+            raise InputError(
+                "local_attention_not_applicable",
+                "the value 'local' is for models without a projection between positions and layers, and this "
+                f"model has model.embedding_size={config.embedding_size}",
+                argument="start.attention",
+                hint=f"set {option('start.attention', 'normal')}",
+            )
+        init_local_attention(encoder.blocks[0].attention.qkv.weight, config.num_attention_heads)  # type: ignore[union-attr,arg-type]
+    if settings.start.output_bias == "unigram" and token_counts is not None:
+        objective.init_output_bias(token_counts)
+    return encoder, objective
+
+
+def _create_objective(settings: PretrainSettings, encoder: Encoder, generator: torch.Generator) -> Objective:
+    """Create the objective with its heads; raise InputError for settings that do not fit together."""
+    objective_class = objective_type(settings.objective.name)
+    for name, value in objective_class.required_model_settings.items():
+        if (model_value := getattr(encoder.config, name)) != value:
+            raise InputError(
+                "objective_not_applicable",
+                f"the setting is {model_value}, and the objective '{objective_class.name}' needs {value}",
+                argument=f"model.{name}",
+                hint=f"remove it, or choose another {option('objective.name')}",
+            )
+    generator_name = getattr(settings.objective, GENERATOR, None)
+    if not settings.base and generator_name is not None:
+        raise InputError(
+            "generator_without_model",
+            f"the generator '{generator_name}' can only be used with the model that it was trained with",
+            argument=f"objective.{GENERATOR}",
+            hint=f"remove it, or continue from that model with {command('pretrain', model='MODEL')}",
+        )
+    objective = objective_class.from_settings(encoder, generator, settings.data, settings.objective)
+    if settings.objective.reduction == "sum":
+        if any(weight != 1 for weight in objective.loss_weights.values()):
+            raise InputError(
+                "reduction_not_applicable",
+                f"the objective '{objective.name}' weighs several losses, and each of them is a mean",
+                argument="objective.reduction",
+                hint=f"remove {option('objective.reduction', 'sum')}",
+            )
+        objective.summed_parts = objective.perplexity_parts
+    return objective
+
+
+def _init_embeddings_from_data(encoder: Encoder, settings: PretrainSettings, data: PretrainData) -> None:
+    """Initialize token embeddings from co-occurrences in the training documents, and from a file, which wins."""
+    start, tokenizer = settings.start, data.shards.tokenizer
+    embeddings = encoder.embeddings.token.weight
+    size, sigma = embeddings.shape[1], settings.model.initializer_range
+    if start.tokens == "neighbours":
+        logger.info("counting which tokens occur near each other, for the initial token embeddings")
+        vectors = compute_cooccurrence_embeddings(
+            data.shards, data.split.train, tokenizer.vocab_size, size, settings.train.seed
+        )
+        init_token_embeddings(embeddings, vectors, sigma)
+    if start.token_vectors:
+        init_token_embeddings(embeddings, read_token_vectors(start.token_vectors, tokenizer, size), sigma)
+
+
+def read_token_vectors(file: str, tokenizer: Tokenizer, size: int) -> NDArray[np.float32]:
+    """Return a vector from a file of word vectors for each token, [V, size]; zeros for tokens without one.
+
+    A token has the vector of its own string (`##ing`, `Ġthe`), or of the word that it starts ("the").
+
+    Raises:
+        InputError: The vectors have another size, or there is none of a token.
+    """
+    words = _words_of_tokens(tokenizer)
+    word_vectors = read_word_vectors(file, {word for candidates in words.values() for word in candidates})
+    if word_vectors.width != size:
+        raise InputError(
+            "vector_length_differs",
+            f"the vectors have {pluralize(word_vectors.width, 'number')}, and token embeddings have {size}",
+            location=file,
+            argument="start.token_vectors",
+            hint=f"use vectors of {size} numbers, or a model of the size of the vectors (model.hidden_size, or "
+            "model.embedding_size in families that have one)",
+        )
+    vectors = np.zeros((tokenizer.vocab_size, size), dtype=np.float32)
+    for token_id, candidates in words.items():
+        word = next((word for word in candidates if word in word_vectors.vectors), None)
+        if word is not None:
+            vectors[token_id] = word_vectors.vectors[word]
+    has_vector = vectors.any(1)
+    num_tokens = int(has_vector.sum())
+    if not num_tokens or not np.ptp(vectors[has_vector]):
+        raise InputError(
+            "no_usable_vectors",
+            "all numbers are the same" if num_tokens else "none of the words is a token of the vocabulary",
+            location=file,
+            argument="start.token_vectors",
+            hint="use vectors of the language and the case of the corpus",
+        )
+    logger.info(
+        "%s: %s of %s start from the vectors of this file, scaled to the deviation of random ones; the other %s "
+        "start as without the file",
+        file,
+        f"{num_tokens:,}",
+        pluralize(len(words), "token"),
+        f"{len(words) - num_tokens:,}",
+    )
+    return vectors
+
+
+def _words_of_tokens(tokenizer: Tokenizer) -> dict[int, list[str]]:
+    """Return the words whose vector each token may have, the best first; special tokens have none."""
+    words: dict[int, list[str]] = {}
+    for token_id, token in enumerate(tokenizer.tokens):
+        if token_id in tokenizer.all_special_ids:
+            continue
+        text = token.replace("▁", " ") if tokenizer.kind == "unigram" else token
+        if tokenizer.kind == "byte_level_bpe":
+            text = tokenizer.decode([token_id])
+        words[token_id] = [token, text[1:]] if text.startswith(" ") and len(text) > 1 else [token]
+    return words
+
+
+def _load_heads(
+    base: ModelFolder, encoder: Encoder, objective: Objective, settings: PretrainSettings
+) -> None:
+    """Load the base model's heads and its generator, if it has them; log the new ones."""
+    base_task, data = base.sentence_task, settings.data
+    for name, module in objective.export(encoder)[MODEL].modules.items():
+        if name == "encoder":
+            continue
+        if not base.has(name):
+            head_name = _HEAD_NAMES.get(name, name)
+            logger.info("%s: the model has no %s; a new one is trained", base.path, head_name)
+        elif name == "pair" and base_task != data.sentence_task:
+            logger.info(
+                "%s: the head for sentence pairs was trained for %s; a new one is trained",
+                base.path,
+                base_task,
+            )
+        else:
+            base.load_into(name, module)
+            if name == "pair" and base_task == "nsp" and base.is_next_label != data.is_next_label:
+                swap_labels(module)
+                logger.info(
+                    "%s: IsNext is %d there and %d here: the outputs of the head for sentence pairs are exchanged",
+                    base.path,
+                    base.is_next_label,
+                    data.is_next_label,
+                )
+    for folder_name, parts in objective.export(encoder).items():
+        if folder_name != MODEL:
+            _load_generator(base, folder_name, parts, getattr(settings.objective, folder_name, None))
+
+
+def _load_generator(base: ModelFolder, folder_name: str, parts: ModelParts, path: str | None) -> None:
+    """Load a second model, such as a generator, that was trained with the base model.
+
+    Args:
+        base: The base model.
+        folder_name: The name of the second model's folder.
+        parts: The modules to load.
+        path: The model or its run; None: in the run of the base model, if it is there and fits.
+
+    Raises:
+        InputError: The model at `path` does not fit.
+    """
+    folder = base.path.parent / folder_name
+    if path is not None:
+        in_run = Path(path) / folder_name
+        folder = in_run if (in_run / CONFIG_FILE).is_file() else locate(path)
+    model = read_folder(folder) if (folder / CONFIG_FILE).is_file() else None
+    mismatch = (
+        "the folder does not exist" if model is None else _find_mismatch(base, model, folder_name, parts)
+    )
+    if model is not None and mismatch is None:
+        for name, module in parts.modules.items():
+            model.load_into(name, module)
+    elif path is None:
+        logger.info("%s: %s, so a new %s is trained", folder, mismatch, folder_name)
+    else:
+        raise InputError(
+            "generator_mismatch",
+            str(mismatch),
+            location=path,
+            argument=f"objective.{folder_name}",
+            hint=f"name the {folder_name} that the model was trained with, and its fraction of the model's hidden "
+            f"size (objective.{folder_name}_size)",
+        )
+
+
+def _find_mismatch(base: ModelFolder, model: ModelFolder, name: str, parts: ModelParts) -> str | None:
+    """Return why a second model does not fit the run and the base model, or None if it does."""
+    for setting in ModelConfig.model_fields:
+        value, run_value = getattr(model.config, setting), getattr(parts.config, setting)
+        if setting not in DROPOUT_SETTINGS and value != run_value:
+            return f"{setting} is {value}, and the {name} of this run has {run_value}"
+    base_weights, weights = base.weights(), model.weights()
+    for table in _SHARED_EMBEDDINGS:
+        if table not in base_weights or table not in weights:
+            continue
+        if not torch.allclose(base_weights[table].float(), weights[table].float(), atol=1e-6):
+            return f"the {name} has other embeddings"
+    has_heads = all(model.has(part) for part in parts.modules if part != "encoder")
+    return None if has_heads else f"the {name} has no head"
+
+
+def swap_labels(head: nn.Module) -> None:
+    """Swap the outputs 0 and 1 of a binary classification head."""
+    with torch.no_grad():
+        for weights in head.parameters():
+            weights.copy_(weights.flip(0))

@@ -1,0 +1,116 @@
+"""The report of a pre-training run, and warnings about what the model has learned."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+from bertsmith.formatting import format_percent, pluralize
+from bertsmith.pretraining.data import PretrainData
+from bertsmith.pretraining.resolve_settings import measured_settings
+from bertsmith.pretraining.settings import PretrainSettings
+from bertsmith.training.callbacks import last_loss
+from bertsmith.training.training_job import TrainOutput
+
+logger = logging.getLogger(__name__)
+
+_MANY_EPOCHS = 10.0  # of a planned run, from which on a warning is logged
+_MIN_OVERFITTING_EPOCHS = 2.0
+_OVERFITTING_NATS = 1.0  # by which the MLM loss is lower on the training text than on validation documents
+_NUM_LOSSES = 10  # whose mean is the training loss
+
+
+def log_settings(settings: PretrainSettings) -> None:
+    """Log the settings that were measured for the size of the model, and those that the user changed."""
+    measured, train, data = measured_settings(settings.model.model_dump()), settings.train, settings.data
+    muon = f"Muon at {train.muon_learning_rate:g}, " if train.optim == "muon" else ""
+    summary = (
+        f"{muon}AdamW at {train.learning_rate:g}, schedule {train.lr_scheduler_type}, "
+        f"{pluralize(train.batch_size, 'sequence')} of {data.sequence_length} tokens a batch, "
+        f"{format_percent(data.mlm_probability)} of them predicted, dropout {settings.model.hidden_dropout_prob:g}"
+    )
+    if not measured:
+        logger.info(
+            "no settings were measured for a model of this size, so the defaults are used: %s", summary
+        )
+        return
+    changed = [
+        f"{group}.{name} (usually {value})"
+        for group, values in measured.items()
+        for name, value in values.items()
+        if getattr(getattr(settings, group), name) != value
+    ]
+    logger.info(
+        "settings for a model of this size: %s%s; recipes/bert-paper.yaml has those of the paper",
+        summary,
+        f"; changed: {', '.join(changed)}" if changed else "",
+    )
+
+
+def log_epochs(num_updates: int, updates_per_epoch: float) -> None:
+    """Log a warning if the run reads its text many times."""
+    epochs = num_updates / max(1e-9, updates_per_epoch)
+    if epochs >= _MANY_EPOCHS:
+        logger.warning(
+            "there is little text for %s: the run reads it about %s times, and a model that overfits it gets "
+            "worse on other text; use more text, or a shorter run",
+            pluralize(num_updates, "update"),
+            f"{epochs:,.0f}",
+        )
+
+
+def run_report(
+    settings: PretrainSettings, data: PretrainData, output: TrainOutput, metrics: dict[str, float], out: Path
+) -> dict[str, Any]:
+    """Return the content of report.json."""
+    train, state = settings.train, output.state
+    warnings = [output.cut_schedule, _learning_warning(settings, data, output, metrics, out)]
+    return {
+        "objective": settings.objective.name,
+        **({"base": settings.base} if settings.base else {}),
+        "steps": state.step,
+        "tokens": state.tokens,
+        "seconds": round(state.seconds, 1),
+        "tokens_per_second": round(state.tokens / max(state.seconds, 1e-9), 1),
+        "precision": train.precision,
+        "device": train.device,
+        "threads": output.threads,
+        "processes": output.processes,
+        "held_out": metrics,
+        "remarks": [warning for warning in warnings if warning is not None],
+        "corpus": data.shards.counts,
+        "first_epoch": data.streams[0].plan(0).counts,
+        "batches": data.batch_report,
+    }
+
+
+def _learning_warning(
+    settings: PretrainSettings, data: PretrainData, output: TrainOutput, metrics: dict[str, float], out: Path
+) -> str | None:
+    """Return a warning if the model overfits, or is no better than a unigram model; otherwise None."""
+    loss, unigram_loss = metrics.get("mlm_loss"), metrics.get("unigram_mlm_loss")
+    if loss is None or unigram_loss is None:
+        return None
+    train, model, updates = settings.train, settings.model, output.state.step
+    epochs = updates / max(1e-9, data.updates_per_epoch)
+    size = f"{pluralize(model.num_hidden_layers, 'layer')} of {model.hidden_size:,}"
+    train_loss = last_loss(out, "mlm", _NUM_LOSSES)
+    is_overfitting = train_loss is not None and loss - train_loss > _OVERFITTING_NATS
+    if is_overfitting and epochs >= _MIN_OVERFITTING_EPOCHS:
+        unigram = f", where word frequencies alone reach {unigram_loss:.2f}" if loss >= unigram_loss else ""
+        return (
+            f"this model overfits its text: it has read the text {epochs:,.0f} times, and its MLM loss is "
+            f"{train_loss:.2f} there and {loss:.2f} on held-out documents{unigram}. More text helps most; "
+            "otherwise make fewer updates (train.max_steps, train.max_minutes; now "
+            f"{pluralize(updates, 'update')}), or use a smaller preset (now {size})"
+        )
+    if loss < unigram_loss:
+        return None
+    return (
+        f"this model has not learned to use the context yet: its held-out MLM loss is {loss:.2f}, and word "
+        f"frequencies alone reach {unigram_loss:.2f}. Change one of these: more updates (train.max_steps, "
+        f"train.max_minutes; now {pluralize(updates, 'update')}, {epochs:.2g} passes over the data); another "
+        f"train.learning_rate (now {train.learning_rate:g}: higher if the loss in log.jsonl still falls, "
+        f"lower if it has risen); a smaller preset (now {size})"
+    )
