@@ -246,7 +246,7 @@ def test_a_table_instead_of_a_list_of_texts_is_an_error(form: str, bert: bs.Mode
 def test_the_prediction_of_an_empty_text_is_marked_as_empty(
     moods: bs.Model, caplog: pytest.LogCaptureFixture
 ) -> None:
-    predictions = moods.predict(["kaba", "", " \n", "mi"])
+    predictions = [one.to_dict() for one in moods.predict(["kaba", "", " \n", "mi"])]
     assert caplog.messages == ["2 texts are empty and not predicted: text 2, text 3"]
     assert [predictions[0], predictions[3]] == moods.predict(["kaba", "mi"])
     assert predictions[1] == {
@@ -265,7 +265,7 @@ def test_a_missing_text_in_memory_is_an_empty_text(
     missing: Any, bert: bs.Model, moods: bs.Model, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     rows = [*ROWS[:2], {"title": missing, "label": "joy"}, *ROWS[2:9]]
-    predictions = moods.predict(rows)
+    predictions = [one.to_dict() for one in moods.predict(rows)]
     assert caplog.messages == ["1 text is empty and not predicted: data (in memory):3"]
     assert predictions[2]["label"] is None
     assert [*predictions[:2], *predictions[3:]] == moods.predict(ROWS[:9])
@@ -299,7 +299,7 @@ def test_missing_values_of_pandas(moods: bs.Model) -> None:
         frame = pandas.DataFrame({"title": column})
         for data in (frame, frame["title"], frame.to_dict("records"), frame.to_dict("list")):
             predictions = moods.predict(data)
-            assert predictions[2]["label"] is None
+            assert predictions[2].label is None
             assert predictions[:2] == moods.predict(texts)
 
 
@@ -352,7 +352,7 @@ def test_suggestions_include_arguments_of_the_function(moods: bs.Model) -> None:
         (lambda: bs.finetune("classify", moods, "run", train=ROWS, validationsplit=0.2), "validation_split"),
         (lambda: moods.predict(["a"], max_lenght=3), "max_length"),
         (lambda: moods.predict_file(ROWS, max_lenght=3), "max_length"),
-        (lambda: moods.evaluate(ROWS, text_colum="a"), "text_column"),
+        (lambda: moods.evaluate(ROWS, text_colum="a").to_dict(), "text_column"),
     ):
         with pytest.raises(bs.InputError) as caught:
             call()
@@ -458,7 +458,7 @@ def test_the_suffix_of_out_sets_the_format_of_predictions(
         tmp_path / f"a.{suffix}",
     )
     assert moods.predict_file(rows, output=out) == out
-    labels = [answer["label"] for answer in moods.predict([row["title"] for row in rows])]
+    labels = [answer.label for answer in moods.predict([row["title"] for row in rows])]
     text = out.read_text(encoding="utf-8-sig")
     if suffix == "csv":
         read = list(csv.DictReader(text.splitlines()))
@@ -622,7 +622,7 @@ def test_html_of_notebooks_escapes_text_of_files(moods: bs.Model, tmp_path: Path
     shards = bs.prepare(bs.Texts(["kaba lode."]), tiny_run.tokenizer(), tmp_path / "<b>", workers=1)
     assert "<b>shards" not in shards._repr_html_()
     assert "&lt;b&gt;" in shards._repr_html_()
-    scores = moods.evaluate(ROWS)
+    scores = moods.evaluate(ROWS).to_dict()
     assert isinstance(scores, dict)
     assert json.loads(json.dumps(scores)) == scores
     assert "accuracy" in scores._repr_html_()  # type: ignore[attr-defined]

@@ -44,12 +44,12 @@ if TYPE_CHECKING:
     from bertsmith.experiments.multirun import finetune_repeatedly as finetune_repeatedly
     from bertsmith.finetuning.lr_finder import find_rate as find_rate
     from bertsmith.finetuning.run import finetune as finetune
-    from bertsmith.inference.compare import compare as compare
     from bertsmith.inference.ensemble import Ensemble as Ensemble
     from bertsmith.inference.ensemble import ensemble as ensemble
     from bertsmith.inference.model import Model as Model
     from bertsmith.inference.model import load as load
     from bertsmith.inference.search import search as search
+    from bertsmith.inference.significance import compare as compare
     from bertsmith.inspection.check import check_corpus as check_corpus
     from bertsmith.inspection.info import info as info
     from bertsmith.inspection.inspect import inspect_tokenizers as inspect_tokenizers
@@ -82,7 +82,7 @@ _MODULES = {
     "Texts": "io.sources",
     "Tokenizer": "tokenizer.tokenizer",
     "check_corpus": "inspection.check",
-    "compare": "inference.compare",
+    "compare": "inference.significance",
     "count_parameters": "models.parameter_count",
     "ensemble": "inference.ensemble",
     "extend_tokenizer": "pretraining.extend_vocabulary",

@@ -184,7 +184,7 @@ class BertClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # s
         if not len(rows):
             return rows
         for row, prediction in zip(rows, self.model_.predict(*columns.values()), strict=True):
-            scores = prediction.get("scores")
+            scores = prediction.scores
             row[:] = self.class_prior_ if scores is None else [scores[name] for name in self._names]
         return rows
 

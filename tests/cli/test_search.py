@@ -20,7 +20,7 @@ import bertsmith as bs
 import tiny_run
 from bertsmith.cli.main import main
 from bertsmith.errors import InputError
-from bertsmith.inference.search_file import read_qrels
+from bertsmith.inference.search import read_qrels
 
 Call = Callable[..., SimpleNamespace]
 WORDS = tiny_run.WORDS
@@ -107,7 +107,7 @@ def test_texts_of_the_command_line_and_of_a_pipe(call: Call) -> None:
 
 def test_chunks_leave_no_trace(call: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     call("embed", "near", "--input", "texts.txt", "--output", tmp_path / "a.npy")
-    monkeypatch.setattr("bertsmith.inference.embed_file._CHUNK", 4)
+    monkeypatch.setattr("bertsmith.inference.indexing._CHUNK_SIZE", 4)
     call("embed", "near", "--input", "texts.txt", "--output", tmp_path / "b.npy")
     np.testing.assert_allclose(np.load(tmp_path / "a.npy"), np.load(tmp_path / "b.npy"), atol=1e-6)
 
@@ -198,7 +198,7 @@ def test_a_model_of_pairs_puts_the_best_into_its_own_order(call: Call, world: Pa
     plain = bs.search(world / "index", TEXTS[3], top_k=6)
     found = bs.search(world / "index", TEXTS[3], top_k=3, rerank=world / run, rerank_top=6)
     answers = bs.load(world / run).predict([TEXTS[3]] * 6, [one["text"] for one in plain])
-    scores = [a["scores"]["1"] if "scores" in a else a["number"] for a in answers]
+    scores = [a.scores["1"] if "scores" in a else a.number for a in answers]
     order = sorted(range(6), key=lambda i: -scores[i])[:3]
     assert [one["text"] for one in found] == [plain[i]["text"] for i in order]
     assert [one["rerank_score"] for one in found] == pytest.approx([scores[i] for i in order], abs=1e-6)

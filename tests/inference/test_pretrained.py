@@ -50,7 +50,7 @@ def test_masks_are_filled_with_tokens_of_the_vocabulary_alone(tmp_path: Path) ->
 
 def test_good_sentences_score_higher_than_bad_ones() -> None:
     scores = bs.load(NAME, "cpu").score(["the river sings .", "the rivers sing .", "the river sing ."])
-    assert scores[0]["score"] > scores[2]["score"]
+    assert scores[0].score > scores[2].score
 
 
 def test_it_is_fine_tuned_by_its_name(tmp_path: Path) -> None:

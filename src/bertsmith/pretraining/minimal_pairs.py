@@ -12,9 +12,9 @@ from bertsmith import console
 from bertsmith.device import ComputeContext
 from bertsmith.errors import InputError, option
 from bertsmith.formatting import pluralize
-from bertsmith.inference.causal_scoring import LeftToRight
-from bertsmith.inference.minimal_pairs import MinimalPairs, read_pairs, score_pairs, told_of_pairs
-from bertsmith.inference.pseudo_likelihood import Scorer
+from bertsmith.inference.causal_scoring import create_scorer
+from bertsmith.inference.minimal_pairs import MinimalPairs, read_pairs, score_pairs
+from bertsmith.inference.scoring import Scorer
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import MaskedLMHead
 from bertsmith.objectives.objective import MODEL, Objective
@@ -41,12 +41,12 @@ class PairsOnTheWay:
     @cached_property
     def sample(self) -> MinimalPairs:
         """Those of each evaluation."""
-        return self.every.sampled(self.settings.pairs_sample)
+        return self.every.sample(self.settings.pairs_sample)
 
     @property
     def last(self) -> MinimalPairs:
         """Those that are scored after the last update."""
-        return self.every.sampled(self.settings.pairs_at_end)
+        return self.every.sample(self.settings.pairs_at_end)
 
     def measure(self) -> dict[str, float]:
         """The accuracy on the sample, by its name; the modules are in evaluation."""
@@ -58,9 +58,9 @@ class PairsOnTheWay:
         logger.info("scoring %s ...", pluralize(len(pairs), "minimal pair"))
         with console.ProgressBar("minimal pairs", 2 * len(pairs), unit="sentences") as bar:
             scores = score_pairs(pairs, self.scorer, bar.update)
-        for sentence in told_of_pairs(scores):
-            logger.info("%s", sentence)
-        return scores.document()
+        for message in scores.messages():
+            logger.info("%s", message)
+        return scores.to_dict()
 
 
 def pairs_of(settings: EvaluateSettings) -> MinimalPairs | None:
@@ -104,8 +104,7 @@ def pairs_on_the_way(
             argument="evaluate_pairs",
             hint=f"remove {option('evaluate_pairs')}",
         )
-    kind = LeftToRight if encoder.config.causal else Scorer
-    return PairsOnTheWay(pairs, settings, kind(encoder, head, tokenizer, place))
+    return PairsOnTheWay(pairs, settings, create_scorer(encoder, head, tokenizer, place))
 
 
 def log_sample(pairs: PairsOnTheWay) -> None:
