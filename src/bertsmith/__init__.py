@@ -7,6 +7,7 @@ finetune            train a BERT on labeled examples of a task
 finetune_repeatedly with several seeds or folds; finetune_glue; find_rate
 ablate, compare     compare recipes; test two models; ensemble: Ensemble
 load, info, search  open a run as a Model; describe a folder; query an index
+quickstart          all steps on the documentation that Python has
 Model               predict, evaluate, fill_mask, score, embed, index, save
 check_corpus        report errors and costs of a corpus; show_instance
 inspect_tokenizers  compare vocabularies; extend_tokenizer: add words
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
     from bertsmith.packed import Packed as Packed
     from bertsmith.pretraining.extend_vocabulary import extend_tokenizer as extend_tokenizer
     from bertsmith.pretraining.run import pretrain as pretrain
+    from bertsmith.quickstart.quickstart import quickstart as quickstart
     from bertsmith.tokenizer.tokenizer import Tokenizer as Tokenizer
     from bertsmith.tokenizer_training.train import train_tokenizer as train_tokenizer
 
@@ -100,6 +102,7 @@ _MODULES = {
     "prepare": "corpus.prepare",
     "presets": "models.family",
     "pretrain": "pretraining.run",
+    "quickstart": "quickstart.quickstart",
     "search": "inference.search",
     "show_instance": "inspection.show",
     "train_tokenizer": "tokenizer_training.train",
@@ -117,9 +120,7 @@ _MODEL_METHODS = (  # for suggestions
     "score_pairs",
 )
 
-# help(bertsmith) prints the full help of each name in __all__, so it has only one; dir() and the docstring list
-# all.
-__all__ = ["__version__"]
+__all__ = ["__version__", *_MODULES]
 
 
 def __getattr__(name: str) -> Any:
@@ -129,7 +130,10 @@ def __getattr__(name: str) -> Any:
         return version("bertsmith")
     if name not in _MODULES:
         raise AttributeError(f"module 'bertsmith' has no attribute '{name}'{_suggestion(name)}")
-    return getattr(importlib.import_module(f"bertsmith.{_MODULES[name]}"), name)
+    value = getattr(importlib.import_module(f"bertsmith.{_MODULES[name]}"), name)
+    if name == "quickstart":  # the import has set this attribute to the package of the same name
+        globals()[name] = value
+    return value
 
 
 def _suggestion(name: str) -> str:

@@ -33,10 +33,10 @@ def test_a_mask_of_a_long_text_is_guessed_from_the_text_around_it(
         masked = [*words[:place], "[MASK]", *words[place + 1 :]]
         (answer,) = base.fill_mask(" ".join(masked), top_k=4)
         (alone,) = base.fill_mask(" ".join(masked[slice(*window)]), top_k=4)
-        assert [row["token"] for row in answer] == [row["token"] for row in alone]
-        assert [row["score"] for row in answer] == pytest.approx([row["score"] for row in alone], rel=1e-5)
-        filled = [*masked[:place], answer[0]["token"], *masked[place + 1 :]]
-        assert answer[0]["text"] == " ".join(filled)
+        assert [row.token for row in answer] == [row.token for row in alone]
+        assert [row.score for row in answer] == pytest.approx([row.score for row in alone], rel=1e-5)
+        filled = [*masked[:place], answer[0].token, *masked[place + 1 :]]
+        assert answer[0].text == " ".join(filled)
     messages = [r.getMessage() for r in caplog.records if r.name.startswith("bertsmith.inference")]
     assert messages == 3 * [
         "the text has 122 tokens, of which 64 are read at a time: each mask is predicted from the text around it"
@@ -48,8 +48,8 @@ def test_max_length_narrows_the_window_of_each_mask(base: bs.Model) -> None:
     both = base.fill_mask(masked, max_length=5)
     alone = [base.fill_mask(text) for text in ("lode [MASK] mizu", "pegi [MASK] riba")]
     for answer, (other,) in zip(both, alone, strict=True):
-        assert [(row["token"], pytest.approx(row["score"])) for row in other] == [
-            (row["token"], row["score"]) for row in answer
+        assert [(row.token, pytest.approx(row.score)) for row in other] == [
+            (row.token, row.score) for row in answer
         ]
     assert base.fill_mask(masked, max_length=10_000) == base.fill_mask(masked)
     with pytest.raises(InputError) as caught:
@@ -57,7 +57,7 @@ def test_max_length_narrows_the_window_of_each_mask(base: bs.Model) -> None:
     assert (caught.value.code, caught.value.argument) == ("max_length_too_small", "max_length")
     call = ["fill-mask", str(base.path), masked, "--max-length", "5", "--json"]
     done = CliRunner().invoke(bertsmith, call)
-    assert json.loads(done.stdout) == both
+    assert json.loads(done.stdout) == [[row.to_dict() for row in answer] for answer in both]
     assert "each mask is predicted from the text around it" in done.stderr
 
 

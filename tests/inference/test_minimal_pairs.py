@@ -179,14 +179,17 @@ def test_texts_come_in_any_column_and_missing_ones_keep_their_place(
     found = frequencies.score(column(["kaba lode", None, "mizu", ""]))
     assert "2 texts are empty and not scored: text 2, text 4" in logged()
     assert [row.score is None for row in found] == [False, True, False, True]
-    assert found[1] == {"score": None, "tokens": 0, "words": 0, "unknown": 0, "pseudo_perplexity": None}
+    assert found[1].to_dict() == {
+        "score": None,
+        "tokens": 0,
+        "words": 0,
+        "unknown": 0,
+        "pseudo_perplexity": None,
+    }
     assert found[0].pseudo_perplexity == pytest.approx(np.exp(-found[0].score / 2))
 
 
 def test_what_is_no_list_of_texts_is_told(frequencies: bs.Model) -> None:
-    with pytest.raises(InputError) as caught:
-        frequencies.score("kaba")
-    assert (caught.value.code, caught.value.hint) == ("not_a_list", 'write score(["kaba"])')
     with pytest.raises(InputError) as caught:
         frequencies.score(["kaba", 3])
     assert (caught.value.code, caught.value.location) == ("text_not_a_string", "text 2")

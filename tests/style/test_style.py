@@ -46,8 +46,6 @@ BAD_OPENING = re.compile(r"(What|Where|Whether|Of|How|As|Those|That|Both|Who)\b"
 ERRORS = ("InputError", "MachineError", "Diverged")
 
 REMAINING: dict[str, int] = {
-    "explain": 7,
-    "inference": 190,
     "pretraining": 95,
     "runs": 1,
 }

@@ -217,7 +217,10 @@ def read_pairs(
     if group_columns:
         groups = {name: table.texts(name, "group_columns") for name in group_columns}
     else:
-        names = [next((name for name in known if name in table.columns), None) for known in _GROUP_COLUMNS]
+        names = [
+            next((name for name in candidates if name in table.columns), None)
+            for candidates in _GROUP_COLUMNS
+        ]
         groups = {
             name: [text_of(row.values.get(name)) for row in table] for name in names if name is not None
         }
