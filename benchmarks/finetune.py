@@ -24,7 +24,6 @@ from typing import Any, get_args
 
 import numpy as np
 import torch
-
 from torch import Tensor, nn
 
 import bertsmith as bs
@@ -33,7 +32,7 @@ from baselines import best_baseline, read_task
 from bertsmith import hardware, rng
 from bertsmith.formatting import pluralize
 from bertsmith.hardware import Precision
-from bertsmith.inference.significance import compared
+from bertsmith.inference.significance import compare_statistics
 from bertsmith.metrics.sufficient_statistics import SufficientStatistics
 from bertsmith.models.config import Layers
 from bertsmith.tasks.batching import Item, ItemStream, Outputs
@@ -357,14 +356,14 @@ def compare_scores(name: str, seeds: Sequence[int]) -> dict[str, Any]:
     ours: list[SufficientStatistics] = []
     for seed in seeds:
         model = bs.load(record.WORK / "finetune" / f"{name}-{seed}")
-        _, examples = model.answering.labelled(task_file(name, task.dev), {}, "compare")
-        predictions = model.answering.answers_of(examples, model.task.settings)
+        examples = model.predictor.read(task_file(name, task.dev))
+        predictions = model.predictor.predict(examples)
         if (of_seed := model.task.metrics.sufficient_statistics(predictions, examples)) is None:
             return {}
         ours.append(of_seed)
     sides = ([np.load(reference_statistics(name, seed)) for seed in seeds], [s.per_example for s in ours])
     a, b = (SufficientStatistics(np.sum(rows, axis=0), ours[0].scores_from_sums) for rows in sides)
-    difference = compared(a, b, seed=0).get(task.metric)
+    difference = compare_statistics(a, b, seed=0).get(task.metric)
     return {} if difference is None else difference._asdict()
 
 

@@ -44,7 +44,7 @@ def main() -> None:
         print(f"{name:16} F1 {figures['f1']:.4f} of {figures['support']} titles")
     for title in ("国足今晚迎战日本队", "央行宣布下调存款准备金率"):
         (answer,) = news.predict([title])
-        print(f"{title}: {answer['label']} ({answer['score']:.2f})")
+        print(f"{title}: {answer.label} ({answer.score:.2f})")
 
 
 if __name__ == "__main__":

@@ -63,9 +63,9 @@ def main() -> None:
 
     # How well each emotion is told, and what it is taken for.
     scores = emotions.evaluate(options.dev)
-    print(f"accuracy {scores['accuracy']:.4f}, macro F1 {scores['macro_f1']:.4f}")
-    for label, row in zip(emotions.labels or [], scores["confusion"], strict=True):
-        figures = scores["classes"][label]
+    print(f"accuracy {scores.accuracy:.4f}, macro F1 {scores.macro_f1:.4f}")
+    for label, row in zip(emotions.labels or [], scores.confusion, strict=True):
+        figures = scores.classes[label]
         print(f"{label:10} F1 {figures['f1']:.3f} of {figures['support']:4}: {row}")
 
     # A predictor: use it, save it, load it again.
@@ -73,7 +73,7 @@ def main() -> None:
     predictor = bs.load(saved)
     print(f"classes: {', '.join(predictor.labels or [])}")
     for answer in predictor.predict(["i feel wonderful today", "i am so tired of being alone"]):
-        print(f"{answer['label']} ({answer['score']:.2f})")
+        print(f"{answer.label} ({answer.score:.2f})")
 
 
 if __name__ == "__main__":

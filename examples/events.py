@@ -18,11 +18,11 @@ def events(tagger: bs.Model, relations: bs.Model, text: str) -> Iterator[tuple[s
     """Head, relation, tail and its probability, for each pair of entities that has a relation."""
     (tagged,) = tagger.predict([text])
     none = relations.task.facts.get("none")
-    for head, tail in permutations(tagged["entities"], 2):
+    for head, tail in permutations(tagged.entities, 2):
         spans = [(entity["start_char"], entity["end_char"]) for entity in (head, tail)]
         (found,) = relations.predict([text], *([span] for span in spans))
-        if found["label"] != none:
-            yield head["text"], found["label"], tail["text"], found["score"]
+        if found.label != none:
+            yield head["text"], found.label, tail["text"], found.score
 
 
 def main() -> None:

@@ -17,9 +17,10 @@ import bertsmith as bs
 def answer(index: str, reader: bs.Model, question: str, top_k: int = 5) -> list[dict[str, Any]]:
     """The answer in each of the nearest passages, with its place there, the likeliest first."""
     passages = bs.search(index, question, top_k=top_k)
-    answers = reader.predict([question] * len(passages), [passage["text"] for passage in passages])
-    found = [passage | one for passage, one in zip(passages, answers, strict=True) if one["answer"]]
-    return sorted(found, key=lambda one: one["score"], reverse=True)
+    predictions = reader.predict([question] * len(passages), [passage.text for passage in passages])
+    pairs = zip(passages, predictions, strict=True)
+    answers = [passage.to_dict() | prediction.to_dict() for passage, prediction in pairs if prediction.answer]
+    return sorted(answers, key=lambda row: row["score"], reverse=True)
 
 
 def main() -> None:

@@ -18,7 +18,8 @@ from sklearn.utils.estimator_checks import check_estimator
 
 import tiny_run
 from bertsmith.errors import InputError
-from bertsmith.sklearn import BertClassifier
+from bertsmith.inference.model import load
+from bertsmith.sklearn import BertClassifier, BertEmbedder, BertRegressor
 
 SHORT = {"train.threads": 1, "train.precision": "fp32", "train.max_steps": 60, "train.batch_size": 8}
 GOOD, BAD = ["kaba lode", "lode kaba migi", "kaba"], ["nufo tuzu", "tuzu peri", "nufo peri tuzu"]
@@ -48,9 +49,9 @@ def test_it_learns_and_predicts_as_its_model(fitted: BertClassifier) -> None:
     probabilities = fitted.predict_proba(TEXTS[:6])
     assert probabilities.shape == (6, 2)
     predictions = fitted.model_.predict(TEXTS[:6])
-    expected = [[p["scores"]["bad"], p["scores"]["good"]] for p in predictions]
+    expected = [[p.scores["bad"], p.scores["good"]] for p in predictions]
     assert probabilities.tolist() == expected
-    assert fitted.predict(TEXTS[:6]).tolist() == [p["label"] for p in predictions]
+    assert fitted.predict(TEXTS[:6]).tolist() == [p.label for p in predictions]
     assert fitted.predict_proba([]).shape == (0, 2)
     assert fitted.predict([]).tolist() == []
 
@@ -157,9 +158,40 @@ class NumericClassifier(BertClassifier):
         return super().predict_proba(to_texts(X))
 
     def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.one_d_array, tags.input_tags.two_d_array = False, True
+        return numeric_tags(super().__sklearn_tags__())
+
+
+class NumericRegressor(BertRegressor):
+    """The regressor on words that stand for numbers."""
+
+    def fit(self, X: Any, y: Any) -> NumericRegressor:
+        return super().fit(to_texts(X), y)
+
+    def predict(self, X: Any) -> Any:
+        return super().predict(to_texts(X))
+
+    def __sklearn_tags__(self) -> Any:
+        tags = numeric_tags(super().__sklearn_tags__())
+        tags.regressor_tags.poor_score = True
         return tags
+
+
+class NumericEmbedder(BertEmbedder):
+    """The transformer on words that stand for numbers."""
+
+    def fit(self, X: Any, y: Any = None) -> NumericEmbedder:
+        return super().fit(to_texts(X), y)
+
+    def transform(self, X: Any) -> Any:
+        return super().transform(to_texts(X))
+
+    def __sklearn_tags__(self) -> Any:
+        return numeric_tags(super().__sklearn_tags__())
+
+
+def numeric_tags(tags: Any) -> Any:
+    tags.input_tags.one_d_array, tags.input_tags.two_d_array = False, True
+    return tags
 
 
 def to_texts(X: Any) -> list[str]:
@@ -169,15 +201,46 @@ def to_texts(X: Any) -> list[str]:
     return [" ".join(tiny_run.WORDS[int(7 * cell) % len(tiny_run.WORDS)] for cell in row) for row in rows]
 
 
-def test_scikit_learn_checks(base: Path) -> None:
-    classifier = NumericClassifier(base, random_state=0, settings={**SHORT, "train.max_steps": 2})
+FEW_STEPS = {**SHORT, "train.max_steps": 2}
+
+
+@pytest.mark.parametrize(
+    "create",
+    [
+        lambda base: NumericClassifier(base, random_state=0, settings=FEW_STEPS),
+        lambda base: NumericRegressor(base, random_state=0, settings=FEW_STEPS),
+        NumericEmbedder,
+    ],
+    ids=["classifier", "regressor", "embedder"],
+)
+def test_scikit_learn_checks(base: Path, create: Any) -> None:
+    estimator = create(base)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of omitted checks, and of invalid input that checks pass
-        results = check_estimator(classifier, on_fail=None, expected_failed_checks=NUMERIC_CHECKS)
+        results = check_estimator(estimator, on_fail=None, expected_failed_checks=NUMERIC_CHECKS)
     assert [
         (result["check_name"], result["exception"]) for result in results if result["status"] == "failed"
     ] == []
-    assert sum(result["status"] == "passed" for result in results) > 40
+    assert sum(result["status"] == "passed" for result in results) > 25
+
+
+def test_the_regressor_predicts_as_its_model(base: Path) -> None:
+    targets = [float(mood == "good") for mood in MOODS]
+    regressor = BertRegressor(base, learning_rate=3e-3, settings=SHORT, random_state=0).fit(TEXTS, targets)
+    assert regressor.score(TEXTS, targets) > 0.3
+    expected = [prediction.number for prediction in regressor.model_.predict(TEXTS[:6])]
+    assert regressor.predict([*TEXTS[:6], ""]).tolist() == [*expected, regressor.mean_]
+    copy = pickle.loads(pickle.dumps(regressor))
+    assert copy.predict(TEXTS[:6]).tolist() == expected
+
+
+def test_the_embedder_is_a_transformer(base: Path) -> None:
+    embedder = BertEmbedder(base, normalize=True, batch_size=2)
+    vectors = make_pipeline(embedder).fit_transform(TEXTS[:6])
+    assert np.array_equal(vectors, load(base).embed(TEXTS[:6], normalize=True))
+    assert np.linalg.norm(vectors, axis=1) == pytest.approx(1, abs=1e-5)
+    with pytest.raises(ValueError, match="pairs of texts"):
+        embedder.fit([["ka", "lo"]])
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ finetune            train a BERT on labeled examples of a task
 finetune_repeatedly with several seeds or folds; finetune_glue; find_rate
 ablate, compare     compare recipes; test two models; ensemble: Ensemble
 load, info, search  open a run as a Model; describe a folder; query an index
+quickstart          all steps on the documentation that Python has
 Model               predict, evaluate, fill_mask, score, embed, index, save
 check_corpus        report errors and costs of a corpus; show_instance
 inspect_tokenizers  compare vocabularies; extend_tokenizer: add words
@@ -44,12 +45,12 @@ if TYPE_CHECKING:
     from bertsmith.experiments.multirun import finetune_repeatedly as finetune_repeatedly
     from bertsmith.finetuning.lr_finder import find_rate as find_rate
     from bertsmith.finetuning.run import finetune as finetune
-    from bertsmith.inference.compare import compare as compare
     from bertsmith.inference.ensemble import Ensemble as Ensemble
     from bertsmith.inference.ensemble import ensemble as ensemble
     from bertsmith.inference.model import Model as Model
     from bertsmith.inference.model import load as load
     from bertsmith.inference.search import search as search
+    from bertsmith.inference.significance import compare as compare
     from bertsmith.inspection.check import check_corpus as check_corpus
     from bertsmith.inspection.info import info as info
     from bertsmith.inspection.inspect import inspect_tokenizers as inspect_tokenizers
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
     from bertsmith.packed import Packed as Packed
     from bertsmith.pretraining.extend_vocabulary import extend_tokenizer as extend_tokenizer
     from bertsmith.pretraining.run import pretrain as pretrain
+    from bertsmith.quickstart.quickstart import quickstart as quickstart
     from bertsmith.tokenizer.tokenizer import Tokenizer as Tokenizer
     from bertsmith.tokenizer_training.train import train_tokenizer as train_tokenizer
 
@@ -82,7 +84,7 @@ _MODULES = {
     "Texts": "io.sources",
     "Tokenizer": "tokenizer.tokenizer",
     "check_corpus": "inspection.check",
-    "compare": "inference.compare",
+    "compare": "inference.significance",
     "count_parameters": "models.parameter_count",
     "ensemble": "inference.ensemble",
     "extend_tokenizer": "pretraining.extend_vocabulary",
@@ -100,6 +102,7 @@ _MODULES = {
     "prepare": "corpus.prepare",
     "presets": "models.family",
     "pretrain": "pretraining.run",
+    "quickstart": "quickstart.quickstart",
     "search": "inference.search",
     "show_instance": "inspection.show",
     "train_tokenizer": "tokenizer_training.train",
@@ -117,9 +120,7 @@ _MODEL_METHODS = (  # for suggestions
     "score_pairs",
 )
 
-# help(bertsmith) prints the full help of each name in __all__, so it has only one; dir() and the docstring list
-# all.
-__all__ = ["__version__"]
+__all__ = ["__version__", *_MODULES]
 
 
 def __getattr__(name: str) -> Any:
@@ -129,7 +130,10 @@ def __getattr__(name: str) -> Any:
         return version("bertsmith")
     if name not in _MODULES:
         raise AttributeError(f"module 'bertsmith' has no attribute '{name}'{_suggestion(name)}")
-    return getattr(importlib.import_module(f"bertsmith.{_MODULES[name]}"), name)
+    value = getattr(importlib.import_module(f"bertsmith.{_MODULES[name]}"), name)
+    if name == "quickstart":  # the import has set this attribute to the package of the same name
+        globals()[name] = value
+    return value
 
 
 def _suggestion(name: str) -> str:

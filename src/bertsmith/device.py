@@ -69,12 +69,15 @@ class ComputeContext:
             weight initialization. For training on a GPU it is torch's default generator, the only one that flash
             attention uses.
         kernels: The kernels for the operations between matrix products in training.
+        batch_size: The maximum number of sequences per forward pass of inference; None: as many as a budget of
+            tokens allows.
     """
 
     device: torch.device
     precision: Precision
     generator: torch.Generator
     kernels: KernelBackend = REFERENCE
+    batch_size: int | None = None
 
     @classmethod
     def create(

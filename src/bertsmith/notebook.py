@@ -14,7 +14,7 @@ _LEFT = " style='text-align: left'"
 
 
 class Report(dict[str, Any]):
-    """A report: a dict of plain values, which a notebook shows as tables."""
+    """A report: a dict of plain values, which are attributes, too, and which a notebook shows as tables."""
 
     def __init__(self, values: Mapping[str, Any], display_keys: Sequence[str] = ()) -> None:
         """Copy the values.
@@ -25,6 +25,15 @@ class Report(dict[str, Any]):
         """
         super().__init__(values)
         self._display_keys = tuple(display_keys)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self:
+            return self[name]
+        raise AttributeError(f"the report has no '{name}'")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a plain dict."""
+        return dict(self)
 
     def _repr_html_(self) -> str:
         return render_page("", {name: self[name] for name in self._display_keys or self if name in self})

@@ -1,4 +1,4 @@
-"""A text classifier with scikit-learn's interface: fit, predict, predict_proba, score, get_params.
+"""Estimators with scikit-learn's interface: a classifier, a regressor, and a transformer to embeddings.
 
     from bertsmith.sklearn import BertClassifier
 
@@ -6,7 +6,7 @@
     classifier.predict(["what a day"])
 
 `fit` calls `bertsmith.finetune("classify", …)`. A fitted estimator keeps its model in a temporary folder, which is
-removed with it. Pipelines, grid search, cross-validation, `clone`, pickle, and joblib work with the class.
+removed with it. Pipelines, grid search, cross-validation, `clone`, pickle, and joblib work with all of them.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.utils import check_random_state
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, TransformerMixin
+from sklearn.utils import check_array, check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d
 
 from bertsmith.finetuning.run import finetune
 from bertsmith.inference.model import Model, load
+from bertsmith.models.config import Pooling
 from bertsmith.runs.run_folder import CHECKPOINTS
 
 _MAX_SEED = 2**31 - 1
@@ -37,8 +38,47 @@ _NUM_EVALUATION_ROWS = 64  # rows of the training data, if no validation data is
 _MODEL_FILES_KEY = "files of model_"  # of the model's files in a pickle
 
 
-class BertClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
-    """A BERT classifier that assigns one label to a text or to a pair of texts.
+class _SavedModelMixin:
+    """Puts the files of the fitted model into the pickle.
+
+    Attributes:
+        model_: The `bertsmith.Model` with its report; `model_.save(folder)` saves it.
+    """
+
+    device: str
+    model_: Model
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()  # type: ignore[misc]
+        tags.input_tags.string = True
+        tags.input_tags.one_d_array = True
+        tags.input_tags.two_d_array = False
+        return tags
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = dict(super().__getstate__())  # type: ignore[call-overload]
+        if (model := state.pop("model_", None)) is not None:
+            state[_MODEL_FILES_KEY] = {
+                file.relative_to(model.model_folder).as_posix(): file.read_bytes()
+                for file in sorted(model.model_folder.rglob("*"))
+                if file.is_file()
+            }
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        files = state.get(_MODEL_FILES_KEY)
+        state = {name: value for name, value in state.items() if name != _MODEL_FILES_KEY}
+        super().__setstate__(state)  # type: ignore[misc]
+        if files is not None:
+            folder = _make_temporary_folder()
+            for name, content in files.items():
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                (folder / name).write_bytes(content)
+            self.model_ = _remove_with_model(load(folder, self.device), folder)
+
+
+class _FinetunedEstimator(_SavedModelMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
+    """Fine-tunes a model on texts, or pairs of texts, and one label each.
 
     Args:
         model: The model to start from: a run, a model folder, or a published name.
@@ -46,8 +86,109 @@ class BertClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # s
         batch_size: Texts per batch.
         learning_rate: The peak learning rate, after warm-up.
         max_length: Maximum number of tokens of a text, special tokens included; None: the model's maximum.
+        validation_fraction: The fraction of the training texts to hold out. The weights of the epoch with the best
+            score on them are kept. None: train on all texts and keep the last weights.
+        random_state: The seed of the split, of the head's initialization, and of the order of the texts.
+        device: "cpu", "cuda", "cuda:1", …; "auto": a GPU if there is one.
+        settings: Further settings by name, such as {"train.warmup_steps": 0.2}; `bertsmith finetune classify
+            --help` lists them.
+        verbose: Log information about the run, which a notebook shows; otherwise only errors are logged.
+    """
+
+    def __init__(
+        self,
+        model: str | Path = "bert-base-uncased",
+        *,
+        num_train_epochs: float = 3.0,
+        batch_size: int = 32,
+        learning_rate: float = 5e-5,
+        max_length: int | None = None,
+        validation_fraction: float | None = None,
+        random_state: Any = None,
+        device: str = "auto",
+        settings: Mapping[str, Any] | None = None,
+        verbose: bool = False,
+    ) -> None:
+        self.model = model
+        self.num_train_epochs = num_train_epochs
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.max_length = max_length
+        self.validation_fraction = validation_fraction
+        self.random_state = random_state
+        self.device = device
+        self.settings = settings
+        self.verbose = verbose
+
+    def _finetune(
+        self,
+        task: str,
+        columns: dict[str, list[str]],
+        labels: list[Any],
+        label_names: list[str] | None = None,
+        **task_settings: Any,
+    ) -> Model:
+        """Fine-tune a copy of the model in a temporary folder."""
+        seed = int(check_random_state(self.random_state).randint(_MAX_SEED))
+        settings = {
+            "train.num_train_epochs": self.num_train_epochs,
+            "train.batch_size": self.batch_size,
+            "train.learning_rate": self.learning_rate,
+            "train.seed": seed,
+            "train.device": self.device,
+            "train.report_to": "none",
+            "files.seed": seed,
+            "task.second_column": "second" if "second" in columns else None,
+            "task.max_length": self.max_length,
+            **task_settings,
+            **({} if self.validation_fraction else {"train.eval_steps": _UNREACHABLE_STEP}),
+            **(self.settings or {}),
+        }
+        rows = {**columns, "label": labels}
+        validation: dict[str, Any] = {"validation_split": self.validation_fraction}
+        if not self.validation_fraction:
+            # The evaluation at the end needs some data: the first row of each label, and the first 64 rows.
+            first_rows = np.unique(labels, return_index=True)[1].tolist() if label_names else []
+            indices = [*first_rows, *range(min(len(labels), _NUM_EVALUATION_ROWS))]
+            cells = {name: [values[i] for i in indices] for name, values in rows.items()}
+            validation = {"validation": cells}
+        folder = _make_temporary_folder()
+        try:
+            with _suppress_logs(enabled=not self.verbose):
+                model = finetune(
+                    task,
+                    self.model,
+                    folder / "run",
+                    train=rows,
+                    **validation,
+                    label_names=label_names,
+                    settings=settings,
+                )
+            # Checkpoints are three times as large as the model (AdamW's moments), and nobody can resume this run.
+            shutil.rmtree(folder / "run" / CHECKPOINTS)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        return _remove_with_model(model, folder)
+
+    def _predict(self, X: Any) -> list[Any]:
+        """Return the predictions of the model."""
+        check_is_fitted(self, "model_")
+        columns = list(_text_columns(X).values())
+        return self.model_.predict(*columns) if columns[0] else []
+
+
+class BertClassifier(ClassifierMixin, _FinetunedEstimator):  # type: ignore[misc]
+    """A BERT classifier that assigns one label to a text or to a pair of texts.
+
+    Args:
+        model: The model to start from: a run, a model folder, or a published name.
         class_weight: The weight of each label in the loss: "balanced" (inversely proportional to its frequency),
             or a dict from label to weight.
+        num_train_epochs: Passes over the training texts.
+        batch_size: Texts per batch.
+        learning_rate: The peak learning rate, after warm-up.
+        max_length: Maximum number of tokens of a text, special tokens included; None: the model's maximum.
         validation_fraction: The fraction of the training texts to hold out, stratified by label. The weights of
             the epoch with the best accuracy on them are kept. None: train on all texts and keep the last weights.
         random_state: The seed of the split, of the head's initialization, and of the order of the texts.
@@ -66,28 +207,30 @@ class BertClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # s
         self,
         model: str | Path = "bert-base-uncased",
         *,
+        class_weight: Any = None,
         num_train_epochs: float = 3.0,
         batch_size: int = 32,
         learning_rate: float = 5e-5,
         max_length: int | None = None,
-        class_weight: Any = None,
         validation_fraction: float | None = None,
         random_state: Any = None,
         device: str = "auto",
         settings: Mapping[str, Any] | None = None,
         verbose: bool = False,
     ) -> None:
-        self.model = model
-        self.num_train_epochs = num_train_epochs
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.max_length = max_length
+        super().__init__(
+            model,
+            num_train_epochs=num_train_epochs,
+            batch_size=batch_size,
+            learning_rate=learning_rate,
+            max_length=max_length,
+            validation_fraction=validation_fraction,
+            random_state=random_state,
+            device=device,
+            settings=settings,
+            verbose=verbose,
+        )
         self.class_weight = class_weight
-        self.validation_fraction = validation_fraction
-        self.random_state = random_state
-        self.device = device
-        self.settings = settings
-        self.verbose = verbose
 
     def fit(self, X: Any, y: Any) -> Self:
         """Fine-tune a copy of the model.
@@ -111,63 +254,12 @@ class BertClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # s
                 f"y has {len(classes)} class: {', '.join(map(str, classes))}; at least 2 classes are needed"
             )
         names = _label_names(classes)
-        seed = int(check_random_state(self.random_state).randint(_MAX_SEED))
-        settings = {
-            "train.num_train_epochs": self.num_train_epochs,
-            "train.batch_size": self.batch_size,
-            "train.learning_rate": self.learning_rate,
-            "train.seed": seed,
-            "train.device": self.device,
-            "train.report_to": "none",
-            "files.seed": seed,
-            "task.second_column": "second" if "second" in columns else None,
-            "task.max_length": self.max_length,
-            "task.class_weights": _class_weights(self.class_weight, classes, names),
-            **({} if self.validation_fraction else {"train.eval_steps": _UNREACHABLE_STEP}),
-            **(self.settings or {}),
-        }
-        folder = _make_temporary_folder()
-        try:
-            model = self._finetune(folder / "run", columns, [names[code] for code in codes], names, settings)
-            # Checkpoints are three times as large as the model (AdamW's moments), and nobody can resume this run.
-            shutil.rmtree(folder / "run" / CHECKPOINTS)
-        except BaseException:
-            shutil.rmtree(folder, ignore_errors=True)
-            raise
+        weights = {"task.class_weights": _class_weights(self.class_weight, classes, names)}
+        self.model_ = self._finetune("classify", columns, [names[code] for code in codes], names, **weights)
         self.classes_ = classes
         self.class_prior_ = np.bincount(codes, minlength=len(classes)) / len(codes)
-        self.model_ = _remove_with_model(model, folder)
         self._names = names
         return self
-
-    def _finetune(
-        self,
-        run: Path,
-        columns: dict[str, list[str]],
-        labels: list[str],
-        names: list[str],
-        settings: dict[str, Any],
-    ) -> Model:
-        rows = {**columns, "label": labels}
-        validation: dict[str, Any] = {"validation_split": self.validation_fraction}
-        if not self.validation_fraction:
-            # The evaluation at the end needs some data: the first row of each label, and the first 64 rows.
-            indices = np.unique(labels, return_index=True)[1].tolist() + list(range(_NUM_EVALUATION_ROWS))
-            validation = {
-                "validation": {
-                    name: [cells[i] for i in indices if i < len(cells)] for name, cells in rows.items()
-                }
-            }
-        with _suppress_logs(enabled=not self.verbose):
-            return finetune(
-                "classify",
-                self.model,
-                run,
-                train=rows,
-                **validation,
-                label_names=names,
-                settings=settings,
-            )
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
         """Return the probability of each label.
@@ -178,13 +270,10 @@ class BertClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # s
         Returns:
             Probabilities, float64 [n, n_classes], in the order of `classes_`.
         """
-        check_is_fitted(self, "model_")
-        columns = _text_columns(X)
-        rows = np.empty((len(columns["text"]), len(self.classes_)))
-        if not len(rows):
-            return rows
-        for row, prediction in zip(rows, self.model_.predict(*columns.values()), strict=True):
-            scores = prediction.get("scores")
+        predictions = self._predict(X)
+        rows = np.empty((len(predictions), len(self.classes_)))
+        for row, prediction in zip(rows, predictions, strict=True):
+            scores = prediction.scores
             row[:] = self.class_prior_ if scores is None else [scores[name] for name in self._names]
         return rows
 
@@ -194,32 +283,93 @@ class BertClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # s
         labels: NDArray[Any] = self.classes_[probabilities.argmax(axis=1)]
         return labels
 
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.string = True
-        tags.input_tags.one_d_array = True
-        tags.input_tags.two_d_array = False
-        return tags
 
-    def __getstate__(self) -> dict[str, Any]:
-        state = dict(super().__getstate__())
-        if (model := state.pop("model_", None)) is not None:
-            state[_MODEL_FILES_KEY] = {
-                file.relative_to(model.model_folder).as_posix(): file.read_bytes()
-                for file in sorted(model.model_folder.rglob("*"))
-                if file.is_file()
-            }
-        return state
+class BertRegressor(RegressorMixin, _FinetunedEstimator):  # type: ignore[misc]
+    """A BERT regressor that assigns a number to a text or to a pair of texts.
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        files = state.get(_MODEL_FILES_KEY)
-        super().__setstate__({name: value for name, value in state.items() if name != _MODEL_FILES_KEY})
-        if files is not None:
-            folder = _make_temporary_folder()
-            for name, content in files.items():
-                (folder / name).parent.mkdir(parents=True, exist_ok=True)
-                (folder / name).write_bytes(content)
-            self.model_ = _remove_with_model(load(folder, self.device), folder)
+    Its arguments are those of `BertClassifier` without `class_weight`.
+
+    Attributes:
+        mean_: The mean of the training targets, which is the prediction for an empty text.
+        model_: The `bertsmith.Model` with its report; `model_.save(folder)` saves it.
+    """
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Fine-tune a copy of the model.
+
+        Args:
+            X: n texts, or n pairs of texts as an array of shape (n, 2).
+            y: Their targets, [n].
+        """
+        columns = _text_columns(X)
+        check_consistent_length(columns["text"], y)
+        targets = check_array(column_or_1d(y, warn=True), ensure_2d=False, dtype=np.float64)
+        self.model_ = self._finetune("regress", columns, targets.tolist())
+        self.mean_ = float(targets.mean())
+        return self
+
+    def predict(self, X: Any) -> NDArray[np.float64]:
+        """Return the number of each text, [n]."""
+        numbers = [prediction.number for prediction in self._predict(X)]
+        return np.array([self.mean_ if number is None else number for number in numbers], dtype=np.float64)
+
+
+class BertEmbedder(_SavedModelMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
+    """A transformer of texts to embeddings by a model that is not trained here.
+
+    Args:
+        model: A run, a model folder, or a published name.
+        pooling: "mean", "max", or "cls"; None: as in `Model.embed`.
+        normalize: Scale embeddings to unit length; None: as in `Model.embed`.
+        max_length: Tokens that are read of a text; None: the model's maximum.
+        batch_size: The maximum number of texts per forward pass.
+        device: "cpu", "cuda", "cuda:1", …; "auto": a GPU if there is one.
+
+    Attributes:
+        model_: The `bertsmith.Model`.
+    """
+
+    def __init__(
+        self,
+        model: str | Path = "bert-base-uncased",
+        *,
+        pooling: Pooling | None = None,
+        normalize: bool | None = None,
+        max_length: int | None = None,
+        batch_size: int | None = None,
+        device: str = "auto",
+    ) -> None:
+        self.model = model
+        self.pooling = pooling
+        self.normalize = normalize
+        self.max_length = max_length
+        self.batch_size = batch_size
+        self.device = device
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Load the model; `y` is ignored."""
+        _single_texts(X)
+        self.model_ = load(self.model, self.device)
+        return self
+
+    def transform(self, X: Any) -> NDArray[np.float32]:
+        """Return a vector per text, float32 [n, H]."""
+        check_is_fitted(self, "model_")
+        return self.model_.embed(
+            _single_texts(X),
+            pooling=self.pooling,
+            normalize=self.normalize,
+            max_length=self.max_length,
+            batch_size=self.batch_size,
+        )
+
+
+def _single_texts(X: Any) -> list[str]:
+    """Return the texts; raise ValueError for pairs."""
+    columns = _text_columns(X)
+    if "second" in columns:
+        raise ValueError("X has pairs of texts: pass n texts")
+    return columns["text"]
 
 
 def _make_temporary_folder() -> Path:

@@ -68,7 +68,7 @@ def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
 def test_texts_are_scored_as_python_scores_them_and_ranked_in_their_order(call: Call, world: Path) -> None:
     done = call(world / "bert", *TEXTS, "--json")
     rows = json.loads(done.out)
-    found = bs.load(world / "bert").score(TEXTS)
+    found = [one.to_dict() for one in bs.load(world / "bert").score(TEXTS)]
     assert [row["text"] for row in rows] == TEXTS
     for row, one in zip(rows, found, strict=True):
         assert {name: row[name] for name in one} == one

@@ -20,7 +20,7 @@ import bertsmith as bs
 import tiny_run
 from bertsmith.cli.main import main
 from bertsmith.errors import InputError
-from bertsmith.inference.search_file import read_qrels
+from bertsmith.inference.search import read_qrels
 
 Call = Callable[..., SimpleNamespace]
 WORDS = tiny_run.WORDS
@@ -107,7 +107,7 @@ def test_texts_of_the_command_line_and_of_a_pipe(call: Call) -> None:
 
 def test_chunks_leave_no_trace(call: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     call("embed", "near", "--input", "texts.txt", "--output", tmp_path / "a.npy")
-    monkeypatch.setattr("bertsmith.inference.embed_file._CHUNK", 4)
+    monkeypatch.setattr("bertsmith.inference.indexing._CHUNK_SIZE", 4)
     call("embed", "near", "--input", "texts.txt", "--output", tmp_path / "b.npy")
     np.testing.assert_allclose(np.load(tmp_path / "a.npy"), np.load(tmp_path / "b.npy"), atol=1e-6)
 
@@ -127,7 +127,7 @@ def test_an_index_is_built_and_searched(call: Call, world: Path, tmp_path: Path)
     assert (first["rank"], first["id"], first["text"]) == (1, "d7", TEXTS[7])
     assert first["score"] == pytest.approx(1, abs=1e-6)
     assert len(answer["results"]) == 5
-    assert answer["results"] == bs.search(world / "index", TEXTS[7])
+    assert answer["results"] == [one.to_dict() for one in bs.search(world / "index", TEXTS[7])]
 
 
 @pytest.mark.parametrize(("verb", "run"), [("embed", "near"), ("predict", "moods")])
@@ -152,8 +152,8 @@ def test_what_is_found_is_what_cosines_say(world: Path) -> None:
     found = bs.search(world / "index", TEXTS[:3], top_k=len(TEXTS))
     for i, results in enumerate(found):
         cosines = vectors @ vectors[i]
-        assert [one["score"] for one in results] == pytest.approx(sorted(cosines, reverse=True), abs=1e-5)
-        assert [one["rank"] for one in results] == list(range(1, len(TEXTS) + 1))
+        assert [one.score for one in results] == pytest.approx(sorted(cosines, reverse=True), abs=1e-5)
+        assert [one.rank for one in results] == list(range(1, len(TEXTS) + 1))
 
 
 def test_queries_with_their_passages_are_scored(call: Call, tmp_path: Path) -> None:
@@ -197,12 +197,12 @@ def test_judgements_of_trec_and_bad_ones(tmp_path: Path) -> None:
 def test_a_model_of_pairs_puts_the_best_into_its_own_order(call: Call, world: Path, run: str) -> None:
     plain = bs.search(world / "index", TEXTS[3], top_k=6)
     found = bs.search(world / "index", TEXTS[3], top_k=3, rerank=world / run, rerank_top=6)
-    answers = bs.load(world / run).predict([TEXTS[3]] * 6, [one["text"] for one in plain])
-    scores = [a["scores"]["1"] if "scores" in a else a["number"] for a in answers]
+    answers = bs.load(world / run).predict([TEXTS[3]] * 6, [one.text for one in plain])
+    scores = [a.scores["1"] if hasattr(a, "scores") else a.number for a in answers]
     order = sorted(range(6), key=lambda i: -scores[i])[:3]
-    assert [one["text"] for one in found] == [plain[i]["text"] for i in order]
-    assert [one["rerank_score"] for one in found] == pytest.approx([scores[i] for i in order], abs=1e-6)
-    assert [one["rank"] for one in found] == [1, 2, 3]
+    assert [one.text for one in found] == [plain[i].text for i in order]
+    assert [one.rerank_score for one in found] == pytest.approx([scores[i] for i in order], abs=1e-6)
+    assert [one.rank for one in found] == [1, 2, 3]
     shown = call("search", "index", TEXTS[3], "--rerank", run, "--rerank-top", "6", "--top-k", "3")
     assert "reranked" in shown.out
 
@@ -233,7 +233,7 @@ def test_a_model_that_is_gone_is_told(world: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         bs.search(tmp_path / "index", "kaba")
     assert (caught.value.code, caught.value.argument) == ("index_model_missing", "model")
-    assert bs.search(tmp_path / "index", "nude", model=world / "near")[0]["text"] == "nude"
+    assert bs.search(tmp_path / "index", "nude", model=world / "near")[0].text == "nude"
 
 
 def test_passages_of_queries_and_tables_in_memory_are_indexed(world: Path, tmp_path: Path) -> None:

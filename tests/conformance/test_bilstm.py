@@ -53,10 +53,10 @@ class Made(NamedTuple):
     def outputs(self, *, order: int = 1) -> list[Tensor]:
         """Of the third file's examples, in their order whatever the order that they are read in."""
         model, items = self.model.task.model, self.items()
-        return list(model.run(self.model.encoder, items[::order], self.model.place).per_item)[::order]
+        return list(model.run(self.model.encoder, items[::order], self.model.context).per_item)[::order]
 
     def items(self) -> list[Any]:
-        _, examples = self.model.answering.labelled(self.files[2], {})
+        examples = self.model.predictor.read(self.files[2])
         return self.model.task.encode(examples, self.model.tokenizer)
 
 
@@ -84,7 +84,7 @@ def test_it_is_saved_and_read_back(made: Made) -> None:
     assert "recurrent" in again.folder.parts
     assert again.folder.config.causal
     assert again.task.primary_metric == made.model.report["decided_by"]
-    scores, report = again.evaluate(made.files[1]), made.model.report["dev"]
+    scores, report = again.evaluate(made.files[1]).to_dict(), made.model.report["dev"]
     assert {name: scores[name] for name in again.task.metrics.logged_metrics} == {
         name: report[name] for name in again.task.metrics.logged_metrics
     }
@@ -197,7 +197,7 @@ def test_a_frozen_encoder_stays_and_all_above_it_learns(made: Made, tmp_path: Pa
     assert len(above) == 16  # four tensors of each layer and direction
     assert not any(torch.equal(first[name], later[name]) for name in above)
     assert not any("blocks" in name for name in later)
-    assert run.evaluate(made.files[1])[run.task.primary_metric] == pytest.approx(
+    assert run.evaluate(made.files[1]).to_dict()[run.task.primary_metric] == pytest.approx(
         run.report["dev"][run.task.primary_metric], abs=1e-6
     )
 

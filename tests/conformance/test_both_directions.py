@@ -63,16 +63,16 @@ def made(
 
 
 def outputs(model: bs.Model, file: Path) -> list[torch.Tensor]:
-    _, examples = model.answering.labelled(file, {})
+    examples = model.predictor.read(file)
     items = model.task.encode(examples, model.tokenizer)
-    return list(model.task.model.run(model.encoder, items, model.place).per_item)
+    return list(model.task.model.run(model.encoder, items, model.context).per_item)
 
 
 def test_it_is_saved_read_back_and_counted(made: tuple[Made, bs.Model]) -> None:
     asked, model = made
     again = bs.load(model.path / "model")
     assert "beside" in again.folder.parts
-    scores, report = again.evaluate(asked.files[1]), model.report["dev"]
+    scores, report = again.evaluate(asked.files[1]).to_dict(), model.report["dev"]
     assert {name: scores[name] for name in again.task.metrics.logged_metrics} == {
         name: report[name] for name in again.task.metrics.logged_metrics
     }

@@ -251,8 +251,8 @@ def test_fine_tuning_needs_the_folder_alone(case: str, tmp_path: Path) -> None:
     with torch.no_grad():
         shares = other.eval()(torch.tensor([encoding.ids])).logits[0].softmax(-1)
     answer = model.predict([text])[0]
-    assert list(answer["scores"]) == list(other.config.id2label.values())
-    assert list(answer["scores"].values()) == pytest.approx(shares.tolist(), abs=1e-6)
+    assert list(answer.scores) == list(other.config.id2label.values())
+    assert list(answer.scores.values()) == pytest.approx(shares.tolist(), abs=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -138,13 +138,12 @@ def test_losses_are_those_of_training(made: Made) -> None:
     """Summed over examples of one window; of any number of labels and of pairs without their weights."""
     if made.kind.startswith("embed") or made.kind == "classify many":
         pytest.skip("the loss of a batch is no sum over its examples, or has weights")
-    answering = made.model.answering
-    settings, examples = answering.labelled(made.dev, {})
-    answers = answering.with_outputs(examples, settings)
-    losses = [loss for loss in answering.task.metrics.example_losses(answers) if loss is not None]
+    predictor = made.model.predictor
+    (answers,) = predictor.answers(predictor.read(made.dev))
+    losses = [loss for loss in predictor.task.metrics.example_losses(answers) if loss is not None]
     with torch.inference_mode():
-        model = answering.task.model
-        found = model.loss(answering.encoder, model.collate(answers.items))
+        model = predictor.task.model
+        found = model.loss(predictor.encoder, model.collate(answers.items))
     expected = sum(model.loss_weights.get(part, 1.0) * float(value) for part, value in found.sums.items())
     assert sum(losses) == pytest.approx(expected, rel=1e-4)
 
@@ -159,7 +158,7 @@ def test_an_evaluation_has_a_report_of_its_own(made: Made, tmp_path: Path) -> No
     assert (folder / "report.html").read_text(encoding="utf-8") == render_run_page(report)
     assert list((folder / "figures").glob("*.png"))
     assert report["answers"].keys() == made.report["answers"].keys()
-    assert report["truncation"]["data"] == scores["truncation"] == made.report["truncation"]["dev"]
+    assert report["truncation"]["data"] == scores.truncation == made.report["truncation"]["dev"]
     with pytest.raises(bs.InputError) as caught:
         made.model.evaluate(made.dev, report=folder)
     assert (caught.value.code, caught.value.argument) == ("output_exists", "report")

@@ -202,12 +202,12 @@ def test_it_is_trained_saved_loaded_and_served(
     again = bs.load(tmp_path / "run")
     assert again.task.settings.part_words == 3
     texts = ["kaba kade kagi kafo kazu", "lo", "migi nude pe ri so tuba lode kaba kade kagi"]
-    together = again.predict(texts)
+    together = [one.to_dict() for one in again.predict(texts)]
     assert [len(answer["lengths"]) for answer in together] == [len(text.split()) for text in texts]
     for text, answer in zip(texts, together, strict=True):
-        assert again.predict([text])[0]["lengths"] == pytest.approx(answer["lengths"], abs=1e-5)
+        assert again.predict([text])[0].lengths == pytest.approx(answer["lengths"], abs=1e-5)
     test = lines(tmp_path / "test.jsonl", 12, seed=3)
-    assert again.evaluate(test)["words"] == sum(len(p["words"]) for p in again.predict_file(test))
+    assert again.evaluate(test).words == sum(len(p["words"]) for p in again.predict_file(test))
 
 
 def test_the_verbs_have_its_options_and_print_its_scores(

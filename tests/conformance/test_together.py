@@ -59,8 +59,8 @@ def pair(request: pytest.FixtureRequest, base: bs.Model, tmp_path_factory: pytes
 
 
 def answered(model: bs.Model, data: Path) -> tuple[list[Any], list[Any]]:
-    settings, examples = model.answering.labelled(data, {})
-    return list(model.answering.answers(settings)(examples)), examples
+    examples = model.predictor.read(data)
+    return list(model.predictor.predict(examples)), examples
 
 
 def test_scores_that_are_sums_are_the_task_s_scores(pair: Pair) -> None:
@@ -86,7 +86,7 @@ def test_a_model_beside_itself_cannot_be_told_apart(pair: Pair) -> None:
 
 def test_the_scores_of_a_comparison_are_those_of_evaluate(pair: Pair) -> None:
     report = bs.compare(pair.a, pair.b, pair.data, rounds=20)
-    one, other = pair.a.evaluate(pair.data), pair.b.evaluate(pair.data)
+    one, other = pair.a.evaluate(pair.data).to_dict(), pair.b.evaluate(pair.data).to_dict()
     for name, score in report["scores"].items():
         assert score["a"] == pytest.approx(one[name])
         assert score["b"] == pytest.approx(other[name])
@@ -122,7 +122,9 @@ def test_a_model_twice_answers_as_once(pair: Pair) -> None:
     """What is averaged is what decoding takes: the mean of a thing with itself is the thing."""
     twice = bs.ensemble([pair.a, pair.a])
     decides = pair.a.task.primary_metric
-    assert twice.evaluate(pair.data)[decides] == pytest.approx(pair.a.evaluate(pair.data)[decides], abs=2e-5)
+    assert twice.evaluate(pair.data).to_dict()[decides] == pytest.approx(
+        pair.a.evaluate(pair.data).to_dict()[decides], abs=2e-5
+    )
     once, both = (list(one.predict_file(pair.data)) for one in (pair.a, twice))
     as_close([{k: v for k, v in a.items() if k != "vector"} for a in both], once)
 
@@ -131,25 +133,24 @@ def test_an_ensemble_s_scores_are_those_of_its_answers(pair: Pair) -> None:
     """`predict`, `evaluate` and `scores` have the same answers, which are not the first model's alone."""
     both = bs.ensemble([pair.a, str(pair.b.path)])
     found = both.scores(pair.data)
-    evaluated = [dict(one.evaluate(pair.data)) for one in (both, pair.a, pair.b)]
+    evaluated = [dict(one.evaluate(pair.data).to_dict()) for one in (both, pair.a, pair.b)]
     for scores in evaluated:
         assert scores.pop("truncation")["limit"] == pair.a.folder.config.max_length
-    assert evaluated == [own.to_dict() for own in (found.together, *found.alone)]
+    assert evaluated == [own.to_dict() for own in (found.ensemble, *found.models)]
     _, examples = answered(pair.a, pair.data)
-    settings = both.task.settings
-    answers = list(both.answering.answers(settings)(examples))
+    answers = list(both.predictor.predict(examples))
     again = both.task.metrics.compute(answers, examples).values
-    assert again == pytest.approx(dict(found.together.values))
-    first = list(pair.a.answering.answers(settings)(examples))
+    assert again == pytest.approx(dict(found.ensemble.values))
+    first = list(pair.a.predictor.predict(examples))
     assert answers != first
 
 
 def test_a_vote_comes_back_as_the_outcome(pair: Pair) -> None:
     """The outcome's own vote is the mean of the votes, whatever these are."""
-    _, examples = pair.a.answering.labelled(pair.data, {})
+    examples = pair.a.predictor.read(pair.data)
     items = pair.a.task.encode(examples, pair.a.tokenizer)
     outputs = [
-        model.task.model.run(model.encoder, items, model.place).per_item for model in (pair.a, pair.b)
+        model.task.model.run(model.encoder, items, model.context).per_item for model in (pair.a, pair.b)
     ]  # both have one tokenizer
     decoder = pair.a.task.for_ensemble([pair.b.task]).decoder
     for one, other in zip(*outputs, strict=True):

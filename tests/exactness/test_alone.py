@@ -149,11 +149,15 @@ def tuned(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 @pytest.mark.parametrize("precision", ASKED_FOR)
 def test_answers_of_each_task(tuned: tuple[Path, Path], precision: str) -> None:
-    answering = bs.load(tuned[0], precision=precision).answering
-    settings, examples = answering.labelled(tuned[1], {})
-    together = answering.answers_of(examples, settings)
-    assert_same([answering.answers_of([one], settings)[0] for one in examples], together, precision)
-    assert_same(answering.answers_of(examples[::-1], settings)[::-1], together, precision)
+    predictor = bs.load(tuned[0], precision=precision).predictor
+    examples = predictor.read(tuned[1])
+
+    def predict(some: list[Any]) -> list[dict[str, Any]]:
+        return [prediction.to_dict() for prediction in predictor.predict(some)]
+
+    together = predict(examples)
+    assert_same([predict([one])[0] for one in examples], together, precision)
+    assert_same(predict(examples[::-1])[::-1], together, precision)
 
 
 @pytest.fixture(scope="module")
@@ -164,8 +168,11 @@ def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 ASKED: dict[str, Callable[[bs.Model, list[str]], list[Any]]] = {
     "embed": lambda model, texts: model.embed(texts).tolist(),
-    "score": lambda model, texts: [row["score"] for row in model.score(texts)],
-    "fill-mask": lambda model, texts: model.fill_mask([f"[MASK] {text} [MASK]" for text in texts]),
+    "score": lambda model, texts: [row.score for row in model.score(texts)],
+    "fill-mask": lambda model, texts: [
+        [[prediction.to_dict() for prediction in mask] for mask in masks]
+        for masks in model.fill_mask([f"[MASK] {text} [MASK]" for text in texts])
+    ],
 }
 
 

@@ -103,7 +103,10 @@ def test_every_verb_runs_there(tmp_path: Path, precision: str) -> None:
         validation=tables[1],
         settings=["train.max_steps=3", "train.report_to=none", f"train.precision={precision}"],
     )
-    there, here = bs.load(run.path).predict(["kaba lode"]), bs.load(run.path, "cpu").predict(["kaba lode"])
+    there, here = (
+        [one.to_dict() for one in bs.load(run.path).predict(["kaba lode"])],
+        [one.to_dict() for one in bs.load(run.path, "cpu").predict(["kaba lode"])],
+    )
     assert there[0]["scores"] == pytest.approx(here[0]["scores"], abs=1e-4)
     weights = load_file(run.model_folder / "model.safetensors")
     assert all(torch.isfinite(tensor).all() for tensor in weights.values())

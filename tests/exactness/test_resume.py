@@ -368,7 +368,7 @@ def test_fine_tuning_keeps_the_best_epoch(base: Path, files: Path, tmp_path: Pat
     best = max(scores.values())
     assert model.report["best_step"] == min(step for step, value in scores.items() if value == best)
     assert model.report["dev"]["accuracy"] == best
-    assert model.evaluate(files / "dev.csv")["accuracy"] == best
+    assert model.evaluate(files / "dev.csv").accuracy == best
 
 
 def test_fine_tuning_resumes_only_on_the_same_files(base: Path, files: Path, tmp_path: Path) -> None:

@@ -143,6 +143,6 @@ def test_stopped_by_a_signal_and_resumed_is_straight(tuning: Tuning, tmp_path: P
             tuning.run(tmp_path / "run")
     unfinished = bs.load(tmp_path / "run")
     assert unfinished.folder.record["unfinished"]["of"] == 11
-    assert unfinished.evaluate(tuning.dev)["examples"] > 0
+    assert unfinished.evaluate(tuning.dev).examples > 0
     tuning.run(tmp_path / "run", resume=True)
     assert_same(tmp_path / "run", tuning.straight)

@@ -77,9 +77,9 @@ def test_the_nine_tasks_as_they_are_published(base: bs.Model, tmp_path: Path) ->
     assert report.average == pytest.approx(sum(means) / 9)
     mrpc = bs.load(tmp_path / "runs" / "MRPC")
     scores = mrpc.evaluate(tmp_path / "glue" / "MRPC" / "dev.tsv")
-    assert figures["MRPC"]["F1"] == pytest.approx(100 * scores["classes"]["1"]["f1"])
+    assert figures["MRPC"]["F1"] == pytest.approx(100 * scores.classes["1"]["f1"])
     mnli = bs.load(tmp_path / "runs" / "MNLI").evaluate(tmp_path / "glue" / "MNLI" / "dev_mismatched.tsv")
-    assert figures["MNLI"]["mismatched accuracy"] == pytest.approx(100 * mnli["accuracy"])
+    assert figures["MNLI"]["mismatched accuracy"] == pytest.approx(100 * mnli.accuracy)
 
 
 def test_other_names_of_folders_and_compressed_files(base: bs.Model, tmp_path: Path) -> None:

@@ -162,7 +162,9 @@ def test_each_example_is_held_out_once_and_all_answers_are_scored_together(
         train = (tmp_path / "runs" / fold / "split" / "train.jsonl").read_text().splitlines()
         assert len(rows) + len(train) == 30
         held += [row["text"] for row in rows]
-        answers = bs.load(tmp_path / "runs" / fold).predict([row["text"] for row in rows])
+        answers = [
+            one.to_dict() for one in bs.load(tmp_path / "runs" / fold).predict([row["text"] for row in rows])
+        ]
         right += sum(a["label"] == row["label"] for a, row in zip(answers, rows, strict=True))
     assert sorted(held) == sorted(text for text, _ in tiny_run.examples(30))
     assert report.summary.pooled["examples"] == 30

@@ -66,7 +66,7 @@ def by_hand() -> AttentionMaps:
 
 
 def test_habits_are_means_over_the_texts_own_tokens() -> None:
-    (row,) = by_hand().habits()
+    (row,) = by_hand().summary()
     shares = {name: row[name] for name in ("special", "itself", "before", "after", "others")}
     wanted = {"special": 0.35, "itself": 0.3, "before": 0.25, "after": 0.1, "others": 0.0}
     assert shares == pytest.approx(wanted, abs=1e-7)
@@ -86,12 +86,12 @@ def test_from_python(model: bs.Model, tmp_path: Path) -> None:
     assert found.special.tolist() == [True, False, False, False, True, False, True]
     assert found.weights.shape == (2, 2, 7, 7)
     np.testing.assert_allclose(found.weights.sum(-1), 1, atol=1e-6)
-    for row in found.habits():
+    for row in found.summary():
         assert sum(row[name] for name in ("special", "itself", "before", "after", "others")) == pytest.approx(
             1
         )
     for text in ("kaba", "mide", "kaba lode", "."):  # of which nothing is left for the others, nor less
-        assert all(row["others"] == 0 for row in model.attention(text).habits())
+        assert all(row["others"] == 0 for row in model.attention(text).summary())
     one = found.of([1], [0])
     assert (one.layers, one.heads) == ([1], [0])
     assert np.array_equal(one.weights[0, 0], found.weights[1, 0])
@@ -101,7 +101,7 @@ def test_from_python(model: bs.Model, tmp_path: Path) -> None:
 
 def test_what_cannot_be_shown(model: bs.Model, tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
-        model.attention("kaba").of([2])
+        model.attention("kaba").select([2])
     assert (caught.value.code, caught.value.argument) == ("attention_index_out_of_range", "layers")
     with pytest.raises(InputError) as caught:
         model.attention("  ")

@@ -191,7 +191,7 @@ def targets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Target]:
         resigned(newest / "manifest.json", lambda d: iter(d["files"].items()), "bytes")
 
     def predict() -> object:
-        return load(model, "cpu").predict(["kaba lode", "mi"])
+        return [one.to_dict() for one in load(model, "cpu").predict(["kaba lode", "mi"])]
 
     def show() -> object:
         Shards.open(data).verify()
@@ -210,7 +210,7 @@ def targets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Target]:
         return lambda: [len(document.text) for document in read_documents([world / name])]
 
     def evaluate(name: str) -> Callable[[], object]:
-        return lambda: load(model, "cpu").evaluate(world / name)
+        return lambda: load(model, "cpu").evaluate(world / name).to_dict()
 
     def encode() -> object:
         return Tokenizer.load(world / "tokenizer").encode("Kaba lode, mi.")

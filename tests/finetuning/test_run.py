@@ -131,7 +131,7 @@ def test_numbers_get_names_that_stay_with_the_model(base: bs.Model, tmp_path: Pa
         settings=FEW,
     )
     assert model.labels == ["joy", "fear", "anger"]
-    assert bs.load(tmp_path / "run").predict(["kaba"])[0]["label"] in ids
+    assert bs.load(tmp_path / "run").predict(["kaba"])[0].label in ids
     named = tiny_run.table(tmp_path / "named.csv", tiny_run.examples(9, seed=4))
     numbered = tiny_run.table(
         tmp_path / "numbered.csv", [(text, ids[label]) for text, label in tiny_run.examples(9, seed=4)]
@@ -194,7 +194,7 @@ def test_a_delimiter_of_training_does_not_stick_to_other_forms(base: bs.Model, t
     tabs = tmp_path / "rows.tsv"
     tabs.write_text("text\tlabel\n" + "".join(f"{text}\t{label}\n" for text, label in rows))
     split = tmp_path / "run" / "split"
-    assert model.evaluate(split / "dev.jsonl")["examples"] == 6
+    assert model.evaluate(split / "dev.jsonl").examples == 6
     assert model.evaluate(tabs) == model.evaluate(semi)
 
 

@@ -14,7 +14,7 @@ import bertsmith as bs
 import tiny_run
 from bertsmith.cli.main import bertsmith
 from bertsmith.errors import InputError
-from bertsmith.inference.output import FORMATS, format_of
+from bertsmith.inference.output import FORMATS, output_format
 from bertsmith.tasks.question_answering.data import QuestionExample
 from bertsmith.tasks.question_answering.decode import AnswerPrediction
 from bertsmith.tasks.registry import TASKS, get_task
@@ -99,7 +99,7 @@ def test_what_was_written_is_scored_as_the_model_is(tagger: bs.Model, tmp_path: 
     assert tagger.predict_file(file, output=tmp_path / "again", format="conll").read_text() == done.stdout
     (gold, guess) = (read_tags(out, tag_column=column) for column in ("-2", "-1"))
     assert [e.tags for e in gold] == [e.tags for e in read_tags(file)]
-    assert [list(e.tags or ()) for e in guess] == [a["tags"] for a in tagger.predict([e.words for e in gold])]
+    assert [list(e.tags or ()) for e in guess] == [a.tags for a in tagger.predict([e.words for e in gold])]
 
 
 def test_answers_to_questions_are_one_object_by_id() -> None:
@@ -138,9 +138,9 @@ def test_forms_are_offered_by_the_task_of_the_run(tagger: bs.Model, tmp_path: Pa
     assert isinstance(wrong.exception, InputError)
     assert (wrong.exception.code, wrong.exception.argument) == ("unknown_format", "format")
     assert wrong.exception.hint == "use one of csv, json, table, conll"
-    assert format_of("a.conll", None, get_task("tag").output_format) == "conll"
+    assert output_format("a.conll", None, get_task("tag").output_format) == "conll"
     with pytest.raises(InputError) as caught:
-        format_of("a.conll", None, get_task("answer").output_format)
+        output_format("a.conll", None, get_task("answer").output_format)
     assert (caught.value.code, caught.value.argument) == ("suffix_unsupported", "output")
     assert (caught.value.code, caught.value.location) == ("suffix_unsupported", "a.conll")
     with pytest.raises(InputError) as caught:

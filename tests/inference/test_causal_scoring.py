@@ -40,7 +40,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> bs.Model:
 
 def test_scores_are_the_references_loss(model: bs.Model) -> None:
     other = transformers().BertLMHeadModel.from_pretrained(model.model_folder).eval()
-    found = model.score([text for text in TEXTS if text])
+    found = [one.to_dict() for one in model.score([text for text in TEXTS if text])]
     for row, text in zip(found, [text for text in TEXTS if text], strict=True):
         ids = torch.tensor([model.tokenizer.encode(text).ids])
         with torch.no_grad():
@@ -51,11 +51,11 @@ def test_scores_are_the_references_loss(model: bs.Model) -> None:
 
 
 def test_neighbours_and_order_change_nothing(model: bs.Model, caplog: pytest.LogCaptureFixture) -> None:
-    together = [row["score"] for row in model.score(TEXTS)]
+    together = [row.score for row in model.score(TEXTS)]
     assert any(message.startswith("1 text is empty and not scored") for message in caplog.messages)
     assert together[1] is None
     assert together[0] == together[4]
-    alone = [model.score([text])[0]["score"] for text in TEXTS if text]
+    alone = [model.score([text])[0].score for text in TEXTS if text]
     assert [score for score in together if score is not None] == pytest.approx(alone, abs=1e-5)
 
 
@@ -82,7 +82,7 @@ def test_a_long_text_is_read_in_windows(model: bs.Model) -> None:
     (found,) = scorer.scores([" ".join(words)])
     assert (found.tokens, found.whole) == (37, False)
     ids = model.tokenizer.encode(" ".join(words), max_length=100).ids[1:-1]
-    total, room = 0.0, scorer.room
+    total, room = 0.0, scorer.max_tokens
     with torch.no_grad():
         for at in range(37):
             start = 0 if at < room else 5 * ((at - room) // 5 + 1)
@@ -104,7 +104,7 @@ def test_a_backwards_model_scores_each_token_by_those_behind_it(model: bs.Model,
         words = (tiny_run.WORDS * 2)[:number]
         (found,) = scorer.scores([" ".join(words)])
         ids = model.tokenizer.encode(" ".join(words), max_length=100).ids[1:-1]
-        total, room = 0.0, scorer.room
+        total, room = 0.0, scorer.max_tokens
         with torch.no_grad():
             for at in range(number):
                 left = number - at  # tokens from this one on

@@ -14,7 +14,7 @@ import bertsmith as bs
 import tiny_run
 from bertsmith.cli.main import main
 from bertsmith.errors import InputError
-from bertsmith.inference.compare import told
+from bertsmith.inference.significance import comparison_message
 from bertsmith.kernels.reference import REFERENCE, KernelBackend
 
 FEW = {"max_steps": 3, "batch_size": 6, "threads": 1, "precision": "fp32", "report_to": "none"}
@@ -99,7 +99,7 @@ def test_windows_that_differ_are_told(tmp_path: Path, folder: Path) -> None:
     with pytest.raises(InputError) as caught:
         both.evaluate(data)
     assert (caught.value.code, caught.value.location) == ("windows_differ", f"{data}:2")
-    assert both.evaluate(data, max_length=16, stride=4)["examples"] == 12
+    assert both.evaluate(data, max_length=16, stride=4).examples == 12
 
 
 def test_the_verbs_print_what_python_returns(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -107,9 +107,9 @@ def test_the_verbs_print_what_python_returns(folder: Path, capsys: pytest.Captur
     out, _ = run(capsys, "evaluate", folder / "a", folder / "b", "--data", data, "--json")
     document = json.loads(out)
     together = bs.ensemble([folder / "a", folder / "b"])
-    assert document["accuracy"] == together.evaluate(data)["accuracy"]
+    assert document["accuracy"] == together.evaluate(data).accuracy
     assert [row["accuracy"] for row in document["runs"]] == [
-        bs.load(folder / name).evaluate(data)["accuracy"] for name in "ab"
+        bs.load(folder / name).evaluate(data).accuracy for name in "ab"
     ]
     out, _ = run(capsys, "evaluate", folder / "a", folder / "b", "--data", data)
     assert "ensemble of 2 on" in out.replace("\n", " ")
@@ -127,7 +127,7 @@ def test_messages_of_several_models_are_printed_once(
         logging.getLogger("bertsmith.kernels").info("compiling kernels")
         return REFERENCE
 
-    monkeypatch.setattr("bertsmith.inference.int8.select_inference_backend", for_answers)
+    monkeypatch.setattr("bertsmith.inference.precision.select_inference_backend", for_answers)
     runs = (folder / "a", folder / "b", "--data", folder / "test.csv", "--precision", "int8")
     for verb in ("evaluate", "compare"):
         _, err = run(capsys, verb, *runs)
@@ -159,10 +159,14 @@ def test_the_sentence_says_who_is_ahead_and_whether_that_is_chance() -> None:
         named = {"a": "one", "b": "two", "decided_by": "f1", "examples": 1200}
         return {**named, "scores": {"f1": score}, "told_apart": p < 0.05}
 
-    assert told(report(0.02, 0.01)).startswith("two has the higher f1 by 0.0200, more than chance")
-    assert told(report(-0.02, 0.4)).startswith("one has the higher f1 by 0.0200, but on these 1,200 examples")
-    assert "40 times in 100" in told(report(-0.02, 0.4))
-    assert "cannot be told apart" in told(report(0, 1))
+    assert comparison_message(report(0.02, 0.01)).startswith(
+        "two has the higher f1 by 0.0200, more than chance"
+    )
+    assert comparison_message(report(-0.02, 0.4)).startswith(
+        "one has the higher f1 by 0.0200, but on these 1,200 examples"
+    )
+    assert "40 times in 100" in comparison_message(report(-0.02, 0.4))
+    assert "cannot be told apart" in comparison_message(report(0, 1))
 
 
 def test_an_ensemble_of_nothing_is_told() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bertsmith.inference.fill_mask import filled
+from bertsmith.inference.fill_mask import replace_mask
 
 
 @pytest.mark.parametrize(
@@ -19,4 +19,4 @@ from bertsmith.inference.fill_mask import filled
 )
 def test_a_piece_is_set_in_as_it_is_written(text: str, gap: str, piece: str, expected: str) -> None:
     start = text.index(gap)
-    assert filled(text, start, start + len(gap), piece) == expected
+    assert replace_mask(text, start, start + len(gap), piece) == expected

@@ -65,15 +65,18 @@ def test_a_pair_classifier_reads_both_texts(tmp_path: Path) -> None:
     shares = logits(model, tmp_path / "m", firsts, seconds).softmax(-1)[:, 1].tolist()
     file = table(tmp_path / "pairs.csv")
     columns = {"text_column": "a", "second_column": "b"}
-    told = [list(ours.predict(firsts, seconds)), list(ours.predict_file(file, **columns))]
+    told = [
+        [one.to_dict() for one in ours.predict(firsts, seconds)],
+        list(ours.predict_file(file, **columns)),
+    ]
     for answers in told:
         assert [a["scores"]["LABEL_1"] for a in answers] == pytest.approx(shares, abs=1e-5)
-    alone = [a["scores"]["LABEL_1"] for a in ours.predict(firsts)]
+    alone = [a.scores["LABEL_1"] for a in ours.predict(firsts)]
     assert alone == pytest.approx(logits(model, tmp_path / "m", firsts).softmax(-1)[:, 1].tolist(), abs=1e-5)
     assert max(abs(a - b) for a, b in zip(alone, shares, strict=True)) > 1e-3
     scores = ours.evaluate(file, **columns)
     right = sum(int(share > 0.5) == i % 2 for i, share in enumerate(shares))
-    assert scores["accuracy"] == pytest.approx(right / 3)
+    assert scores.accuracy == pytest.approx(right / 3)
 
 
 def test_one_output_is_a_number(tmp_path: Path) -> None:
@@ -81,7 +84,7 @@ def test_one_output_is_a_number(tmp_path: Path) -> None:
     texts = [a for a, _ in PAIRS]
     answers = bs.load(tmp_path / "m", precision="fp32").predict(texts)
     numbers = logits(model, tmp_path / "m", texts)[:, 0].tolist()
-    assert [answer["number"] for answer in answers] == pytest.approx(numbers, abs=1e-5)
+    assert [answer.number for answer in answers] == pytest.approx(numbers, abs=1e-5)
     assert all("label" not in answer for answer in answers)
     assert max(map(abs, numbers)) > 1e-3
 
@@ -146,7 +149,7 @@ def test_one_reader_for_all_verbs(tmp_path: Path) -> None:
     answers = list(run.predict_file(file))
     assert [a["tokens"] for a in answers] == [len(text.split()) for text, _ in rows]
     right = sum(a["label"] == label for a, (_, label) in zip(answers, rows, strict=True))
-    assert run.evaluate(file)["accuracy"] == pytest.approx(right / 30)
+    assert run.evaluate(file).accuracy == pytest.approx(right / 30)
     other = tmp_path / "other.txt"  # nobody says how it is written
     other.write_text(file.read_text())
     foreign = bs.load(written_folder(tmp_path))
@@ -157,7 +160,7 @@ def test_one_reader_for_all_verbs(tmp_path: Path) -> None:
     plain.write_text("".join(f"{text}\n" for text, _ in rows))
     by_lines = run.predict([text for text, _ in rows])
     assert [a["scores"] for a in run.predict_file(plain, delimiter=None, text_column=None)] == [
-        pytest.approx(a["scores"]) for a in by_lines
+        pytest.approx(a.scores) for a in by_lines
     ]
 
 
@@ -188,7 +191,7 @@ def test_regression_learns_and_keeps_fractions(tmp_path: Path) -> None:
     assert theirs.config.problem_type == "regression"
     texts = [text for text, _ in rows[:6]]
     numbers = logits(theirs, run.model_folder, texts)[:, 0].tolist()
-    assert [a["number"] for a in run.predict(texts)] == pytest.approx(numbers, abs=1e-5)
+    assert [a.number for a in run.predict(texts)] == pytest.approx(numbers, abs=1e-5)
 
 
 @pytest.mark.parametrize("label", ["much", "nan", "inf", "1,5"])

@@ -19,7 +19,7 @@ import bertsmith as bs
 import tiny_run
 from bertsmith.cli.main import bertsmith
 from bertsmith.errors import InputError
-from bertsmith.inference import int8
+from bertsmith.inference import precision as precision_checks
 from bertsmith.inference.ensemble import Ensemble
 from bertsmith.models.quantization import Int8Linear
 
@@ -107,15 +107,15 @@ def test_a_few_words_are_near_too(checkpoint: Path) -> None:
 def test_answers_are_checked_on_dev(run: Path, logged: Callable[[], list[str]]) -> None:
     model = bs.load(run, precision="int8")
     answers = model.predict(["kaba lobe mide", "tuzu lobe mide"])
-    assert [answer["label"] for answer in answers] == ["a", "b"]
+    assert [answer.label for answer in answers] == ["a", "b"]
     assert logged() == [
         f"{run}: on 10 examples of {run.parent / 'dev.csv'}, accuracy is 1.0000 in int8 and 1.0000 in fp32 "
         "(+0.0000)"
     ]
     exact = bs.load(run, precision="fp32").predict(["kaba lobe mide", "tuzu lobe mide"])
-    assert [a["score"] for a in answers] == pytest.approx([a["score"] for a in exact], abs=0.05)
-    assert [a["score"] for a in answers] != [a["score"] for a in exact]
-    assert bs.load(run / "model", precision="int8").evaluate(run.parent / "dev.csv")["accuracy"] == 1
+    assert [a.score for a in answers] == pytest.approx([a.score for a in exact], abs=0.05)
+    assert [a.score for a in answers] != [a.score for a in exact]
+    assert bs.load(run / "model", precision="int8").evaluate(run.parent / "dev.csv").accuracy == 1
     assert len(logged()) == 2
 
 
@@ -146,7 +146,7 @@ def test_a_score_that_falls_is_refused(run: Path, monkeypatch: pytest.MonkeyPatc
 def test_many_examples_are_thinned_out(
     run: Path, monkeypatch: pytest.MonkeyPatch, logged: Callable[[], list[str]]
 ) -> None:
-    monkeypatch.setattr(int8, "_MOST", 4)
+    monkeypatch.setattr(precision_checks, "_MAX_EXAMPLES", 4)
     bs.load(run, precision="int8").predict(["kaba"])
     assert "on 4 examples of" in logged()[0]
 
@@ -166,7 +166,7 @@ def test_without_a_validation_file_it_is_refused(run: Path, tmp_path: Path) -> N
     settings = (run / "settings.yaml").read_text(encoding="utf-8").replace(str(dev), "dev.csv")
     (moved / "settings.yaml").write_text(settings, encoding="utf-8")
     with pytest.raises(InputError) as caught:
-        int8.validation_file(moved)
+        precision_checks.validation_file(moved)
     assert caught.value.code == "validation_file_missing"
     alone = bs.load(run).save(tmp_path / "alone")
     with pytest.raises(InputError) as caught:
@@ -184,7 +184,7 @@ def test_the_part_that_was_held_out_is_the_validation_file(run: Path, tmp_path: 
         max_steps=2,
         threads=1,
     )
-    assert int8.validation_file(tmp_path / "run").parent == tmp_path / "run" / "split"
+    assert precision_checks.validation_file(tmp_path / "run").parent == tmp_path / "run" / "split"
 
 
 def turned(model: bs.Model) -> None:
@@ -205,8 +205,12 @@ def test_weights_that_change_are_made_into_integers_again(
     """In vectors and in a task's answers, alone and in an ensemble; they are compared again first."""
     model, exact = bs.load(run, precision="int8"), bs.load(run, precision="fp32")
     together = Ensemble([model])
-    first = model.embed(TEXTS), model.predict(TEXTS), together.predict(TEXTS)
-    assert model.answering is model.answering
+    first = (
+        model.embed(TEXTS),
+        model.predict(TEXTS),
+        together.predict(TEXTS),
+    )
+    assert model.predictor is model.predictor
     assert len(logged()) == 2
     for each in (model, exact):
         change(each)
@@ -264,11 +268,12 @@ def test_scores_are_near_and_compared_first(
     model = bs.load(folder, precision="int8")
     model.score([""])
     assert not any("int8" in message for message in logged())  # nothing to compare
-    found, exact = model.score(texts), bs.load(folder, precision="fp32").score(texts)
-    apart = [
-        abs(a["score"] - b["score"]) for a, b in zip(found, exact, strict=True) if a["score"] is not None
-    ]
-    tokens = sum(one["tokens"] for one in exact)
+    found, exact = (
+        model.score(texts),
+        bs.load(folder, precision="fp32").score(texts),
+    )
+    apart = [abs(a.score - b.score) for a, b in zip(found, exact, strict=True) if a.score is not None]
+    tokens = sum(one.tokens for one in exact)
     assert 0 < sum(apart) < 0.02 * tokens
     comparison = (
         f"{folder}: on 4 texts, scores in int8 and fp32 differ by {sum(apart) / tokens:.4f} nats per token on "
@@ -291,7 +296,7 @@ def test_guesses_are_near_and_compared_first(run: Path, logged: Callable[[], lis
     model = bs.load(run.parent / "base", precision="int8")
     found = model.fill_mask(texts, top_k=1)
     exact = bs.load(run.parent / "base", precision="fp32").fill_mask(texts, top_k=1)
-    shares = [[best["score"] for of_text in one for best, *_ in of_text] for one in (found, exact)]
+    shares = [[best.score for of_text in one for best, *_ in of_text] for one in (found, exact)]
     assert shares[0] == pytest.approx(shares[1], abs=0.01)
     assert shares[0] != shares[1]
     (message,) = logged()
@@ -307,7 +312,7 @@ def test_scores_and_guesses_too_far_apart_are_refused(monkeypatch: pytest.Monkey
     spoilt = copy.deepcopy(model.encoder)
     for block in spoilt.blocks:
         torch.nn.init.zeros_(block.attention.output.weight)
-    monkeypatch.setattr("bertsmith.inference.model.in_int8", lambda *_: spoilt)
+    monkeypatch.setattr("bertsmith.inference.precision.quantize", lambda *_: spoilt)
     with pytest.raises(InputError) as caught:
         model.score(TEXTS)
     assert caught.value.code == "int8_scores_differ"

@@ -33,10 +33,10 @@ def test_a_mask_of_a_long_text_is_guessed_from_the_text_around_it(
         masked = [*words[:place], "[MASK]", *words[place + 1 :]]
         (answer,) = base.fill_mask(" ".join(masked), top_k=4)
         (alone,) = base.fill_mask(" ".join(masked[slice(*window)]), top_k=4)
-        assert [row["token"] for row in answer] == [row["token"] for row in alone]
-        assert [row["score"] for row in answer] == pytest.approx([row["score"] for row in alone], rel=1e-5)
-        filled = [*masked[:place], answer[0]["token"], *masked[place + 1 :]]
-        assert answer[0]["text"] == " ".join(filled)
+        assert [row.token for row in answer] == [row.token for row in alone]
+        assert [row.score for row in answer] == pytest.approx([row.score for row in alone], rel=1e-5)
+        filled = [*masked[:place], answer[0].token, *masked[place + 1 :]]
+        assert answer[0].text == " ".join(filled)
     messages = [r.getMessage() for r in caplog.records if r.name.startswith("bertsmith.inference")]
     assert messages == 3 * [
         "the text has 122 tokens, of which 64 are read at a time: each mask is predicted from the text around it"
@@ -48,8 +48,8 @@ def test_max_length_narrows_the_window_of_each_mask(base: bs.Model) -> None:
     both = base.fill_mask(masked, max_length=5)
     alone = [base.fill_mask(text) for text in ("lode [MASK] mizu", "pegi [MASK] riba")]
     for answer, (other,) in zip(both, alone, strict=True):
-        assert [(row["token"], pytest.approx(row["score"])) for row in other] == [
-            (row["token"], row["score"]) for row in answer
+        assert [(row.token, pytest.approx(row.score)) for row in other] == [
+            (row.token, row.score) for row in answer
         ]
     assert base.fill_mask(masked, max_length=10_000) == base.fill_mask(masked)
     with pytest.raises(InputError) as caught:
@@ -57,7 +57,7 @@ def test_max_length_narrows_the_window_of_each_mask(base: bs.Model) -> None:
     assert (caught.value.code, caught.value.argument) == ("max_length_too_small", "max_length")
     call = ["fill-mask", str(base.path), masked, "--max-length", "5", "--json"]
     done = CliRunner().invoke(bertsmith, call)
-    assert json.loads(done.stdout) == both
+    assert json.loads(done.stdout) == [[row.to_dict() for row in answer] for answer in both]
     assert "each mask is predicted from the text around it" in done.stderr
 
 
@@ -70,15 +70,18 @@ def tuned(base: bs.Model, tmp_path_factory: pytest.TempPathFactory) -> bs.Model:
 
 def test_windows_of_a_text_are_averaged_and_all_of_it_is_read(tuned: bs.Model) -> None:
     words = LONG.split()[:100]
-    (cut,), (whole,) = tuned.predict([" ".join(words)]), tuned.predict([" ".join(words)], stride=19)
+    (cut,), (whole,) = (
+        [one.to_dict() for one in tuned.predict([" ".join(words)])],
+        [one.to_dict() for one in tuned.predict([" ".join(words)], stride=19)],
+    )
     assert (cut["tokens"], cut["tokens_read"]) == (100, 62)
     assert (whole["tokens"], whole["tokens_read"]) == (100, 100)
     parts = tuned.predict([" ".join(words[first : first + 62]) for first in (0, 19, 38)])
     for label, share in whole["scores"].items():
-        assert share == pytest.approx(sum(part["scores"][label] for part in parts) / 3, abs=1e-6)
+        assert share == pytest.approx(sum(part.scores[label] for part in parts) / 3, abs=1e-6)
     short = ["kaba", "lode mizu", " ".join(words)]
     assert tuned.predict(short[:2], stride=5) == tuned.predict(short[:2])
-    assert [p["tokens"] for p in tuned.predict(short, stride=5, max_length=10)] == [1, 2, 100]
+    assert [p.tokens for p in tuned.predict(short, stride=5, max_length=10)] == [1, 2, 100]
 
 
 def test_training_and_scores_take_windows_too_and_what_is_cut_says_how(
@@ -103,8 +106,8 @@ def test_training_and_scores_take_windows_too_and_what_is_cut_says_how(
     assert not any("longer than the model reads" in message for message in caplog.messages)
     assert model.report["dev"]["cut_tokens"] == 0
     assert model.report["steps"] > 4  # more items than the 12 texts in batches of 6
-    assert tuned.evaluate(file)["cut_texts"] == 12
-    assert tuned.evaluate(file, stride=31)["cut_texts"] == 0
+    assert tuned.evaluate(file).cut_texts == 12
+    assert tuned.evaluate(file, stride=31).cut_texts == 0
 
 
 def test_the_longer_text_of_a_pair_is_read_in_windows(base: bs.Model, tmp_path: Path) -> None:
@@ -113,4 +116,4 @@ def test_the_longer_text_of_a_pair_is_read_in_windows(base: bs.Model, tmp_path: 
     settings = [*FEW, "task.second_column=other"]
     model = bs.finetune("regress", base, tmp_path / "run", train=file, validation=file, settings=settings)
     answers = model.predict(["kaba lode", LONG, LONG], [LONG, "kaba", LONG], stride=20)
-    assert [(a["tokens"], a["tokens_read"]) for a in answers] == [(122, 122), (121, 121), (240, 152)]
+    assert [(a.tokens, a.tokens_read) for a in answers] == [(122, 122), (121, 121), (240, 152)]

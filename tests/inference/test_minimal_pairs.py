@@ -22,7 +22,7 @@ import tiny_run
 from bertsmith.artifacts.folder import write_folder
 from bertsmith.errors import InputError
 from bertsmith.inference.minimal_pairs import MinimalPairs, Pair, PairScores, read_pairs
-from bertsmith.inference.pseudo_likelihood import PseudoLikelihood
+from bertsmith.inference.scoring import TextScore
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import MaskedLMHead
 
@@ -78,7 +78,7 @@ def test_accuracy_by_group_ties_and_means_of_a_model_whose_answers_are_known(
     assert found["by_paradigm"]["b1"] == {"pairs": 2, "accuracy": 0.5}
     assert found["mean_over"] == {"phenomenon": pytest.approx(5 / 12), "paradigm": pytest.approx(1.5 / 4)}
     assert logged() == ["2 pairs are ties: both sentences have the same score; ties count as wrong"]
-    scores = [row["score"] for row in frequencies.score(["kaba", "lode", "mizu"])]
+    scores = [row.score for row in frequencies.score(["kaba", "lode", "mizu"])]
     assert np.diff(scores) == pytest.approx([-1, -1], abs=1e-5)
 
 
@@ -111,9 +111,9 @@ def test_columns_are_blimps_own_or_those_named(tmp_path: Path) -> None:
         "paradigm": "UID",
     }
     found = read_pairs([{names[key]: value for key, value in row.items()} for row in ROWS])
-    assert (found.group_columns, found.goods[1]) == (("linguistics_term", "UID"), "mizu")
+    assert (found.group_columns, found.sentences[1]) == (("linguistics_term", "UID"), "mizu")
     turned = read_pairs(ROWS, good_column="bad", bad_column="good", group_columns=["paradigm"])
-    assert (turned.goods[1], turned.group_columns) == ("lode", ("paradigm",))
+    assert (turned.sentences[1], turned.group_columns) == ("lode", ("paradigm",))
     bare = read_pairs([{"good": "kaba", "bad": "lode"}])
     assert bare.group_columns == ()
     with pytest.raises(InputError) as caught:
@@ -130,11 +130,11 @@ def test_columns_are_blimps_own_or_those_named(tmp_path: Path) -> None:
 def test_a_sample_has_of_each_group_its_share(groups: list[tuple[str, str]], number: int, seed: int) -> None:
     pairs = [Pair(i, f"g{i}", f"b{i}", {"one": one, "two": two}) for i, (one, two) in enumerate(groups)]
     every = MinimalPairs("file", pairs, ("one", "two"), len(pairs))
-    some = every.sampled(number, seed)
+    some = every.sample(number, seed)
     assert len(some) == min(number, len(every))
     assert [pair.line for pair in some.pairs] == sorted({pair.line for pair in some.pairs})
     assert some.of == len(pairs)
-    assert some.pairs == every.sampled(number, seed).pairs
+    assert some.pairs == every.sample(number, seed).pairs
     whole, drawn = Counter(groups), Counter(tuple(pair.groups.values()) for pair in some.pairs)
     for group, size in whole.items():
         assert abs(drawn[group] - size * len(some) / len(every)) < 1
@@ -143,8 +143,8 @@ def test_a_sample_has_of_each_group_its_share(groups: list[tuple[str, str]], num
 def test_other_seeds_draw_other_pairs() -> None:
     pairs = [Pair(i, "g", "b", {}) for i in range(100)]
     every = MinimalPairs("file", pairs, (), 100)
-    assert every.sampled(10, 0).pairs != every.sampled(10, 1).pairs
-    assert every.sampled(None) is every
+    assert every.sample(10, 0).pairs != every.sample(10, 1).pairs
+    assert every.sample(None) is every
 
 
 def test_a_sentence_without_a_token_is_never_the_likelier_one(
@@ -165,7 +165,7 @@ def test_both_sentences_in_one_column_are_refused(frequencies: bs.Model) -> None
 
 def test_a_score_that_is_no_number_is_not_right() -> None:
     pairs = MinimalPairs("file", [Pair(1, "g", "b", {})], (), 1)
-    one, none = PseudoLikelihood(-3.0, 2, 2, 0), PseudoLikelihood(float("nan"), 2, 2, 0)
+    one, none = TextScore(-3.0, 2, 2, 0), TextScore(float("nan"), 2, 2, 0)
     assert PairScores(pairs, [none], [one], "token").accuracy == 0
     assert PairScores(pairs, [one], [none], "token").accuracy == 0
 
@@ -178,15 +178,18 @@ def test_texts_come_in_any_column_and_missing_ones_keep_their_place(
 ) -> None:
     found = frequencies.score(column(["kaba lode", None, "mizu", ""]))
     assert "2 texts are empty and not scored: text 2, text 4" in logged()
-    assert [row["score"] is None for row in found] == [False, True, False, True]
-    assert found[1] == {"score": None, "tokens": 0, "words": 0, "unknown": 0, "pseudo_perplexity": None}
-    assert found[0]["pseudo_perplexity"] == pytest.approx(np.exp(-found[0]["score"] / 2))
+    assert [row.score is None for row in found] == [False, True, False, True]
+    assert found[1].to_dict() == {
+        "score": None,
+        "tokens": 0,
+        "words": 0,
+        "unknown": 0,
+        "pseudo_perplexity": None,
+    }
+    assert found[0].pseudo_perplexity == pytest.approx(np.exp(-found[0].score / 2))
 
 
 def test_what_is_no_list_of_texts_is_told(frequencies: bs.Model) -> None:
-    with pytest.raises(InputError) as caught:
-        frequencies.score("kaba")
-    assert (caught.value.code, caught.value.hint) == ("not_a_list", 'write score(["kaba"])')
     with pytest.raises(InputError) as caught:
         frequencies.score(["kaba", 3])
     assert (caught.value.code, caught.value.location) == ("text_not_a_string", "text 2")

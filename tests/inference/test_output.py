@@ -17,7 +17,7 @@ import tiny_run
 from bertsmith import hardware
 from bertsmith.cli.main import bertsmith
 from bertsmith.errors import InputError
-from bertsmith.inference.output import Answered, as_csv, as_table, format_of, where
+from bertsmith.inference.output import Answered, csv_lines, line_or_place, output_format, table_of
 
 SHORT = ["train.max_steps=2", "train.threads=1", "train.report_to=none"]
 SHEET = '\ufeffid;text;mood\r\n1;"kaba; lode";joy\r\n2;"migi\r\nnufo 😀 „ü";\r\n3;  ;x\r\n4;=pezu;fear\r\n'
@@ -71,7 +71,7 @@ def test_a_spreadsheet_comes_back_with_its_predictions(
     answers = moods.predict([row["text"] for row in rows])
     assert "1 text is empty and not predicted: text 3" in caplog.messages
     for i, row in enumerate(rows):
-        wanted = ("", "") if i == 2 else (answers[i]["label"], f"{answers[i]['score']:.4f}")
+        wanted = ("", "") if i == 2 else (answers[i].label, f"{answers[i].score:.4f}")
         assert (row["prediction"], row["score"]) == wanted
     assert predict(moods.path, "--input", sheet, "--format", "csv").stdout_bytes == out.read_bytes()
     # What was written is read again, and a column that is taken keeps its place.
@@ -138,7 +138,7 @@ def test_nothing_but_empty_texts(moods: bs.Model, tmp_path: Path) -> None:
     assert f"2 texts are empty and not predicted: {file}:2, {file}:3" in done.stderr
     assert predict(moods.path, "--input", file).stdout == ""
     half = tiny_run.table(tmp_path / "e.csv", [("", "joy"), ("kaba", "joy")])
-    assert moods.evaluate(half)["notes"] == [f"1 text is empty: {half}:2: fill it in, or remove this row"]
+    assert moods.evaluate(half).notes == [f"1 text is empty: {half}:2: fill it in, or remove this row"]
 
 
 def test_a_byte_order_mark_of_a_stream_is_no_text(moods: bs.Model) -> None:
@@ -158,7 +158,7 @@ def test_pairs_stand_in_a_file_or_with_a_tab_between(pairs: bs.Model, tmp_path: 
     (found,) = [
         json.loads(line) for line in predict(pairs.path, stdin=b"kaba lode\tmigi\n\n").stdout.splitlines()
     ]
-    assert (found["text"], found["second"], found["score"]) == ("kaba lode", "migi", wanted["score"])
+    assert (found["text"], found["second"], found["score"]) == ("kaba lode", "migi", wanted.score)
     for call in (
         lambda: pairs.predict(["kaba"]),
         lambda: list(pairs.predict_lines([b"a\tb", b"kaba"], "here")),
@@ -184,8 +184,8 @@ def test_what_cannot_be_written_is_refused(moods: bs.Model, tmp_path: Path) -> N
         assert isinstance(done.exception, InputError)
         assert "--json is one JSON document" in done.exception.sentence_for("command line")
     assert (tmp_path / "there.csv").read_text() == "x"
-    assert format_of("a.CSV", None) == "csv"
-    assert format_of("a.csv", "table") == "table"
+    assert output_format("a.CSV", None) == "csv"
+    assert output_format("a.csv", "table") == "table"
 
 
 def test_places(moods: bs.Model) -> None:
@@ -193,9 +193,11 @@ def test_places(moods: bs.Model) -> None:
         def __init__(self, location: str) -> None:
             self.location = location
 
-    assert where(At("a.csv:12")) == {"line": 12}
-    assert where(At("text 3")) == {}
-    assert where(At("a.json: data[0].paragraphs[1].qas[2]")) == {"place": "data[0].paragraphs[1].qas[2]"}
+    assert line_or_place(At("a.csv:12")) == {"line": 12}
+    assert line_or_place(At("text 3")) == {}
+    assert line_or_place(At("a.json: data[0].paragraphs[1].qas[2]")) == {
+        "place": "data[0].paragraphs[1].qas[2]"
+    }
 
 
 def test_regression_and_tags_have_rows_too(base: bs.Model, tmp_path: Path) -> None:
@@ -203,7 +205,7 @@ def test_regression_and_tags_have_rows_too(base: bs.Model, tmp_path: Path) -> No
     stars = bs.finetune(
         "regress", base, tmp_path / "stars", train=numbers, validation_split=0.3, settings=SHORT
     )
-    first, second = list(as_csv(stars.task.report, stars.answering.of_file(numbers, {})))[:2]
+    first, second = list(csv_lines(stars.task.report, stars.predictor.answered_file(numbers)))[:2]
     assert first == "text,label,prediction\n"
     assert second.startswith("kaba 0,0,")
     (tmp_path / "t.conll").write_text("kaba B-A\nlode O\n\nmigi O\n\n" * 6)
@@ -215,19 +217,21 @@ def test_regression_and_tags_have_rows_too(base: bs.Model, tmp_path: Path) -> No
         validation=tmp_path / "t.conll",
         settings=SHORT,
     )
-    answered = tagger.answering.of_file(tmp_path / "t.conll", {})
-    rows = [line.split(",")[:2] for line in as_csv(tagger.task.report, answered)]
+    answered = tagger.predictor.answered_file(tmp_path / "t.conll")
+    rows = [line.split(",")[:2] for line in csv_lines(tagger.task.report, answered)]
     assert rows[:4] == [["line", "word"], ["1", "kaba"], ["1", "lode"], ["4", "migi"]]
-    names, cells = as_table(tagger.task.report, tagger.answering.of_texts(["kaba lode"], {}), 80)
+    names, cells = table_of(
+        tagger.task.report, tagger.predictor.answered(tagger.predictor.examples({"words": ["kaba lode"]})), 80
+    )
     assert names == ["word", "prediction", "score"]
     assert [row[0] for row in cells] == ["kaba", "lode"]
 
 
 def test_blank_rows_keep_their_place(moods: bs.Model) -> None:
     examples = moods.task.data.from_inputs({"text": ["", "kaba", " "]}, ["f:1", "f:2", "f:3"])
-    (answer,) = moods.answering.answers_of(examples[1:2], moods.task.settings)
+    (answer,) = moods.predictor.predict(examples[1:2])
     answered = [Answered(e, answer if e.text == "kaba" else None) for e in examples]
-    assert list(as_csv(moods.task.report, answered)) == [
+    assert list(csv_lines(moods.task.report, answered)) == [
         "line,text,prediction,score\n",
         "1,,,\n",
         f"2,kaba,{answer.label},{answer.score:.4f}\n",
@@ -257,7 +261,7 @@ def test_precision_is_said_to_the_verb(moods: bs.Model) -> None:
     for name in ("fp32", "bf16"):
         done = CliRunner().invoke(bertsmith, ["predict", str(moods.path), "kaba", "--precision", name])
         scores[name] = json.loads(done.stdout)["score"]
-        assert scores[name] == bs.load(moods.path, precision=name).predict(["kaba"])[0]["score"]
+        assert scores[name] == bs.load(moods.path, precision=name).predict(["kaba"])[0].score
     assert scores["fp32"] != scores["bf16"]
     assert scores["fp32"] == pytest.approx(scores["bf16"], abs=0.02)
     with pytest.raises(InputError) as caught:

@@ -72,10 +72,10 @@ def test_under_auto_it_answers_in_fp32_then(
     monkeypatch.setattr(hardware, "choose_precision", lambda _: faster)
     folder = moved(tmp_path / "short", 0.9, {})
     assert warnings_of(folder, "auto") == []
-    assert bs.load(folder, "cpu").place.precision == "fp32"
-    assert bs.load(moved(tmp_path / "far", 40, {}), "cpu").place.precision == "bf16"
+    assert bs.load(folder, "cpu").context.precision == "fp32"
+    assert bs.load(moved(tmp_path / "far", 40, {}), "cpu").context.precision == "bf16"
     trained_so = moved(tmp_path / "so", 0.9, {"precision": "bf16"})
-    assert bs.load(trained_so, "cpu").place.precision == "bf16"
+    assert bs.load(trained_so, "cpu").context.precision == "bf16"
 
 
 def test_a_large_effect_of_rounding_is_logged(tmp_path: Path, warnings_of: WarningsOf) -> None:
@@ -118,9 +118,9 @@ def test_under_auto_changed_weights_are_tried_again(tmp_path: Path, monkeypatch:
     )
     short = bs.load(moved(tmp_path / "short", 0.9, {}), "cpu", precision="fp32")
     model = bs.load(moved(tmp_path / "stored", 0, {}), "cpu")
-    assert model.place.precision == "bf16"
+    assert model.context.precision == "bf16"
     model.encoder.load_state_dict(short.encoder.state_dict())
-    assert model.place.precision == "fp32"
+    assert model.context.precision == "fp32"
     exact = bs.load(short.path, "cpu").embed(TEXTS)
     np.testing.assert_array_equal(model.embed(TEXTS), exact)
 

@@ -35,7 +35,7 @@ def test_it_is_found_by_its_name_and_fills_masks() -> None:
     model = bs.load(NAME, "cpu")
     assert model.model_folder == FOLDER
     for text, token in LIKELY.items():
-        assert model.fill_mask(text)[0][0]["token"] == token, text
+        assert model.fill_mask(text)[0][0].token == token, text
 
 
 def test_masks_are_filled_with_tokens_of_the_vocabulary_alone(tmp_path: Path) -> None:
@@ -44,13 +44,13 @@ def test_masks_are_filled_with_tokens_of_the_vocabulary_alone(tmp_path: Path) ->
     tokens = (folder / "vocab.txt").read_text(encoding="utf-8").splitlines()[:20_000]
     bs.Tokenizer.from_vocabulary(tokens, lowercase=True, max_length=128).save(folder)
     (guesses,) = bs.load(folder, "cpu").fill_mask("Paris is the [MASK] of France.", top_k=20_000)
-    assert [one["token"] for one in guesses if one["token"] not in tokens] == []
+    assert [one.token for one in guesses if one.token not in tokens] == []
     assert len(guesses) == 20_000
 
 
 def test_good_sentences_score_higher_than_bad_ones() -> None:
     scores = bs.load(NAME, "cpu").score(["the river sings .", "the rivers sing .", "the river sing ."])
-    assert scores[0]["score"] > scores[2]["score"]
+    assert scores[0].score > scores[2].score
 
 
 def test_it_is_fine_tuned_by_its_name(tmp_path: Path) -> None:

@@ -20,9 +20,8 @@ import tiny_run
 from bertsmith.artifacts.folder import write_folder
 from bertsmith.device import ComputeContext
 from bertsmith.errors import InputError
-from bertsmith.inference import pseudo_likelihood
-from bertsmith.inference.pseudo_likelihood import Scorer, Variant, pseudo_perplexity
-from bertsmith.inference.scoring import ranked
+from bertsmith.inference import scoring
+from bertsmith.inference.scoring import Scorer, Variant, pseudo_perplexity, score_and_rank
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import MaskedLMHead
 
@@ -105,7 +104,7 @@ def plainly(text: str, variant: Variant, room: int = 22) -> float:
 def test_batched_scores_are_those_of_one_masked_copy_at_a_time(texts: list[str]) -> None:
     for variant in BOTH:
         found = scorer(variant).scores(texts)
-        assert [one.score for one in found] == pytest.approx(
+        assert [one.score or 0.0 for one in found] == pytest.approx(
             [plainly(text, variant) for text in texts], abs=1e-4, rel=1e-5
         )
 
@@ -126,7 +125,7 @@ def test_a_model_of_frequencies_alone_scores_the_sum_of_their_logarithms() -> No
         assert [one.score for one in found] == pytest.approx(wanted, abs=1e-5)
         assert [one.tokens for one in found] == [4, 1, 7]
         assert [one.words for one in found] == [3, 1, 5]
-        assert [one.perplexity for one in found] == pytest.approx(
+        assert [one.pseudo_perplexity for one in found] == pytest.approx(
             [math.exp(-score / tokens) for score, tokens in zip(wanted, (4, 1, 7), strict=True)]
         )
         assert pseudo_perplexity(found) == pytest.approx(math.exp(-sum(wanted) / 12))
@@ -159,8 +158,8 @@ def test_a_texts_score_does_not_depend_on_its_company(monkeypatch: pytest.Monkey
     texts = ["kaba mi.", "lo " * 20, "", "zzz", "mideba, ka"] * 3
     alone = [scorer().scores([text])[0].score for text in texts]
     for chunk, budget in ((1024, 8192), (2, 8192), (1024, 1), (4, 50)):
-        monkeypatch.setattr(pseudo_likelihood, "_CHUNK", chunk)
-        monkeypatch.setattr(pseudo_likelihood, "_BATCH_TOKENS", budget)
+        monkeypatch.setattr(Scorer, "chunk_size", chunk)
+        monkeypatch.setattr(scoring, "_MAX_BATCH_TOKENS", budget)
         done: list[int] = []
         found = scorer().scores(texts, done.append)
         assert [one.score for one in found] == pytest.approx(alone, abs=1e-4)
@@ -177,9 +176,9 @@ def test_texts_of_the_same_tokens_have_one_score_whatever_pass_they_are_in(
     def uneven(self: Scorer, made: Sequence[Any], lengths: Any) -> Any:
         return np.full(sum(len(one.labels) for one in made), -1 - 1e-9 * next(passes))
 
-    monkeypatch.setattr(Scorer, "_logs", uneven)
-    monkeypatch.setattr(pseudo_likelihood, "_BATCH_TOKENS", 10)
-    monkeypatch.setattr(pseudo_likelihood, "_CHUNK", 3)
+    monkeypatch.setattr(Scorer, "_log_probabilities", uneven)
+    monkeypatch.setattr(scoring, "_MAX_BATCH_TOKENS", 10)
+    monkeypatch.setattr(Scorer, "chunk_size", 3)
     texts = ["kaba mi.", "lo", "", "Kaba  MI .", "lo lo", "lo", "", "kaba mi."]
     done: list[int] = []
     found = scorer().scores(texts, done.append)
@@ -187,14 +186,16 @@ def test_texts_of_the_same_tokens_have_one_score_whatever_pass_they_are_in(
     assert found[1] == found[5]
     assert found[1].score != found[4].score / 2  # another pass
     assert (done[0] > 0, done == sorted(done), done[-1]) == (True, True, 8)
-    rows = ranked([(f"file:{i}", text) for i, text in enumerate(texts, start=1)], scorer(), lambda text: None)
+    rows = score_and_rank(
+        [(f"file:{i}", text) for i, text in enumerate(texts, start=1)], scorer(), lambda text: None
+    )
     assert [row["rank"] for row in rows] == [4, 1, 4, 3, 1, 4]
 
 
 def test_batches_keep_to_the_budget_and_only_predicted_rows_reach_the_head(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(pseudo_likelihood, "_BATCH_TOKENS", 100)
+    monkeypatch.setattr(scoring, "_MAX_BATCH_TOKENS", 100)
     tokens, rows = [], []
     hooks = [
         ENCODER.embeddings.register_forward_hook(lambda module, given, out: tokens.append(len(out))),
@@ -215,14 +216,14 @@ def test_each_token_of_a_text_longer_than_the_model_is_guessed_from_the_text_aro
     for variant in BOTH:
         (long, short) = scorer(variant).scores([text, "kaba"])
         assert long.score == pytest.approx(plainly(text, variant), abs=1e-3)
-        assert (long.tokens, long.whole, short.whole) == (140, False, True)
+        assert (long.tokens, long.is_complete, short.is_complete) == (140, False, True)
         assert scorer(variant).cost([text]) == 140 * 24
 
 
 def test_a_text_without_a_token_has_no_perplexity_and_unknown_ones_are_counted() -> None:
     empty, blank, unknown = scorer().scores(["", " \n", "zzz ka zzz"])
     for one in (empty, blank):
-        assert (one.score, one.tokens, one.words, one.perplexity) == (0.0, 0, 0, None)
+        assert (one.score, one.tokens, one.words, one.pseudo_perplexity) == (None, 0, 0, None)
     assert (unknown.tokens, unknown.unknown, unknown.words) == (3, 2, 3)
     assert scorer().scores([]) == []
 
@@ -308,6 +309,6 @@ def test_a_saved_model_scores_as_the_reference_library_does(tmp_path: Path) -> N
 
     for variant in BOTH:
         ours = bs.load(tmp_path / "model", precision="fp32")
-        found = [row["score"] for row in ours.score(texts, variant=variant)]
+        found = [row.score for row in ours.score(texts, variant=variant)]
         assert found == pytest.approx([reference(text, variant) for text in texts], abs=1e-4)
     assert found != pytest.approx([reference(text, "within_word") for text in texts], abs=1e-2)

@@ -9,7 +9,12 @@ from hypothesis import strategies as st
 from scipy.stats import bootstrap, pearsonr, permutation_test
 from sklearn.metrics import f1_score, matthews_corrcoef
 
-from bertsmith.inference.significance import compared, compared_slowly, rounds_for, slow_rounds_for
+from bertsmith.inference.significance import (
+    compare_predictions,
+    compare_statistics,
+    num_rounds,
+    num_slow_rounds,
+)
 from bertsmith.metrics.sufficient_statistics import (
     count_statistics,
     f1,
@@ -74,7 +79,7 @@ def test_numbers_that_hardly_vary_keep_their_correlation() -> None:
 @given(LABELS, st.integers(0, 99))
 def test_a_system_beside_itself_differs_by_nothing(pairs: list[tuple[int, int]], seed: int) -> None:
     truth, guess = map(list, zip(*pairs, strict=True))
-    for one in compared(of_classes(truth, guess), of_classes(truth, guess), seed, 50).values():
+    for one in compare_statistics(of_classes(truth, guess), of_classes(truth, guess), seed, 50).values():
         assert (one.difference, one.low, one.high, one.p) == (0, 0, 0, 1)
 
 
@@ -84,7 +89,9 @@ def hits(number: int, share: float, seed: int) -> np.ndarray:
 
 def test_interval_and_p_are_scipy_s() -> None:
     a, b = hits(200, 0.7, 0), hits(200, 0.8, 1)
-    found = compared(mean_statistics({"accuracy": a}), mean_statistics({"accuracy": b}), 0)["accuracy"]
+    found = compare_statistics(mean_statistics({"accuracy": a}), mean_statistics({"accuracy": b}), 0)[
+        "accuracy"
+    ]
     draw = np.random.default_rng(5)
     own = bootstrap((b - a,), np.mean, method="percentile", n_resamples=20_000, rng=draw).confidence_interval
     assert (found.low, found.high) == pytest.approx((own.low, own.high), abs=0.011)
@@ -103,7 +110,7 @@ def test_interval_and_p_are_scipy_s() -> None:
 def test_of_few_examples_p_is_the_share_of_all_exchanges() -> None:
     """SciPy looks at each of the 2^8 ways to exchange answers; ours draws them."""
     truth, one, other = [0, 1, 2, 0, 1, 2, 0, 1], [0, 1, 1, 1, 0, 2, 1, 0], [0, 1, 2, 0, 1, 2, 1, 1]
-    found = compared(of_classes(truth, one), of_classes(truth, other), 3)["macro_f1"]
+    found = compare_statistics(of_classes(truth, one), of_classes(truth, other), 3)["macro_f1"]
     labels = np.array(truth)
 
     def difference(x: np.ndarray, y: np.ndarray) -> float:
@@ -119,32 +126,29 @@ def test_of_few_examples_p_is_the_share_of_all_exchanges() -> None:
 
 def test_a_score_computed_anew_gives_what_sums_give() -> None:
     a, b = hits(60, 0.5, 0), hits(60, 0.8, 1)
-    quick = compared(mean_statistics({"accuracy": a}), mean_statistics({"accuracy": b}), 7, 300)["accuracy"]
-    slow = compared_slowly(
-        lambda some: float(a[some].mean()),
-        lambda some: float(b[some].mean()),
-        lambda swapped: (float(np.where(swapped, b, a).mean()), float(np.where(swapped, a, b).mean())),
-        60,
-        7,
-        300,
+    quick = compare_statistics(mean_statistics({"accuracy": a}), mean_statistics({"accuracy": b}), 7, 300)[
+        "accuracy"
+    ]
+    slow = compare_predictions(
+        lambda predictions, examples: float(np.mean(predictions)), (a.tolist(), b.tolist()), range(60), 7, 300
     )
     assert slow == pytest.approx(quick)
 
 
 def test_the_seed_gives_the_figures_and_exchanged_systems_the_same_with_another_sign() -> None:
     a, b = (mean_statistics({"f1": hits(90, share, seed)}) for seed, share in enumerate((0.6, 0.7)))
-    first, again, other = (compared(a, b, seed, 400)["f1"] for seed in (1, 1, 2))
+    first, again, other = (compare_statistics(a, b, seed, 400)["f1"] for seed in (1, 1, 2))
     assert first == again != other
-    turned = compared(b, a, 1, 400)["f1"]
+    turned = compare_statistics(b, a, 1, 400)["f1"]
     assert (turned.difference, turned.p) == (-first.difference, first.p)
     assert (turned.low, turned.high) == pytest.approx((-first.high, -first.low))
 
 
 def test_what_is_not_of_the_same_examples_is_refused() -> None:
-    with pytest.raises(ValueError, match="not of the same examples"):
-        compared(mean_statistics({"f1": [1.0]}), mean_statistics({"f1": [1.0, 0.0]}), 0)
+    with pytest.raises(ValueError, match="differ in their examples"):
+        compare_statistics(mean_statistics({"f1": [1.0]}), mean_statistics({"f1": [1.0, 0.0]}), 0)
 
 
 def test_rounds_take_seconds() -> None:
-    assert [rounds_for(n) for n in (1, 5_000, 20_000, 10**7)] == [10_000, 10_000, 2_500, 1_000]
-    assert [slow_rounds_for(n) for n in (1, 1_000, 2_000, 10**7)] == [1_000, 1_000, 500, 200]
+    assert [num_rounds(n) for n in (1, 5_000, 20_000, 10**7)] == [10_000, 10_000, 2_500, 1_000]
+    assert [num_slow_rounds(n) for n in (1, 1_000, 2_000, 10**7)] == [1_000, 1_000, 500, 200]

@@ -46,7 +46,7 @@ def test_inference_does_not_wait_for_compilation(
     monkeypatch.setattr(backend_selection, "compile_all", lambda: pytest.fail("compilation was awaited"))
     monkeypatch.setattr(background_compile, "start_background_compile", lambda: started.append(True))
     model = bs.load(CHECKPOINT, "cpu", precision=precision)
-    encoder = model._in_int8 if precision == "int8" else model.encoder
+    encoder = model.embedder().encoder if precision == "int8" else model.encoder
     assert encoder.blocks[0].kernels is REFERENCE
     assert started == [True]
     assert "being compiled for this machine, once, in the background" in caplog.messages[0]

@@ -125,8 +125,8 @@ def test_a_run_resumes_bit_for_bit_and_its_model_is_loaded(
         assert torch.equal(table, expected)
     texts = ["kaba lode [MASK] soba", "mide nugi"]
     assert len(model.fill_mask(texts[0])[0]) > 0
-    single_scores = [model.score([text])[0]["score"] for text in texts]
-    assert [result["score"] for result in model.score(texts)] == pytest.approx(single_scores, abs=1e-5)
+    single_scores = [model.score([text])[0].score for text in texts]
+    assert [result.score for result in model.score(texts)] == pytest.approx(single_scores, abs=1e-5)
 
 
 @pytest.mark.parametrize(

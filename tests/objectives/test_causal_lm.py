@@ -145,8 +145,8 @@ def test_a_backwards_model_is_fine_tuned_and_rejected_by_transformers(tmp_path: 
     moods = bs.finetune("classify", model, tmp_path / "moods", train=rows, validation=rows, settings=settings)
     assert moods.folder.config.backwards
     texts = ["kaba lode", "mi so", "kaba lode mide nugi soba"]
-    scores = [moods.predict([text])[0]["score"] for text in texts]
-    assert [prediction["score"] for prediction in moods.predict(texts)] == pytest.approx(scores, abs=1e-5)
+    scores = [moods.predict([text])[0].score for text in texts]
+    assert [prediction.score for prediction in moods.predict(texts)] == pytest.approx(scores, abs=1e-5)
     with pytest.raises(InputError):
         tiny_run.run(shards, tmp_path / "no", "model.backwards=true", "train.max_steps=2")
 
@@ -215,4 +215,4 @@ def test_a_classifier_reads_the_last_token(tmp_path: Path) -> None:
     assert model.folder.config.causal
     assert model.folder.architecture == "BertForLastTokenSequenceClassification"
     predictions = bs.load(tmp_path / "moods").predict(["kaba lode mi", "kaba lode"])
-    assert predictions[0]["scores"] != predictions[1]["scores"]
+    assert predictions[0].scores != predictions[1].scores

@@ -451,8 +451,8 @@ def test_hidden_states_of_texts_without_new_words_are_bit_equal(tmp_path: Path) 
             assert torch.equal(old.encoder(packed), grown.encoder(packed))
     assert len(grown.tokenizer.encode("cardio gram").ids) == 4
     filled = grown.fill_mask("the [MASK].", top_k=len(TOKENS) + 2)[0]
-    assert {"cardio", "gram"} <= {row["token"] for row in filled}
-    assert sum(row["score"] for row in filled) == pytest.approx(1, abs=1e-5)
+    assert {"cardio", "gram"} <= {row.token for row in filled}
+    assert sum(row.score for row in filled) == pytest.approx(1, abs=1e-5)
 
 
 def test_the_reference_loads_it_without_a_missing_key(tmp_path: Path) -> None:

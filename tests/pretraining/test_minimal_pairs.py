@@ -17,7 +17,7 @@ from bertsmith.corpus.shards import Shards
 from bertsmith.device import ComputeContext
 from bertsmith.errors import InputError
 from bertsmith.inference.minimal_pairs import MinimalPairs, read_pairs
-from bertsmith.inference.pseudo_likelihood import Scorer
+from bertsmith.inference.scoring import Scorer
 from bertsmith.pretraining import minimal_pairs
 from bertsmith.pretraining.minimal_pairs import PairsEvaluation
 from bertsmith.pretraining.settings import EvaluateSettings

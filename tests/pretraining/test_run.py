@@ -119,13 +119,13 @@ def test_two_masks_give_two_answers(shards: Shards, tmp_path: Path) -> None:
     model = tiny_run.run(shards, tmp_path / "run", "train.max_steps=1")
     answers = model.fill_mask("kaba [MASK] lode [MASK].", top_k=3)
     assert [len(answer) for answer in answers] == [3, 3]
-    assert answers[1][0]["text"] == f"kaba [MASK] lode {answers[1][0]['token']}."
+    assert answers[1][0].text == f"kaba [MASK] lode {answers[1][0].token}."
 
 
 def test_only_the_mask_is_parsed_in_a_users_text(shards: Shards, tmp_path: Path) -> None:
     model = tiny_run.run(shards, tmp_path / "run", "train.max_steps=1")
     scores = [
-        [answer["score"] for answer in model.fill_mask(f"kaba {text} lode [MASK]")[0]]
+        [answer.score for answer in model.fill_mask(f"kaba {text} lode [MASK]")[0]]
         for text in ("[SEP] [CLS]", "[xyz] [xyz]")  # to this vocabulary the same unknown words
     ]
     assert scores[0] == scores[1]

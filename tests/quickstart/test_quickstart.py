@@ -147,7 +147,7 @@ def test_all_outputs_can_be_loaded(report: dict[str, Any]) -> None:
     assert len(rows) == report["task"]["sentences"]["test"]
     for score in report["scores"][2:]:
         scores = load(score["run"]).evaluate(out / "task" / "test.csv")
-        assert scores["accuracy"] == score["accuracy"]
+        assert scores.accuracy == score["accuracy"]
     assert len(load(out / "bert").fill_mask("A [MASK] is returned.")[0]) == 5
     assert all(len(mask["answers"]) == 3 for mask in report["masks"])
 

@@ -130,9 +130,9 @@ bert = tiny_run.run(shards, folder / "bert", "train.max_steps=4", "train.report_
 few = ["train.max_steps=4", "train.threads=1", "train.precision=fp32"]
 moods = bs.finetune("classify", folder / "bert", folder / "moods", train=folder / "train.csv",
                     validation_split=0.3, settings=few)
-scores = moods.evaluate(folder / "train.csv")
-answers = bs.load(folder / "moods").predict(["kaba lode", "mi"])
-masks = bs.load(folder / "bert").fill_mask("kaba [MASK] lode")
+scores = moods.evaluate(folder / "train.csv").to_dict()
+answers = [one.to_dict() for one in bs.load(folder / "moods").predict(["kaba lode", "mi"])]
+masks = [one.to_dict() for one in bs.load(folder / "bert").fill_mask("kaba [MASK] lode")[0]]
 files = sorted(p for p in folder.rglob("*") if p.suffix in (".safetensors", ".txt", ".arrow", ".jsonl", ".csv"))
 digests = {{str(p.relative_to(folder)): hashlib.sha256(p.read_bytes()).hexdigest() for p in files
            if p.name != "speed.jsonl"}}

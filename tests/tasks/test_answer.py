@@ -495,8 +495,8 @@ def test_it_is_learnt_saved_and_scored(trained: bs.Model, tmp_path: Path) -> Non
     assert not {e.context for e in sides[0]} & {e.context for e in sides[1]}
     file = written(tmp_path, passages(30, 1))
     scores = bs.load(trained.path).evaluate(file)
-    assert scores["examples"] == 60
-    assert scores["f1"] == scores["exact_match"] > 0.9 > 2 * trained.report["baseline"]["f1"]
+    assert scores.examples == 60
+    assert scores.f1 == scores.exact_match > 0.9 > 2 * trained.report["baseline"]["f1"]
     answers = list(trained.predict_file(file))
     assert [answer["id"] for answer in answers] == [f"{i}.{n}" for i in range(30) for n in range(2)]
     for answer, text in zip(answers, read(file), strict=True):
@@ -508,15 +508,15 @@ def test_it_is_learnt_saved_and_scored(trained: bs.Model, tmp_path: Path) -> Non
     assert cells["prediction"] == answers[0]["answer"]
     assert answers[0]["place"] == "data[0].paragraphs[0].qas[0]"
     alone = trained.predict(["kade lofo"], [read(file)[0].context])
-    assert alone[0]["answer"] == answers[0]["answer"]
-    assert alone[0]["score"] == pytest.approx(answers[0]["score"], abs=1e-6)
+    assert alone[0].answer == answers[0]["answer"]
+    assert alone[0].score == pytest.approx(answers[0]["score"], abs=1e-6)
 
 
 def test_settings_of_the_call_reach_windows_and_answers(trained: bs.Model) -> None:
     context = " ".join(tiny_run.WORDS[3:40])
     (answer,) = trained.predict(["kade"], [context], n_best=2, max_answer_length=1)
-    assert len(answer["n_best"]) == 2
-    assert all(" " not in row["answer"] for row in answer["n_best"])
+    assert len(answer.n_best) == 2
+    assert all(" " not in row["answer"] for row in answer.n_best)
 
 
 def test_the_reference_opens_the_folder_and_its_own_is_answered_with(
@@ -560,7 +560,7 @@ def test_the_reference_opens_the_folder_and_its_own_is_answered_with(
         "--json",
     ]
     result = CliRunner().invoke(bertsmith, again, catch_exceptions=False)
-    assert json.loads(result.stdout)["f1"] == pytest.approx(trained.evaluate(file)["f1"])
+    assert json.loads(result.stdout)["f1"] == pytest.approx(trained.evaluate(file).f1)
 
 
 def test_a_question_without_its_passage_is_refused(trained: bs.Model) -> None:

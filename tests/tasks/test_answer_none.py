@@ -254,17 +254,17 @@ def test_the_threshold_is_chosen_on_dev_and_kept_with_the_model(trained: bs.Mode
     threshold = read_folder(trained.model_folder).record["decoder_state"]["null_threshold"]
     dev = trained.path.parent / "dev.json"
     again = bs.load(trained.path).evaluate(dev)
-    assert again["f1"] == trained.report["dev"]["f1"] == pytest.approx(again["best_f1"])
-    assert again["f1"] > 0.8 > trained.report["baseline"]["f1"]
-    assert again["best_f1_threshold"] == pytest.approx(threshold)
+    assert again.f1 == trained.report["dev"]["f1"] == pytest.approx(again.best_f1)
+    assert again.f1 > 0.8 > trained.report["baseline"]["f1"]
+    assert again.best_f1_threshold == pytest.approx(threshold)
     file = written(tmp_path, passages(30, 2))
     answers = list(trained.predict_file(file))
     for answer in answers:
         assert (answer["answer"] == "") == (-answer["null_score"] <= threshold) == (answer["start"] is None)
     scores = trained.evaluate(file)
-    assert scores["f1"] <= scores["best_f1"]
+    assert scores.f1 <= scores.best_f1
     right = [(a["answer"] == "") == e.unanswerable for a, e in zip(answers, read(file), strict=True)]
-    assert sum(right[::2]) / 15 == pytest.approx(scores["unanswerable_accuracy"])
+    assert sum(right[::2]) / 15 == pytest.approx(scores.unanswerable_accuracy)
     assert {a["answer"] for a in trained.predict_file(file, null_threshold=1e6)} == {""}
     assert "" not in {a["answer"] for a in trained.predict_file(file, null_threshold=-1e6)}
 
@@ -315,7 +315,7 @@ def test_an_unfinished_model_has_the_threshold_of_its_best_evaluation(
     assert scores[-1] < max(scores)
     model = bs.load(tmp_path / "run")
     assert model.unfinished is not None
-    assert model.evaluate(files["dev"])["f1"] == max(scores)
+    assert model.evaluate(files["dev"]).f1 == max(scores)
 
 
 def test_dev_with_unanswerable_questions_alone_is_a_warning(tmp_path: Path) -> None:

@@ -296,9 +296,11 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> bs.Model:
 def test_answers_depend_on_nothing_but_their_own_example(run: bs.Model) -> None:
     texts = rows(30, 2)
     contexts, choices = [row["context"] for row in texts], [row["choices"] for row in texts]
-    together = run.predict(contexts, choices)
-    backwards = run.predict(contexts[::-1], choices[::-1])[::-1]
-    alone = [run.predict([context], [some])[0] for context, some in zip(contexts, choices, strict=True)]
+    together = [one.to_dict() for one in run.predict(contexts, choices)]
+    backwards = [one.to_dict() for one in run.predict(contexts[::-1], choices[::-1])][::-1]
+    alone = [
+        run.predict([context], [some])[0].to_dict() for context, some in zip(contexts, choices, strict=True)
+    ]
     for one, other, third in zip(together, backwards, alone, strict=True):
         assert one["choice"] == other["choice"] == third["choice"]
         assert one["scores"] == pytest.approx(other["scores"], abs=1e-5)
@@ -309,15 +311,15 @@ def test_answers_depend_on_nothing_but_their_own_example(run: bs.Model) -> None:
 def test_the_order_of_choices_changes_their_order_alone(run: bs.Model) -> None:
     (one,) = run.predict(["kaba lode"], [["kade", "kaba", "kagi"]])
     (other,) = run.predict(["kaba lode"], [["kaba", "kagi", "kade"]])
-    assert [one["scores"][i] for i in (1, 2, 0)] == pytest.approx(other["scores"], abs=1e-5)
-    assert one["text"] == other["text"]
+    assert [one.scores[i] for i in (1, 2, 0)] == pytest.approx(other.scores, abs=1e-5)
+    assert one.text == other.text
 
 
 def test_evaluating_is_predicting_and_counting(run: bs.Model) -> None:
     test = rows(50, 3)
-    answers = run.predict(test)
+    answers = [one.to_dict() for one in run.predict(test)]
     accuracy = sum(a["choice"] == row["label"] for a, row in zip(answers, test, strict=True)) / 50
-    assert run.evaluate(test)["accuracy"] == accuracy
+    assert run.evaluate(test).accuracy == accuracy
 
 
 def test_a_table_tuples_and_lists_say_the_same(run: bs.Model) -> None:
@@ -333,7 +335,7 @@ def test_a_table_tuples_and_lists_say_the_same(run: bs.Model) -> None:
 def test_blank_rows_and_wrong_values(run: bs.Model, caplog: pytest.LogCaptureFixture) -> None:
     _, empty = run.predict(["kaba", None], [["kaba", "lode"], None])
     assert any(message.startswith("1 text is empty and not predicted") for message in caplog.messages)
-    assert (empty["choice"], empty["scores"], empty["empty"]) == (None, [], True)
+    assert (empty.choice, empty.scores, empty.empty) == (None, [], True)
     with pytest.raises(InputError) as caught:
         run.predict(["kaba"])
     assert (caught.value.code, caught.value.location) == ("choices_missing", "text 1")
@@ -355,7 +357,7 @@ def test_the_reference_opens_the_run_and_says_the_same(run: bs.Model) -> None:
     with torch.no_grad():
         logits = theirs(**{name: tensor[None] for name, tensor in inputs.items()}).logits
     (answer,) = run.predict(["kade kaba"], [choices])
-    assert answer["scores"] == pytest.approx(logits.softmax(-1)[0].tolist(), abs=1e-5)
+    assert answer.scores == pytest.approx(logits.softmax(-1)[0].tolist(), abs=1e-5)
 
 
 def test_a_folder_of_the_reference_answers(run: bs.Model, tmp_path: Path) -> None:
@@ -365,7 +367,10 @@ def test_a_folder_of_the_reference_answers(run: bs.Model, tmp_path: Path) -> Non
     run.tokenizer.save(tmp_path / "theirs")
     texts = (["kade kaba"], [["kaba", "lode", "migi"]])
     foreign = bs.load(tmp_path / "theirs", precision="fp32")
-    (other,), (one,) = foreign.predict(*texts), run.predict(*texts)
+    (other,), (one,) = (
+        [one.to_dict() for one in foreign.predict(*texts)],
+        [one.to_dict() for one in run.predict(*texts)],
+    )
     assert other["scores"] == pytest.approx(one["scores"], abs=1e-6)
 
 
@@ -385,7 +390,7 @@ def test_the_verbs(run: bs.Model, tmp_path: Path) -> None:
     test = tmp_path / "test.jsonl"
     test.write_text("".join(json.dumps(row) + "\n" for row in rows(10, 5)))
     done = call.invoke(bertsmith, ["evaluate", str(run.path), "--data", str(test), "--json"])
-    assert json.loads(done.stdout)["accuracy"] == run.evaluate(test)["accuracy"]
+    assert json.loads(done.stdout)["accuracy"] == run.evaluate(test).accuracy
 
 
 def test_a_folder_of_articles_is_a_file_of_training(run: bs.Model, tmp_path: Path) -> None:
@@ -400,9 +405,9 @@ def test_a_folder_of_articles_is_a_file_of_training(run: bs.Model, tmp_path: Pat
         "choose", run, tmp_path / "out", train=tmp_path / "race", validation_split=0.25, settings=short
     )
     assert (again.report["train_examples"], again.report["dev"]["examples"]) == (9, 3)
-    assert again.evaluate(tmp_path / "race")["examples"] == 12
+    assert again.evaluate(tmp_path / "race").examples == 12
 
 
 def test_it_learns(run: bs.Model) -> None:
-    assert run.evaluate(rows(100, 6))["accuracy"] > 0.6  # chance is 0.32
+    assert run.evaluate(rows(100, 6)).accuracy > 0.6  # chance is 0.32
     assert run.report["baseline"]["accuracy"] < 0.5

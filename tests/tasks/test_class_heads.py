@@ -53,7 +53,7 @@ def test_without_a_pooler_the_logits_are_a_product_with_the_first_hidden_state(
                 weights["bert.pooler.dense.weight"] @ first + weights["bert.pooler.dense.bias"]
             )
         wanted = (weights["classifier.weight"] @ first + weights["classifier.bias"]).softmax(0)
-        found = list(again.predict(["kaba lode mi"])[0]["scores"].values())
+        found = list(again.predict(["kaba lode mi"])[0].scores.values())
         assert found == pytest.approx(wanted.tolist(), abs=1e-6)
 
 

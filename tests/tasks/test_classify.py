@@ -11,7 +11,7 @@ import torch
 import bertsmith as bs
 import tiny_run
 from bertsmith.errors import InputError
-from bertsmith.inference.output import as_csv
+from bertsmith.inference.output import csv_lines
 from bertsmith.models.family import build_encoder
 from bertsmith.tasks.classification import TASK
 from bertsmith.tasks.classification.data import ClassificationData, collect_labels, label_ids
@@ -107,15 +107,15 @@ def test_pairs_become_two_segments(tmp_path: Path) -> None:
 def test_what_is_not_read_is_counted(moods: bs.Model) -> None:
     text = " ".join(tiny_run.WORDS * 3)  # 120 words
     (answer,) = moods.predict([text])
-    assert (answer["tokens"], answer["tokens_read"]) == (120, moods.folder.config.max_position_embeddings - 2)
+    assert (answer.tokens, answer.tokens_read) == (120, moods.folder.config.max_position_embeddings - 2)
 
 
 def test_answers_are_the_same_alone_and_in_any_batch(moods: bs.Model) -> None:
     texts = [text for text, _ in tiny_run.examples(200, seed=5)]
-    together = moods.predict(texts)
-    assert [answer["label"] for answer in together] == [moods.predict([text])[0]["label"] for text in texts]
+    together = [one.to_dict() for one in moods.predict(texts)]
+    assert [answer["label"] for answer in together] == [moods.predict([text])[0].label for text in texts]
     for text, answer in list(zip(texts, together, strict=True))[:20]:
-        assert moods.predict([text])[0]["score"] == pytest.approx(answer["score"], abs=1e-6)
+        assert moods.predict([text])[0].score == pytest.approx(answer["score"], abs=1e-6)
     for answer in together:
         assert sum(answer["scores"].values()) == pytest.approx(1, abs=1e-5)
         assert answer["score"] == max(answer["scores"].values()) == answer["scores"][answer["label"]]
@@ -127,21 +127,21 @@ def test_scores_equal_those_computed_by_hand(moods: bs.Model, tmp_path: Path) ->
         for i, (text, label) in enumerate(tiny_run.examples(40, seed=7))
     ]
     scores = moods.evaluate(tiny_run.table(tmp_path / "test.csv", rows))
-    guesses = [answer["label"] for answer in moods.predict([text for text, _ in rows])]
+    guesses = [answer.label for answer in moods.predict([text for text, _ in rows])]
     truth = [label for _, label in rows]
     assert moods.labels == ["anger", "fear", "joy"]
     f1 = []
     for label in moods.labels:
         hit = sum(g == t == label for g, t in zip(guesses, truth, strict=True))
         found, there = guesses.count(label), truth.count(label)
-        assert scores["classes"][label]["support"] == there
+        assert scores.classes[label]["support"] == there
         f1.append(2 * hit / (found + there) if found + there else 0.0)
-        assert scores["classes"][label]["f1"] == pytest.approx(f1[-1])
+        assert scores.classes[label]["f1"] == pytest.approx(f1[-1])
     right = sum(g == t for g, t in zip(guesses, truth, strict=True))
     assert 0 < right < 40
-    assert scores["accuracy"] == pytest.approx(right / 40)
-    assert scores["macro_f1"] == pytest.approx(sum(f1) / 3)
-    assert sum(map(sum, scores["confusion"])) == 40
+    assert scores.accuracy == pytest.approx(right / 40)
+    assert scores.macro_f1 == pytest.approx(sum(f1) / 3)
+    assert sum(map(sum, scores.confusion)) == 40
 
 
 def test_the_reference_library_gives_the_same_answers(moods: bs.Model) -> None:
@@ -157,7 +157,7 @@ def test_the_reference_library_gives_the_same_answers(moods: bs.Model) -> None:
     with torch.inference_mode():
         shares = theirs.eval()(**inputs).logits.softmax(-1)
     assert [theirs.config.id2label[i] for i in range(3)] == moods.labels
-    for row, answer in zip(shares.tolist(), moods.predict(texts), strict=True):
+    for row, answer in zip(shares.tolist(), [one.to_dict() for one in moods.predict(texts)], strict=True):
         assert list(answer["scores"].values()) == pytest.approx(row, abs=1e-5)
 
 
@@ -223,10 +223,10 @@ def test_settings_of_the_call_hold_for_reading_and_for_encoding(moods: bs.Model,
     file = tiny_run.table(tmp_path / "test.csv", [("kaba lode migi nufo pezu", "joy")])
     (answer,) = moods.predict_file(file, max_length=4)
     assert (answer["tokens"], answer["tokens_read"]) == (5, 2)
-    assert moods.predict(["kaba lode migi"], max_length=4)[0]["tokens_read"] == 2
+    assert moods.predict(["kaba lode migi"], max_length=4)[0].tokens_read == 2
     assert next(moods.predict_lines([b"kaba lode migi"], "here", max_length=4))["tokens_read"] == 2
-    assert moods.evaluate(file, max_length=4)["cut_tokens"] == 3
-    assert moods.evaluate(file)["cut_tokens"] == 0
+    assert moods.evaluate(file, max_length=4).cut_tokens == 3
+    assert moods.evaluate(file).cut_tokens == 0
 
 
 def test_many_fractions_are_no_labels() -> None:
@@ -252,7 +252,7 @@ def test_empty_lines_of_a_sheet_keep_their_rows(
 ) -> None:
     file = tmp_path / "all.csv"
     file.write_text("id,text\n1,kaba lo\n\n\n2,mine so\n")
-    lines = "".join(as_csv(moods.task.report, moods.answering.of_file(file, {}))).splitlines()
+    lines = "".join(csv_lines(moods.task.report, moods.predictor.answered_file(file))).splitlines()
     assert [line.split(",")[:2] for line in lines] == [
         ["id", "text"],
         ["1", "kaba lo"],
@@ -312,8 +312,8 @@ def test_probabilities_are_calibrated_on_dev_where_that_is_asked(moods: bs.Model
     )
     again = bs.load(tmp_path / "kept")
     assert again.task.decoder.state == {"temperature": temperature}
-    assert again.evaluate(file)["calibration_error"] == pytest.approx(better)
+    assert again.evaluate(file).calibration_error == pytest.approx(better)
     assert better < plain
     texts = [text for text, _ in rows[:20]]
-    labels = [[answer["label"] for answer in model.predict(texts)] for model in (run, again)]
+    labels = [[answer.label for answer in model.predict(texts)] for model in (run, again)]
     assert labels[0] == labels[1]

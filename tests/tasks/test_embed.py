@@ -404,11 +404,11 @@ def test_each_kind_is_trained_evaluated_and_predicted_with(
     assert (run.report["baseline_name"], run.report["baseline_reads"]) == ("TF-IDF", True)
     if decided == "ndcg@10":  # what is asked is the query alone: the passage is the right answer
         assert all(list(one["asked"]) == ["text"] for one in run.report["answers"]["hardest"]["examples"])
-    scores = bs.load(tmp_path / "run").evaluate(file)
+    scores = bs.load(tmp_path / "run").evaluate(file).to_dict()
     assert scores[decided] == run.report["dev"][decided]
-    (answer,) = run.predict(["kaba lode"], ["kaba lode"])
+    (answer,) = [one.to_dict() for one in run.predict(["kaba lode"], ["kaba lode"])]
     assert answer["cosine"] == pytest.approx(1, abs=1e-6)
-    (answer,) = run.predict(["kaba lode"])
+    (answer,) = [one.to_dict() for one in run.predict(["kaba lode"])]
     np.testing.assert_allclose(answer["vector"], run.embed(["kaba lode"])[0], atol=1e-6)
     if decided == "average_precision":
         threshold = run.folder.record["decoder_state"]["threshold"]

@@ -247,14 +247,14 @@ def test_it_is_learnt_saved_and_scored(trained: bs.Model, tmp_path: Path) -> Non
     assert len(set(state["thresholds"])) == 1
     file = tiny_run.table(tmp_path / "test.csv", rows(60, seed=2))
     scores = again.evaluate(file)
-    assert scores["macro_f1"] > 0.9 > trained.report["baseline"]["macro_f1"]
+    assert scores.macro_f1 > 0.9 > trained.report["baseline"]["macro_f1"]
     assert trained.report["decided_by"] == "macro_f1"
     answers = list(again.predict_file(file))
     for answer in answers:
         expected = [label for label in LABELS if answer["scores"][label] > state["thresholds"][0]]
         assert answer["labels"] == expected
     alone = again.predict([answers[3]["text"]])
-    assert alone[0]["labels"] == answers[3]["labels"]
+    assert alone[0].labels == answers[3]["labels"]
     result = CliRunner().invoke(
         bertsmith,
         ["predict", str(trained.path), "--input", str(file), "--format", "csv"],
@@ -292,7 +292,11 @@ def test_the_reference_opens_it_and_its_own_is_answered_with(trained: bs.Model, 
     assert type(foreign.task.decoder) is MultilabelDecoder
     texts = [text for text, _ in rows(8, seed=4)]
     own = bs.load(trained.path, precision="fp32")  # whichever it was trained in
-    for one, other in zip(own.predict(texts), foreign.predict(texts), strict=True):
+    for one, other in zip(
+        [one.to_dict() for one in own.predict(texts)],
+        [one.to_dict() for one in foreign.predict(texts)],
+        strict=True,
+    ):
         assert list(one["scores"].values()) == pytest.approx(list(other["scores"].values()), abs=1e-5)
         assert other["labels"] == [label for label in LABELS if other["scores"][label] > 0.5]
 

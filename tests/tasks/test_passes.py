@@ -79,7 +79,7 @@ def test_masks_of_many_texts_share_passes(tmp_path: Path, monkeypatch: pytest.Mo
     assert sum(read) == len(texts)
     assert len(read) <= 2 * torch.get_num_threads()
     assert [len(masks) for masks in found] == [1 if i == 7 else 2 for i in range(len(texts))]
-    assert found[7][0][0]["text"].startswith("kaba ")
+    assert found[7][0][0].text.startswith("kaba ")
     assert found == [model.fill_mask(text, top_k=3) for text in texts]
     with pytest.raises(bs.InputError) as caught:
         model.fill_mask([*texts, "lode"])

@@ -299,8 +299,11 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> bs.Model:
 
 def test_answers_depend_on_nothing_but_their_own_example(run: bs.Model) -> None:
     texts = [row["text"] for row in rows(30, 2)]
-    together, backwards = run.predict(texts), run.predict(texts[::-1])[::-1]
-    alone = [run.predict([text])[0] for text in texts]
+    together, backwards = (
+        [one.to_dict() for one in run.predict(texts)],
+        [one.to_dict() for one in run.predict(texts[::-1])][::-1],
+    )
+    alone = [run.predict([text])[0].to_dict() for text in texts]
     for one, other, third in zip(together, backwards, alone, strict=True):
         assert one["label"] == other["label"] == third["label"]
         assert list(one["scores"].values()) == pytest.approx(list(other["scores"].values()), abs=1e-5)
@@ -310,9 +313,9 @@ def test_answers_depend_on_nothing_but_their_own_example(run: bs.Model) -> None:
 
 def test_evaluating_is_predicting_and_counting(run: bs.Model) -> None:
     test = rows(50, 3)
-    answers = run.predict(test)
+    answers = [one.to_dict() for one in run.predict(test)]
     accuracy = sum(a["label"] == row["relation"] for a, row in zip(answers, test, strict=True)) / 50
-    assert run.evaluate(test)["accuracy"] == accuracy
+    assert run.evaluate(test).accuracy == accuracy
 
 
 def test_tags_and_spans_say_the_same(run: bs.Model) -> None:
@@ -338,7 +341,7 @@ def test_tags_and_spans_say_the_same(run: bs.Model) -> None:
 def test_wrong_inputs_are_refused(run: bs.Model, caplog: pytest.LogCaptureFixture) -> None:
     _, empty = run.predict(["<e1>kaba</e1> <e2>lode</e2>", None])
     assert any(message.startswith("1 text is empty and not predicted") for message in caplog.messages)
-    assert (empty["label"], empty["empty"]) == (None, True)
+    assert (empty.label, empty.empty) == (None, True)
     with pytest.raises(InputError) as caught:
         run.predict(["kaba lode"])
     assert str(caught.value).startswith("text 1: ")
@@ -366,14 +369,14 @@ def test_the_verbs(run: bs.Model, tmp_path: Path) -> None:
     text = "<e1>kaba</e1> migi <e2>lode</e2>"
     done = call.invoke(bertsmith, ["predict", str(run.path), text])
     answer = json.loads(done.stdout)
-    assert (answer["text"], answer["label"]) == (text, run.predict([text])[0]["label"])
+    assert (answer["text"], answer["label"]) == (text, run.predict([text])[0].label)
     blocks = tmp_path / "test.txt"
     test = rows(10, 5)
     blocks.write_text(
         "".join(f'{i}\t"{r["text"]}"\n{r["relation"]}\nComment:\n\n' for i, r in enumerate(test))
     )
     done = call.invoke(bertsmith, ["evaluate", str(run.path), "--data", str(blocks), "--json"])
-    assert json.loads(done.stdout)["macro_f1"] == run.evaluate(test)["macro_f1"]
+    assert json.loads(done.stdout)["macro_f1"] == run.evaluate(test).macro_f1
     done = call.invoke(bertsmith, ["predict", str(run.path), "--input", str(blocks), "--format", "csv"])
     header, first, *_ = done.stdout.splitlines()
     assert header == "line,id,text,prediction,score"
@@ -382,4 +385,4 @@ def test_the_verbs(run: bs.Model, tmp_path: Path) -> None:
 
 def test_it_learns(run: bs.Model) -> None:
     assert run.report["decided_by"] == "macro_f1"
-    assert run.evaluate(rows(100, 6))["accuracy"] > 0.7  # always the most frequent: 0.5
+    assert run.evaluate(rows(100, 6)).accuracy > 0.7  # always the most frequent: 0.5

@@ -97,8 +97,8 @@ def test_a_model_of_roles_is_asked_with_predicates(roles: bs.Model, tmp_path: Pa
     words = ["kaba", "lode", "migi"]
     by_place, by_word = roles.predict([words, words], [2, "migi"])
     assert by_place == by_word
-    assert by_place["predicate"] == 2
-    assert all(span["end"] - span["start"] == 1 for span in by_place["roles"])
+    assert by_place.predicate == 2
+    assert all(span["end"] - span["start"] == 1 for span in by_place.roles)
     with pytest.raises(InputError) as caught:
         roles.predict([words])
     assert (caught.value.code, caught.value.location) == ("predicate_missing", "text 1")
@@ -116,7 +116,7 @@ def test_a_model_of_roles_is_asked_with_predicates(roles: bs.Model, tmp_path: Pa
 
 def test_files_of_roles_are_scored_predicted_and_written(roles: bs.Model, tmp_path: Path) -> None:
     file = written(tmp_path / "a.conllu", TWO)
-    assert {"f1", "strict_f1", "accuracy"} <= set(roles.evaluate(file))
+    assert {"f1", "strict_f1", "accuracy"} <= set(roles.evaluate(file).to_dict())
     done = CliRunner().invoke(
         bertsmith, ["predict", str(roles.path), "--input", str(file), "--format", "conll"]
     )
@@ -133,7 +133,7 @@ def test_files_of_roles_are_scored_predicted_and_written(roles: bs.Model, tmp_pa
 
 def test_a_tagger_of_other_tags_refuses_a_file_of_roles(roles: bs.Model, tmp_path: Path) -> None:
     plain = dict(roles.task.metadata) | {"roles": False}
-    task = fitted_task("tag", roles.folder.config, roles.place.init_generator, plain, PLAIN)
+    task = fitted_task("tag", roles.folder.config, roles.context.init_generator, plain, PLAIN)
     with pytest.raises(InputError) as caught:
         task.encode(task_data("tag", PLAIN).read(written(tmp_path / "a.conllu", TWO)), roles.tokenizer)
     assert (caught.value.code, caught.value.argument) == ("predicates_unsupported", "tag_column")

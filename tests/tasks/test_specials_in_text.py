@@ -34,6 +34,6 @@ def test_they_are_text_unless_they_are_parsed(
     said = [line for line in messages if "[SEP]" in line and "twice" in line]
     assert [line[:15] for line in said] == (["2 of 60 texts b"] if how else [])
     answers = [
-        model.predict(["kaba [SEP] lode"], specials_in_text=kind)[0]["tokens"] for kind in ("text", "parse")
+        model.predict(["kaba [SEP] lode"], specials_in_text=kind)[0].tokens for kind in ("text", "parse")
     ]
     assert answers == [5, 3]

@@ -71,10 +71,10 @@ def test_it_learns_to_find_entities(names: bs.Model, tmp_path: Path) -> None:
     split = [json.loads(line) for line in (names.path / "split" / "dev.jsonl").read_text().splitlines()]
     assert len(split) == 40
     scores = names.evaluate(names.path / "split" / "dev.jsonl")
-    assert scores["f1"] == pytest.approx(report["dev"]["f1"])
+    assert scores.f1 == pytest.approx(report["dev"]["f1"])
     answers = names.predict([row["words"] for row in split])
-    whole = sum_counts(count_entities([row["tags"] for row in split], [answer["tags"] for answer in answers]))
-    assert scores["f1"] == pytest.approx(whole.f1)
+    whole = sum_counts(count_entities([row["tags"] for row in split], [answer.tags for answer in answers]))
+    assert scores.f1 == pytest.approx(whole.f1)
 
 
 def test_the_reference_library_gives_the_same_probabilities(names: bs.Model, tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_the_reference_library_gives_the_same_probabilities(names: bs.Model, tmp
         shares = theirs.eval()(**inputs).logits.softmax(-1)
     label = theirs.config.id2label
     same = 0
-    for i, answer in enumerate(names.predict(words)):
+    for i, answer in enumerate([one.to_dict() for one in names.predict(words)]):
         first = [inputs.word_ids(i).index(number) for number in range(len(words[i]))]
         best = shares[i][first].max(-1)
         likeliest = [label[number] for number in best.indices.tolist()]
@@ -115,11 +115,15 @@ def test_a_folder_of_the_reference_is_read_as_a_tagger(names: bs.Model, tmp_path
     AutoTokenizer.from_pretrained(names.model_folder).save_pretrained(tmp_path / "theirs")
     foreign = bs.load(tmp_path / "theirs", precision="fp32")
     words = [row[0] for row in sentences(9, seed=3)]
-    for ours, other in zip(names.predict(words), foreign.predict(words), strict=True):
+    for ours, other in zip(
+        [one.to_dict() for one in names.predict(words)],
+        [one.to_dict() for one in foreign.predict(words)],
+        strict=True,
+    ):
         assert ours["scores"] == pytest.approx(other["scores"], abs=1e-5)
         assert ours["entities"] == other["entities"]
     file = conll(tmp_path / "dev.conll", sentences(9, seed=4))
-    assert foreign.evaluate(file)["f1"] == pytest.approx(names.evaluate(file)["f1"])
+    assert foreign.evaluate(file).f1 == pytest.approx(names.evaluate(file).f1)
     # the options of a folder without a record are those of its heads' task
     called = ["evaluate", str(tmp_path / "theirs"), "--data", str(file), "--tag-column", "3", "--json"]
     assert json.loads(CliRunner().invoke(bertsmith, called).stdout)["examples"] == 9
@@ -128,7 +132,7 @@ def test_a_folder_of_the_reference_is_read_as_a_tagger(names: bs.Model, tmp_path
 def test_a_long_sentence_is_answered_whole_whatever_the_window(names: bs.Model) -> None:
     words = [word for row in sentences(40, seed=5) for word in row[0]]
     assert len(words) > names.folder.config.max_length
-    whole, short = names.predict([words])[0], names.predict([words], max_length=9)[0]
+    whole, short = names.predict([words])[0].to_dict(), names.predict([words], max_length=9)[0].to_dict()
     assert len(whole["tags"]) == len(short["tags"]) == len(words)
     assert whole["tokens_read"] == short["tokens_read"] == len(words)
 
@@ -171,7 +175,11 @@ def test_the_folder_without_its_record_is_a_tagger_still(names: bs.Model, tmp_pa
     (tmp_path / "bare" / "bertsmith.json").unlink()
     words = [row[0] for row in sentences(3, seed=7)]
     foreign = bs.load(tmp_path / "bare", precision="fp32")
-    for bare, own in zip(foreign.predict(words), names.predict(words), strict=True):
+    for bare, own in zip(
+        [one.to_dict() for one in foreign.predict(words)],
+        [one.to_dict() for one in names.predict(words)],
+        strict=True,
+    ):
         assert own["tags"] == entities_to_tags(extract_entities(bare["tags"]), len(bare["tags"]), "iob2")
         assert {**own, "tags": 0} == {**bare, "tags": 0}
 
@@ -190,7 +198,7 @@ def test_a_tagger_of_characters_reads_running_text(tmp_path: Path) -> None:
     assert run.folder.record["metadata"]["characters"] is True
     text = "国正先生 in 北京"
     (answer,) = run.predict([text])
-    assert answer["words"] == ["国", "正", "先", "生", "in", "北", "京"]
-    assert len(answer["tags"]) == 7
-    spaced = run.predict([list(answer["words"])])[0]
-    assert spaced["tags"] == answer["tags"]
+    assert answer.words == ["国", "正", "先", "生", "in", "北", "京"]
+    assert len(answer.tags) == 7
+    spaced = run.predict([list(answer.words)])[0]
+    assert spaced.tags == answer.tags

@@ -16,7 +16,7 @@ from bertsmith.errors import InputError
 from bertsmith.formatting import pluralize
 
 if TYPE_CHECKING:
-    from bertsmith.inference.search_file import Query, Searched
+    from bertsmith.inference.search import Query, ScoredSearch
 
 
 @click.command(cls=Command)
@@ -70,15 +70,15 @@ def embed(
     vector, in order; an empty text has that of the special tokens, and is not in an index. Without --output and
     --index, the command prints one JSON object per text.
     """
-    from bertsmith.inference import embed_file
-    from bertsmith.inference.text_rows import rows_of_lines, text_rows
+    from bertsmith.inference import indexing
+    from bertsmith.inference.text_input import read_text_rows, rows_of_lines
 
     file, approximate = arguments.pop("input"), arguments.pop("approximate")
     options.check_texts(texts, file, "embed MODEL")
     options.require(["text_column"], {**arguments, "input": file}, "input")
     options.require(["approximate"], {"approximate": approximate, "index": index}, "index")
     _check_index(index, output, normalize)
-    target = embed_file.check_out(output) if output else None
+    target = indexing.check_vector_file(output) if output else None
     if as_json and target is None and index is None and not texts:
         raise click.UsageError("--json is one JSON document; omit it to get a JSON object per text")
     loaded = options.load_model(model, device, precision)
@@ -96,16 +96,16 @@ def embed(
         console.print_note(f'next: bertsmith search {index} "a query"')
         return
     embedder = loaded.embedder(pooling, normalize, max_length)
-    rows = text_rows(file, **arguments) if file else rows_of_lines(options.read_lines(texts))
-    vectors = embed_file.embedded_rows(rows, embedder)
+    rows = read_text_rows(file, **arguments) if file else rows_of_lines(options.read_lines(texts))
+    vectors = indexing.embed_rows(rows, embedder)
     if target is None:
-        objects = embed_file.as_objects(vectors)
+        objects = indexing.vector_objects(vectors)
         for document in [list(objects)] if as_json else objects:
             console.print_json(document)
         return
-    count, size = embed_file.write_vectors(vectors, embedder.size, target), embedder.size
+    count, size = indexing.write_vectors(vectors, embedder.size, target), embedder.size
     if as_json:
-        console.print_json({"output": output, "vectors": count, "numbers": size, **embedder.made._asdict()})
+        console.print_json({"output": output, "vectors": count, "numbers": size, **embedder.config._asdict()})
     else:
         console.print_note(f"{output}: {pluralize(count, 'vector')} of {size} numbers")
 
@@ -170,10 +170,9 @@ def search(
     only --output has the results. Other queries from a file or standard input give one JSON object each. --json
     prints one document.
     """
-    from bertsmith.inference.indexing import told_of_recall
+    from bertsmith.inference.indexing import recall_message
     from bertsmith.inference.reranking import Reranker
-    from bertsmith.inference.search import Wanted, searcher_of
-    from bertsmith.inference.search_file import Searched, read_search
+    from bertsmith.inference.search import ScoredSearch, SearchOptions, load_searcher, read_search_queries
     from bertsmith.retrieval.index import Index
 
     file = arguments.pop("input")
@@ -181,19 +180,19 @@ def search(
     options.require(["qrels", "text_column"], {**arguments, "input": file}, "input")
     options.require(["rerank_label"], {"rerank_label": rerank_label, "rerank": rerank}, "rerank")
     _check_output(output)
-    parsed = read_search(file, **arguments) if file else _parse_queries(queries)
+    parsed = read_search_queries(file, **arguments) if file else _parse_queries(queries)
     opened = Index(index)
     opened.check_approximate(approximate)
     reranker = rerank and Reranker(options.load_model(rerank, device, precision), rerank_label)
-    searcher = searcher_of(opened, model, device=device, precision=precision, mapped=True)
-    results = Searched(parsed, searcher, Wanted(top_k, approximate, reranker or None, rerank_top))
+    searcher = load_searcher(opened, model, device=device, precision=precision, mapped=True)
+    results = ScoredSearch(parsed, searcher, SearchOptions(top_k, approximate, reranker or None, rerank_top))
     if approximate:
-        console.print_note(told_of_recall(searcher.index))
+        console.print_note(recall_message(searcher.index))
     _print_results(results, output, as_json, is_table=bool(queries))
 
 
 def _parse_queries(queries: tuple[str, ...]) -> list[Query]:
-    from bertsmith.inference.search_file import Query
+    from bertsmith.inference.search import Query
 
     lines = enumerate(options.read_lines(queries), start=1)
     parsed = [Query(text, f"query {i}", str(i)) for i, (_, text) in lines if text.strip()]
@@ -217,7 +216,7 @@ def _check_output(output: str | None) -> None:
     refuse_existing(Path(output))
 
 
-def _print_results(results: Searched, output: str | None, as_json: bool, *, is_table: bool) -> None:
+def _print_results(results: ScoredSearch, output: str | None, as_json: bool, *, is_table: bool) -> None:
     """Write or print the results, and the scores if the relevant texts are known."""
     from bertsmith.io import atomic
 
@@ -232,10 +231,10 @@ def _print_results(results: Searched, output: str | None, as_json: bool, *, is_t
                 answers.append(answer)
             elif is_table:
                 tables.print_search_results(answer)
-            elif not results.has_gold:
+            elif not results.has_relevant_texts:
                 console.print_json(answer)
     results.log_unscored()
-    scores = results.figures() if results.has_gold else None
+    scores = results.metrics() if results.has_relevant_texts else None
     if as_json:
         document = {} if scores is None else {"scores": scores}
         console.print_json(document | ({"queries": answers} if output is None else {"output": output}))

@@ -42,25 +42,24 @@ def evaluate(
     An ensemble averages the outputs of its runs.
     """
     from bertsmith.inference.ensemble import Ensemble
-    from bertsmith.inference.evaluation import evaluate as evaluate_model
 
     if len(runs) > 1 and report is not None:
         raise click.UsageError("--report is for one run; evaluate each RUN by itself")
     models = [options.load_model(run, device, precision) for run in runs]
     if len(models) == 1:
-        scores = evaluate_model(models[0].answering, data, settings, report, runs[0])
+        scores = models[0].evaluate(data, report=report, **settings)
         tables.show(scores.to_dict(), as_json, lambda _: tables.print_scores(runs[0], data, scores))
         return
     ensemble = Ensemble(models)
     ensemble_scores = ensemble.scores(data, **settings)
     if as_json:
-        pairs = zip(runs, ensemble_scores.alone, strict=True)
+        pairs = zip(runs, ensemble_scores.models, strict=True)
         documents = [{"run": run, **scores.to_dict()} for run, scores in pairs]
-        console.print_json({**ensemble_scores.together.to_dict(), "runs": documents})
+        console.print_json({**ensemble_scores.ensemble.to_dict(), "runs": documents})
         return
     names = list(dict.fromkeys((ensemble.task.primary_metric, *ensemble.task.metrics.logged_metrics)))
     tables.print_ensemble(runs, names, ensemble_scores)
-    tables.print_scores(f"ensemble of {len(runs)}", data, ensemble_scores.together)
+    tables.print_scores(f"ensemble of {len(runs)}", data, ensemble_scores.ensemble)
 
 
 @click.command(cls=RunCommand)
@@ -95,7 +94,7 @@ def compare(
     For each score, the command prints both values, the difference (B - A), its 95 % interval by a paired
     bootstrap, and the p-value of a two-sided approximate randomization test.
     """
-    from bertsmith.inference.compare import compare as compare_models
+    from bertsmith.inference.significance import compare as compare_models
 
     models = [options.load_model(run, device, precision) for run in (a, b)]
     report = compare_models(models[0], models[1], data, seed=seed, rounds=rounds, **settings)

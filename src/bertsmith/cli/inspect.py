@@ -62,13 +62,13 @@ def attention(
             argument="output",
             hint="name a file that ends in .png",
         )
-    weights = options.load_model(model, device).attention(text, second).of(layers or None, heads or None)
+    weights = options.load_model(model, device).attention(text, second).select(layers or None, heads or None)
     if output is not None:
         weights.plot(output)
     if as_json:
-        console.print_json({"tokens": weights.tokens, "heads": weights.as_rows()})
+        console.print_json({"tokens": weights.tokens, "heads": weights.to_rows()})
         return
-    rows = [tuple(_cell(name, row[name]) for name in _COLUMNS) for row in weights.habits()]
+    rows = [tuple(_cell(name, row[name]) for name in _COLUMNS) for row in weights.summary()]
     console.print_table(" ".join(weights.tokens), _COLUMNS, rows)
     if output is not None:
         console.print_note(f"plot: {output}")

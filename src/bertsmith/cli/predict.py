@@ -66,6 +66,7 @@ def predict(
     passages come from a file.
     """
     from bertsmith.inference import output as formats
+    from bertsmith.inference.task_predictor import delimiter_of
 
     if as_json and (output or format not in (None, "json")):
         raise click.UsageError("--json is one JSON document on standard output; omit --output and --format")
@@ -73,26 +74,27 @@ def predict(
         formats.refuse_existing(Path(output))
     options.check_texts(texts, file, "predict")
     model = options.load_model(run, device, precision)
-    form = formats.format_of(output, format, model.task.declaration.output_format)
+    form = formats.output_format(output, format, model.task.declaration.output_format)
+    predictor = model.predictor.with_settings(settings, "predict", file or "")
     if file:
-        predictions = model.answering.of_file(file, settings)
+        predictions = predictor.answered_file(file)
     elif texts:
-        predictions = model.answering.of_texts(texts, settings)
+        predictions = predictor.answered(predictor.examples({predictor.task.declaration.inputs[0]: texts}))
     else:
-        predictions = model.answering.of_lines(sys.stdin.buffer, "standard input", settings)
+        predictions = predictor.answered(predictor.examples_of_lines(sys.stdin.buffer, "standard input"))
     if as_json:
-        console.print_json(list(formats.as_json(predictions)))
+        console.print_json(list(formats.prediction_objects(predictions)))
         return
-    delimiter = model.answering.delimiter_of(file, settings) if file else ","
+    delimiter = delimiter_of(file or "", predictor.task)
     if output is not None:
-        count = formats.write_answers(model.task.report, predictions, form, delimiter, Path(output))
+        count = formats.write_predictions(model.task.report, predictions, form, delimiter, Path(output))
         console.print_note(f"{output}: {pluralize(count, 'prediction')}")
     elif (
         form == "csv" and not sys.stdout.isatty()
     ):  # with the byte order mark of the file, as spreadsheets expect
         if file and Path(file).read_bytes().startswith(codecs.BOM_UTF8):
             sys.stdout.buffer.write(codecs.BOM_UTF8)
-        _write(formats.as_csv(model.task.report, predictions, delimiter))
+        _write(formats.csv_lines(model.task.report, predictions, delimiter))
     else:
         _print_predictions(model.task.report, predictions, form, delimiter)
 
@@ -104,12 +106,12 @@ def _print_predictions(
 
     if form == "table":
         width = shutil.get_terminal_size((100, 24)).columns
-        console.print_table("", *formats.as_table(report, predictions, width))
+        console.print_table("", *formats.table_of(report, predictions, width))
     elif form == "json":
-        for prediction in formats.as_json(predictions):
+        for prediction in formats.prediction_objects(predictions):
             console.print_json(prediction)
     elif form == "csv":
-        for line in formats.as_csv(report, predictions, delimiter):
+        for line in formats.csv_lines(report, predictions, delimiter):
             console.print_result(line.removesuffix("\n"))
     else:
         _write(report.write_output(predictions))
@@ -150,9 +152,9 @@ def fill_mask(
 
     answers = options.load_model(run, device, precision).fill_mask(text, top_k, max_length)
     if as_json:
-        console.print_json(answers)
+        console.print_json([[prediction.to_dict() for prediction in answer] for answer in answers])
         return
     for i, answer in enumerate(answers, 1):
         title = text if len(answers) == 1 else f"{text} ({i} of {len(answers)})"
-        rows = [(row["token"], f"{row['score']:.4f}") for row in answer]
+        rows = [(row.token, f"{row.score:.4f}") for row in answer]
         console.print_table(title, ["token", "probability"], rows)

@@ -15,7 +15,7 @@ from bertsmith.cli.options import FILE, MODEL, Integer
 from bertsmith.formatting import pluralize
 
 if TYPE_CHECKING:
-    from bertsmith.inference.pseudo_likelihood import Scorer
+    from bertsmith.inference.scoring import Scorer
 
 
 @click.command(cls=Command)
@@ -69,12 +69,12 @@ def score(
     models only if these share a tokenizer. A pair is correct if the good sentence has the higher score; chance is
     50 %, and a tie is wrong. Empty texts are counted, not scored.
     """
-    from bertsmith.inference import output as formats
+    from bertsmith.inference.output import output_format, refuse_existing
 
     _check(texts, arguments)
-    form = formats.format_of(output, None)
+    form = output_format(output, None)
     if output:
-        formats.refuse_existing(Path(output))
+        refuse_existing(Path(output))
     if as_json and output and arguments["pairs"] is None:
         raise click.UsageError("--json is one JSON document on standard output; omit --output")
     scorer = options.load_model(model, device, precision).scorer(variant)
@@ -108,20 +108,32 @@ def _score_texts(
     encoding: str | None,
     **_: Any,
 ) -> None:
-    from bertsmith.inference.scoring import as_table, ranked, read_texts, write_rows
+    from bertsmith.inference.output import shorten, write_rows
+    from bertsmith.inference.scoring import read_texts, score_and_rank
 
     located = read_texts(input, text_column, encoding) if input else options.read_lines(texts)
     if not located:
         raise click.UsageError("standard input is empty; give texts, --input FILE, or --pairs FILE")
     with console.ProgressBar("scoring", len(located), unit="texts") as bar:
-        rows = ranked(located, scorer, bar.update)
+        rows = score_and_rank(located, scorer, bar.update)
     if as_json:
         console.print_json(rows)
     elif output is not None:
         write_rows(rows, form, Path(output))
         console.print_note(f"{output}: {pluralize(len(rows), 'score')}")
     elif rows:
-        console.print_table("", *as_table(rows, shutil.get_terminal_size((100, 24)).columns))
+        width = max(12, shutil.get_terminal_size((100, 24)).columns - 51)
+        cells = [
+            (
+                row["rank"],
+                shorten(row["text"], width),
+                f"{row['score']:.3f}",
+                f"{row['tokens']:,}",
+                f"{row['pseudo_perplexity']:,.2f}",
+            )
+            for row in rows
+        ]
+        console.print_table("", ("rank", "text", "score", "tokens", "pseudo-perplexity"), cells)
 
 
 def _score_pairs(
@@ -137,17 +149,17 @@ def _score_pairs(
     text_column: None,
     **columns: Any,
 ) -> None:
-    from bertsmith.inference.minimal_pairs import read_pairs, score_pairs, told_of_pairs
-    from bertsmith.inference.scoring import write_rows
+    from bertsmith.inference.minimal_pairs import read_pairs, score_pairs
+    from bertsmith.inference.output import write_rows
 
-    minimal_pairs = read_pairs(pairs, **columns).sampled(sample, seed or 0)
+    minimal_pairs = read_pairs(pairs, **columns).sample(sample, seed or 0)
     with console.ProgressBar("scoring", 2 * len(minimal_pairs), unit="sentences") as bar:
         scores = score_pairs(minimal_pairs, scorer, bar.update)
-    for sentence in told_of_pairs(scores):
-        console.print_note(sentence)
+    for message in scores.messages():
+        console.print_note(message)
     if output is not None:
         write_rows(list(scores.rows()), form, Path(output))
         console.print_note(f"{output}: {pluralize(len(minimal_pairs), 'pair')}")
-    document = scores.document()
+    document = scores.to_dict()
     title = f"minimal pairs, {scorer.variant}"
     tables.show(document, as_json, lambda pairs: pretraining_tables.print_pairs(title, pairs))

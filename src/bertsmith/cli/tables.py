@@ -261,9 +261,9 @@ def print_scores(name: str, data: str, scores: Metrics) -> None:
 
 def print_ensemble(runs: Sequence[str], names: Sequence[str], scores: EnsembleScores) -> None:
     """Print the scores of each run, their mean, and the scores of the ensemble."""
-    numbers = [run_scores.values for run_scores in scores.alone]
+    numbers = [run_scores.values for run_scores in scores.models]
     means = {name: sum(float(values[name]) for values in numbers) / len(numbers) for name in names}
-    rows = [*zip(runs, numbers, strict=True), ("mean", means), ("ensemble", scores.together.values)]
+    rows = [*zip(runs, numbers, strict=True), ("mean", means), ("ensemble", scores.ensemble.values)]
     console.print_table(
         "each run, and the ensemble",
         ["run", *names],
@@ -273,7 +273,7 @@ def print_ensemble(runs: Sequence[str], names: Sequence[str], scores: EnsembleSc
 
 def print_comparison(a: str, b: str, data: str, report: dict[str, Any]) -> None:
     """Print the comparison of two runs."""
-    from bertsmith.inference.compare import told
+    from bertsmith.inference.significance import comparison_message
 
     console.print_table(
         f"A: {a}, B: {b}, on {data} ({pluralize(report['examples'], 'example')})",
@@ -290,7 +290,7 @@ def print_comparison(a: str, b: str, data: str, report: dict[str, Any]) -> None:
             for name, score in report["scores"].items()
         ],
     )
-    console.print_result(told(report))
+    console.print_result(comparison_message(report))
     rounds = " and ".join(f"{n:,}" for n in sorted({score["rounds"] for score in report["scores"].values()}))
     console.print_note(f"{rounds} rounds of resampling, seed {report['seed']}")
 
@@ -300,7 +300,7 @@ def print_comparison(a: str, b: str, data: str, report: dict[str, Any]) -> None:
 
 def print_search_results(answer: Report) -> None:
     """Print the results of one query."""
-    from bertsmith.inference.output import shortened
+    from bertsmith.inference.output import shorten
 
     width = max(20, shutil.get_terminal_size((100, 24)).columns - 46)
     is_reranked = any("rerank_score" in result for result in answer["results"])
@@ -309,13 +309,13 @@ def print_search_results(answer: Report) -> None:
             result["rank"],
             *([decimal(result["rerank_score"])] if is_reranked else []),
             decimal(result["score"]),
-            shortened(result["text"], width),
-            shortened(result["place"].rpartition("/")[2], 20),
+            shorten(result["text"], width),
+            shorten(result["place"].rpartition("/")[2], 20),
         )
         for result in answer["results"]
     ]
     columns = ["rank", *(["reranked"] * is_reranked), "cosine", "text", "location"]
-    console.print_table(shortened(answer["query"], width + 30), columns, rows)
+    console.print_table(shorten(answer["query"], width + 30), columns, rows)
 
 
 def print_scores_of_search(scores: dict[str, float]) -> None:

@@ -23,8 +23,8 @@ from bertsmith.finetuning.resolve_settings import new_settings
 from bertsmith.finetuning.run import finetune
 from bertsmith.finetuning.settings import settings_type
 from bertsmith.formatting import pluralize
-from bertsmith.inference.compare import compare
 from bertsmith.inference.model import Model, load
+from bertsmith.inference.significance import compare
 from bertsmith.io import atomic
 from bertsmith.io.folders import CorpusNotes, find_files
 from bertsmith.io.sources import Sources, to_sources

@@ -178,7 +178,7 @@ def _result(task: GlueTask, files: _Files, model: Model) -> GlueResult:
     report = model.report
     metrics = _glue_metrics(task, report["dev"])
     if files.mismatched is not None:
-        scores = _glue_metrics(task, model.evaluate(files.mismatched))
+        scores = _glue_metrics(task, model.evaluate(files.mismatched).to_dict())
         metrics |= {f"mismatched {name}": value for name, value in scores.items()}
     baseline = report["baseline"].get(task.metrics[-1].lower())
     return GlueResult(

@@ -383,5 +383,5 @@ def _score_pooled_folds(out: Path, summary: ScoreSummary, train: Source) -> dict
         settings = settings_type(task).from_file(model.path / SETTINGS)
         held_out = split_examples(task, settings.files, settings.task, {"train": train})[1]
         examples += held_out
-        predictions += model.answering.answers(model.task.settings)(held_out)
+        predictions += model.predictor.predict(held_out)
     return models[0].task.metrics.compute(predictions, examples).to_dict()

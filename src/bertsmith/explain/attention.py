@@ -1,4 +1,4 @@
-"""What the heads of a model look at in a text: their weights, and their habits in a line each."""
+"""Attention weights of a text, and statistics of each head."""
 
 from __future__ import annotations
 
@@ -18,16 +18,20 @@ from bertsmith.models.encoder import Encoder
 from bertsmith.packed import Packed
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
-_PLOTTED = 64  # tokens; beyond it a picture shows no token by its name, and the squares are too small
+_MAX_PLOTTED_TOKENS = 64  # more squares are too small to see
 
 
 @dataclass(frozen=True)
 class AttentionMaps:
-    """The attention weights of one text, or of a pair.
+    """The attention weights of a text, or of a pair of texts.
 
-    tokens: T strings, the special ones among them; special: bool [T]. weights: float32 [L, A, T, T]: in a layer
-    and a head, how much of each token (column) goes to each token (row); rows sum to 1. layers, heads: the numbers
-    of those that are there, from 0.
+    Attributes:
+        tokens: T tokens, special tokens included.
+        special: True for special tokens, bool [T].
+        weights: float32 [L, A, T, T]: for each layer and head, the weight of each token (column) for each token
+            (row); rows sum to 1.
+        layers: The indices of the layers, from 0.
+        heads: The indices of the heads, from 0.
     """
 
     tokens: list[str]
@@ -36,9 +40,19 @@ class AttentionMaps:
     layers: list[int]
     heads: list[int]
 
-    def of(self, layers: Sequence[int] | None = None, heads: Sequence[int] | None = None) -> AttentionMaps:
-        """Those of some layers and heads, by number; None: of all. InputError for one that is not there."""
-        rows, columns = _places(layers, self.layers, "layer"), _places(heads, self.heads, "head")
+    def select(
+        self, layers: Sequence[int] | None = None, heads: Sequence[int] | None = None
+    ) -> AttentionMaps:
+        """Return the maps of some layers and heads.
+
+        Args:
+            layers: The indices of layers; None for all.
+            heads: The indices of heads; None for all.
+
+        Raises:
+            InputError: There is no layer or head with an index.
+        """
+        rows, columns = _positions(layers, self.layers, "layer"), _positions(heads, self.heads, "head")
         return AttentionMaps(
             self.tokens,
             self.special,
@@ -47,92 +61,99 @@ class AttentionMaps:
             [self.heads[i] for i in columns],
         )
 
-    def as_rows(self) -> list[dict[str, Any]]:
-        """Each head's habits, with its `weights`, a list of T lists of T numbers."""
-        every = self.weights.reshape(-1, *self.weights.shape[2:]).tolist()
-        return [{**row, "weights": weights} for row, weights in zip(self.habits(), every, strict=True)]
+    def summary(self) -> list[dict[str, Any]]:
+        """Return the mean attention of each head from tokens that are not special (Clark et al. 2019, section 3).
 
-    def habits(self) -> list[dict[str, Any]]:
-        """A row for each head: where the weights of the text's own tokens go, on average, as shares that sum to 1
-        (after Clark et al. 2019, section 3): `special` tokens, the token `itself`, the one `before` it, the one
-        `after` it, the `others`; and `spread`, to how many tokens, exp(entropy).
+        Returns:
+            A dict per head: `layer`, `head`, and the weights of `special` tokens, of the token `itself`, of the
+            ones `before` and `after` it, and of the `others`, which sum to 1; and `spread`, exp(entropy), the
+            number of tokens among which the weights are spread.
         """
-        own = np.flatnonzero(~self.special)
-        rows = self.weights[:, :, own].astype(np.float64)  # [L, A, own, T]
-        columns, here = np.arange(len(self.tokens)), own[:, None]
+        indices = np.flatnonzero(~self.special)
+        weights = self.weights[:, :, indices].astype(np.float64)  # [L, A, tokens that are not special, T]
+        columns, rows = np.arange(len(self.tokens)), indices[:, None]
         kinds = {
-            "special": np.broadcast_to(self.special, (len(own), len(columns))),
-            "itself": columns == here,
-            "before": (columns == here - 1) & ~self.special,
-            "after": (columns == here + 1) & ~self.special,
+            "special": np.broadcast_to(self.special, (len(indices), len(columns))),
+            "itself": columns == rows,
+            "before": (columns == rows - 1) & ~self.special,
+            "after": (columns == rows + 1) & ~self.special,
         }
         kinds["others"] = ~np.logical_or.reduce(list(kinds.values()))
-        shares = {kind: (rows * cells).sum(-1).mean(-1) for kind, cells in kinds.items()}
-        logs = np.log(rows, out=np.zeros_like(rows), where=rows > 0)
-        shares["spread"] = np.exp(-(rows * logs).sum(-1)).mean(-1)
+        means = {kind: (weights * cells).sum(-1).mean(-1) for kind, cells in kinds.items()}
+        logs = np.log(weights, out=np.zeros_like(weights), where=weights > 0)
+        means["spread"] = np.exp(-(weights * logs).sum(-1)).mean(-1)
         return [
-            {
-                "layer": self.layers[i],
-                "head": self.heads[j],
-                **{kind: float(share[i, j]) for kind, share in shares.items()},
-            }
+            {"layer": self.layers[i], "head": self.heads[j]}
+            | {kind: float(values[i, j]) for kind, values in means.items()}
             for i, j in np.ndindex(*self.weights.shape[:2])
         ]
 
+    def to_rows(self) -> list[dict[str, Any]]:
+        """Return the summary of each head with its `weights`, T lists of T numbers."""
+        weights = self.weights.reshape(-1, *self.weights.shape[2:]).tolist()
+        return [{**row, "weights": values} for row, values in zip(self.summary(), weights, strict=True)]
+
     def plot(self, file: str | Path) -> Path:
-        """Draw the weights into a PNG, a square for each head, a row for each layer, and return its path. Tokens
-        are named where there is one head. InputError for more than 64 of them."""
+        """Draw a square per head and a row per layer to a PNG; return its path.
+
+        The plot of a single head has the names of the tokens.
+
+        Raises:
+            InputError: There are more than 64 tokens.
+        """
         from bertsmith.reports.attention import plot_attention
 
-        if len(self.tokens) > _PLOTTED:
+        if len(self.tokens) > _MAX_PLOTTED_TOKENS:
             raise InputError(
                 "too_many_tokens_to_plot",
-                f"the text has {len(self.tokens):,} tokens, and a plot shows at most {_PLOTTED}",
+                f"the text has {len(self.tokens):,} tokens, and a plot shows at most {_MAX_PLOTTED_TOKENS}",
                 hint="use a shorter text",
             )
         file = Path(file)
         try:
             atomic.write_bytes(file, plot_attention(self.tokens, self.weights, self.layers, self.heads))
         except OSError as error:
-            raise MachineError(
-                "plot_not_written", f"the plot could not be written: {error}", location=file
-            ) from error
+            message = f"the plot could not be written: {error}"
+            raise MachineError("plot_not_written", message, location=file) from error
         return file
 
 
-def _places(asked: Sequence[int] | None, known: Sequence[int], what: str) -> list[int]:
-    """Where the layers or heads that were asked for stand."""
-    if asked is None:
-        return list(range(len(known)))
-    for number in asked:
-        if number not in known:
+def _positions(indices: Sequence[int] | None, available: Sequence[int], name: str) -> list[int]:
+    """Return the positions of layers or heads."""
+    if indices is None:
+        return list(range(len(available)))
+    for index in indices:
+        if index not in available:
             raise InputError(
                 "attention_index_out_of_range",
-                f"there is no {what} {number}",
-                argument=f"{what}s",
-                hint=f"use one of {', '.join(map(str, known))}",
+                f"there is no {name} {index}",
+                argument=f"{name}s",
+                hint=f"use one of {', '.join(map(str, available))}",
             )
-    return [known.index(number) for number in dict.fromkeys(asked)]
+    return [available.index(index) for index in dict.fromkeys(indices)]
 
 
-def attention_of(
-    encoder: Encoder, tokenizer: Tokenizer, place: ComputeContext, text: str, second: str | None = None
+def compute_attention(
+    encoder: Encoder, tokenizer: Tokenizer, context: ComputeContext, text: str, text_pair: str | None = None
 ) -> AttentionMaps:
-    """The attention weights of a text, or of a pair, without dropout. InputError where it is too long to be read
-    at once."""
-    longest = min(encoder.config.max_length, tokenizer.max_length)
+    """Compute the attention weights of a text or pair, without dropout.
+
+    Raises:
+        InputError: The text is empty, or longer than the model's maximum length.
+    """
+    max_length = min(encoder.config.max_length, tokenizer.max_length)
     try:
         encoding = tokenizer.encode(
-            text, second, max_length=longest, truncation="none", special_strings="mask"
+            text, text_pair, max_length=max_length, truncation="none", special_strings="mask"
         )
     except InputError as error:
         error.hint = "use a shorter text"
         raise
-    packed = place.to_device(Packed.from_lists([encoding.ids], [encoding.type_ids]))
+    packed = context.to_device(Packed.from_lists([encoding.ids], [encoding.type_ids]))
     with torch.inference_mode():
-        weights = torch.stack([of_layer[0] for of_layer in encoder.attention_maps(packed)])
+        weights = torch.stack([layer_weights[0] for layer_weights in encoder.attention_maps(packed)])
     special = np.array([source is None for source in encoding.sequence_ids])
     if special.all():
         raise InputError("no_tokens", "the text has no tokens", hint="use a text with words")
-    layers, heads = (list(range(number)) for number in weights.shape[:2])
+    layers, heads = (list(range(size)) for size in weights.shape[:2])
     return AttentionMaps(encoding.tokens, special, weights.float().cpu().numpy(), layers, heads)

@@ -1,96 +1,110 @@
-"""Log-likelihood by a model that reads in one direction, in one pass: the sum over a text's tokens of
-log p(token | those before it), or, backwards, of log p(token | those behind it)."""
+"""Log-likelihood by a causal model: the sum over a text's tokens of log p(token | those before it).
+
+A model that reads from right to left predicts each token from those after it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from bertsmith.inference.pseudo_likelihood import PseudoLikelihood, Scorer, Variant
+from bertsmith.device import ComputeContext
+from bertsmith.inference.scoring import Scorer, Variant, _Text
+from bertsmith.models.encoder import Encoder
+from bertsmith.models.heads import MaskedLMHead
 from bertsmith.packed import Packed
 from bertsmith.tasks.batching import batches_within_budget
-from bertsmith.tokenizer.tokenizer import Encoding
+from bertsmith.tokenizer.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
 class _Window:
-    """Tokens that are read together, and which of them are predicted here: `last` is the first that is not. text:
-    which one it is of."""
+    """Tokens that are read together.
+
+    Attributes:
+        text: The index of the text.
+        ids: Token ids.
+        start: The first row that is predicted here.
+        stop: The end of these rows.
+    """
 
     text: int
     ids: list[int]
-    first: int
-    last: int
+    start: int
+    stop: int
 
 
 @dataclass(frozen=True)
-class LeftToRight(Scorer):
-    """The same scores of a model whose tokens see only those before them, or only those behind them.
+class CausalScorer(Scorer):
+    """Scores texts by a causal model, in one pass.
 
-    Of a text longer than the model each token has at least half of the model's length on that side.
+    Each token of a text that is longer than the model's maximum length has at least half of that as context.
     """
 
     variant: Variant = "left_to_right"
 
     def cost(self, texts: Sequence[str]) -> int:
-        """Tokens that the model reads to score these texts: those of a long one in two windows."""
-        return sum(size * (1 if size <= self.room else 2) + 1 for size in self._sizes(texts))
+        """Return the number of tokens that the model reads to score texts; it reads long ones twice."""
+        return sum(size * (1 if size <= self.max_tokens else 2) + 1 for size in self._sizes(texts))
 
-    def _scored(
-        self,
-        encodings: Sequence[Encoding],
-        times: Sequence[int],
-        progress: Callable[[int], None],
-        before: int,
-    ) -> list[PseudoLikelihood]:
-        sums = np.zeros(len(encodings))
-        windows = [window for i, one in enumerate(encodings) for window in self._windows(i, one)]
+    def _sums(self, texts: Sequence[_Text], counts: Sequence[int]) -> NDArray[np.float64]:
+        sums = np.zeros(len(texts))
+        windows = [window for i, text in enumerate(texts) for window in self._windows(i, text)]
         lengths = [len(window.ids) for window in windows]
-        by_length = sorted(range(len(windows)), key=lambda i: lengths[i])
+        order = sorted(range(len(windows)), key=lengths.__getitem__)
         batches = [
-            [windows[i] for i in some] for some in batches_within_budget(by_length, lengths, self.place)
+            [windows[i] for i in indices] for indices in batches_within_budget(order, lengths, self.context)
         ]
-        for batch, found in zip(batches, self.place.parallel_map(self._of_windows, batches), strict=True):
-            sizes = [window.last - window.first for window in batch]
-            np.add.at(sums, np.repeat([window.text for window in batch], sizes), found)
-        progress(before + sum(times))
-        return [self._copies(one).told(float(total)) for one, total in zip(encodings, sums, strict=True)]
+        results = self.context.parallel_map(self._window_log_probabilities, batches)
+        for batch, values in zip(batches, results, strict=True):
+            np.add.at(sums, np.repeat([w.text for w in batch], [w.stop - w.start for w in batch]), values)
+        self.progress.add(sum(counts))
+        return sums
 
-    def _windows(self, text: int, encoding: Encoding) -> Iterator[_Window]:
-        own = [row for row, source in enumerate(encoding.sequence_ids) if source is not None]
-        if not own:
-            return
-        begin, end = own[0], own[-1] + 1
-        before, ids, behind = encoding.ids[:begin], encoding.ids[begin:end], encoding.ids[end:]
-        done, stride, number = 0, max(1, self.room // 2), len(ids)
-        for start in range(0, number, stride):
-            stop = min(start + self.room, number)
-            if self.encoder.config.backwards:  # the same from the other end
-                part = [*before, *ids[number - stop : number - start], *behind]
-                yield _Window(text, part, len(before), len(before) + stop - done)
+    def _windows(self, index: int, text: _Text) -> Iterator[_Window]:
+        ids = text.ids.tolist()
+        before, own_ids, after = ids[: text.start], ids[text.start : text.end], ids[text.end :]
+        done, stride, size = 0, max(1, self.max_tokens // 2), text.num_tokens
+        for start in range(0, size, stride):
+            stop = min(start + self.max_tokens, size)
+            if self.encoder.config.backwards:  # windows from the end of the text
+                window_ids = [*before, *own_ids[size - stop : size - start], *after]
+                yield _Window(index, window_ids, len(before), len(before) + stop - done)
             else:
-                part = [*before, *ids[start:stop]]
-                yield _Window(text, part, len(before) + done - start, len(part))
+                window_ids = [*before, *own_ids[start:stop]]
+                yield _Window(index, window_ids, len(before) + done - start, len(window_ids))
             done = stop
-            if done == number:
+            if done == size:
                 return
 
-    def _of_windows(self, windows: Sequence[_Window]) -> NDArray[np.float64]:
-        """log p of each predicted token of each window, in order."""
-        packed = Packed.from_lists([window.ids for window in windows], [[0] * len(w.ids) for w in windows])
+    def _window_log_probabilities(self, windows: Sequence[_Window]) -> NDArray[np.float64]:
+        """Return log p of each predicted token of each window, in order."""
+        packed = Packed.from_lists([w.ids for w in windows], [[0] * len(w.ids) for w in windows])
         starts = np.cumsum(packed.lengths) - packed.lengths
-        rows = np.concatenate(
-            [start + np.arange(w.first, w.last) for start, w in zip(starts, windows, strict=True)]
+        rows = torch.from_numpy(
+            np.concatenate(
+                [start + np.arange(w.start, w.stop) for start, w in zip(starts, windows, strict=True)]
+            )
         )
-        wanted = torch.from_numpy(rows)
-        labels = packed.tokens[wanted].to(self.place.device)
-        seen = wanted + (1 if self.encoder.config.backwards else -1)
+        device, neighbor = self.context.device, 1 if self.encoder.config.backwards else -1
+        labels = packed.tokens[rows].to(device)
         with torch.inference_mode():
-            hidden = self.place.autocast_encoder(self.encoder)(self.place.to_device(packed))[
-                seen.to(self.place.device)
-            ]
-            return self._log_shares(hidden, labels).double().cpu().numpy()
+            hidden = self.context.autocast_encoder(self.encoder)(self.context.to_device(packed))
+            return self._label_log_probabilities(hidden[(rows + neighbor).to(device)], labels)
+
+
+def create_scorer(
+    encoder: Encoder,
+    head: MaskedLMHead,
+    tokenizer: Tokenizer,
+    context: ComputeContext,
+    variant: Variant | None = None,
+) -> Scorer:
+    """Return the scorer of a masked or causal model, by default with "within_word" or "left_to_right"."""
+    if encoder.config.causal:
+        return CausalScorer(encoder, head, tokenizer, context, variant or "left_to_right")
+    return Scorer(encoder, head, tokenizer, context, variant or "within_word")

@@ -1,11 +1,10 @@
-"""Texts become vectors: the hidden states of a model's last layer, pooled to one vector a text."""
+"""Embed texts: the hidden states of the last layer, pooled to one vector per text."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import get_args
+from typing import Any, ClassVar, get_args
 
 import numpy as np
 import torch
@@ -15,76 +14,84 @@ from torch import Tensor
 from bertsmith.artifacts.sentence_transformers import SentenceEmbeddingConfig
 from bertsmith.device import ComputeContext
 from bertsmith.errors import InputError
-from bertsmith.io.prefetch import growing_batches, prefetch
+from bertsmith.inference.predictor import Predictor
 from bertsmith.models.config import Pooling
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.pooling import pool
 from bertsmith.tasks.batching import Item, TaskBatch, TokenSequence, pack, run_batched
 from bertsmith.tokenizer.tokenizer import Tokenizer, validate_texts
 
-_CHUNK = 4096  # texts encoded at a time
-
 
 @dataclass(frozen=True)
-class Embedder:
-    """What makes vectors of texts. made: the pooling, whether vectors get the length 1, so that products are
-    cosines, and how many tokens are read; what is longer, or longer than the model takes, is cut at its end.
-    check: sees texts before vectors are made of them."""
+class Embedder(Predictor):
+    """Embeds texts.
 
+    Attributes:
+        encoder: The encoder.
+        tokenizer: Its tokenizer.
+        context: The device.
+        config: The pooling, whether vectors have unit length, and the number of tokens that are read.
+    """
+
+    chunk_size: ClassVar[int] = 4096
     encoder: Encoder
     tokenizer: Tokenizer
-    place: ComputeContext
-    made: SentenceEmbeddingConfig
-    check: Callable[[Sequence[str]], None] | None = None
+    context: ComputeContext
+    config: SentenceEmbeddingConfig
 
     @property
     def size(self) -> int:
-        """H, the numbers in a vector."""
+        """The number of dimensions, H."""
         return self.encoder.config.hidden_size
 
-    def __call__(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """A vector a text, float32 [n, H], in the order of the texts. Texts of like length share a pass."""
-        empty = np.empty((0, self.size), dtype=np.float32)
-        return np.concatenate([empty, *self.stream(texts)])
+    def __call__(self, texts: Iterable[str]) -> NDArray[np.float32]:
+        """Return a vector per text, float32 [n, H], in order."""
+        return np.concatenate([np.empty((0, self.size), dtype=np.float32), *self.stream(texts)])
 
     def stream(self, texts: Iterable[str]) -> Iterator[NDArray[np.float32]]:
-        """The same, some thousand texts at a time. InputError for what is no text."""
-        limit = min(self.encoder.config.max_length, self.made.max_length or self.encoder.config.max_length)
+        """Yield the vectors of some thousand texts at a time; raise InputError for an invalid text."""
+        for batch in self.batches(validate_texts(texts)):
+            yield batch.outputs
 
-        def read(some: Sequence[str]) -> list[Item]:
-            encodings = self.tokenizer.encode_batch(some, max_length=limit, with_offsets=False)
-            return [Item(i, (TokenSequence.from_encoding(one),)) for i, one in enumerate(encodings)]
+    def preprocess(self, requests: Sequence[str]) -> list[Item]:
+        """Tokenize and truncate texts."""
+        limit = min(self.encoder.config.max_length, self.config.max_length or self.encoder.config.max_length)
+        encodings = self.tokenizer.encode_batch(requests, max_length=limit, with_offsets=False)
+        return [Item(i, (TokenSequence.from_encoding(encoding),)) for i, encoding in enumerate(encodings)]
 
-        with closing(prefetch(growing_batches(validate_texts(texts), _CHUNK), read)) as parts:
-            for some, items in parts:
-                if self.check is not None:
-                    self.check(some)
-                yield self._vectors(items)
+    def forward(self, prepared: Sequence[Item]) -> NDArray[np.float32]:
+        """Return the vectors."""
+        encoder = self.context.autocast_encoder(self.encoder)
 
-    def _vectors(self, items: Sequence[Item]) -> NDArray[np.float32]:
-        reader = self.place.autocast_encoder(self.encoder)
+        def pooled(batch: TaskBatch) -> Sequence[Tensor]:
+            return torch.split(pool(encoder, batch.packed, self.config.pooling), 1)
 
-        def forward(batch: TaskBatch) -> Sequence[Tensor]:
-            return torch.split(pool(reader, batch.packed, self.made.pooling), 1)
+        def collate(items: Sequence[Item]) -> TaskBatch:
+            return TaskBatch(pack(items), (1,) * len(items), {}, {})
 
-        rows = run_batched(
-            items, lambda some: TaskBatch(pack(some), (1,) * len(some), {}, {}), forward, self.place
-        )
-        vectors: NDArray[np.float32] = torch.cat(rows).numpy()
-        if self.made.normalize:
+        vectors: NDArray[np.float32] = torch.cat(run_batched(prepared, collate, pooled, self.context)).numpy()
+        if self.config.normalize:
             vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
         return vectors
 
+    def decode(
+        self, outputs: NDArray[np.float32], prepared: Sequence[Item], requests: Sequence[str]
+    ) -> Sequence[NDArray[np.float32]]:
+        """Return the rows."""
+        return list(outputs)
 
-def made_so(
-    known: SentenceEmbeddingConfig | None,
+
+def override_config(
+    config: SentenceEmbeddingConfig | None,
     pooling: Pooling | None = None,
     normalize: bool | None = None,
     max_length: int | None = None,
 ) -> SentenceEmbeddingConfig:
-    """How vectors are made: as it is asked, else as the folder says, else by the mean of all that the model reads.
+    """Return a folder's configuration with changes; without one, the mean of all tokens that the model reads.
 
-    InputError for an unknown pooling."""
+    Raises:
+        InputError: The pooling is unknown, or the maximum length has no room for a text.
+    """
     if pooling is not None and pooling not in get_args(Pooling):
         raise InputError(
             "unknown_pooling",
@@ -92,9 +99,13 @@ def made_so(
             argument="pooling",
             hint=f"use one of {', '.join(get_args(Pooling))}",
         )
-    known = known or SentenceEmbeddingConfig("mean", False)
-    return SentenceEmbeddingConfig(
-        known.pooling if pooling is None else pooling,
-        known.normalize if normalize is None else normalize,
-        known.max_length if max_length is None else max_length,
-    )
+    if max_length is not None and max_length < 2:
+        raise InputError(
+            "max_length_too_small",
+            f"{max_length} is less than 2",
+            argument="max_length",
+            hint="the special tokens need two tokens",
+        )
+    config = config or SentenceEmbeddingConfig("mean", False)
+    changes: dict[str, Any] = {"pooling": pooling, "normalize": normalize, "max_length": max_length}
+    return config._replace(**{name: value for name, value in changes.items() if value is not None})

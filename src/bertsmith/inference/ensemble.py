@@ -1,134 +1,105 @@
-"""`bertsmith evaluate RUN1 RUN2 …`: several models of one task answer together.
-
-What they say of an example is averaged before anything is decided: probabilities where the task has any, logits
-of starts and ends, numbers, cosines (`Task.vote`, `Task.outcome`). One decoding makes the answer, as ever.
-"""
+"""Ensembles: several models of one task whose outputs are averaged before they are decoded."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from operator import is_not
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
 
 from bertsmith.errors import InputError, option
 from bertsmith.formatting import join_names, pluralize
-from bertsmith.inference.answering import Answering, Changes, in_chunks
 from bertsmith.inference.model import Model, load
-from bertsmith.inference.predictor import Predictor
-from bertsmith.io.prefetch import prefetch
+from bertsmith.inference.task_predictor import Changes, TaskInterface, TaskPredictor
 from bertsmith.io.sources import Source
-from bertsmith.settings import Settings
-from bertsmith.tasks.batching import Answers, Item, Outputs
-from bertsmith.tasks.fitted import FittedTask
+from bertsmith.tasks.batching import Item, Outputs
 from bertsmith.tasks.results import Metrics
 
-_SHOWN = 5  # labels in a message
+_MAX_LABELS = 5  # in a message
 
 
 class EnsembleScores(NamedTuple):
-    """Of all together, and of each alone, on the same examples."""
+    """The metrics of an ensemble and of each of its models, on the same examples."""
 
-    together: Metrics
-    alone: list[Metrics]
+    ensemble: Metrics
+    models: list[Metrics]
 
 
 @dataclass(frozen=True)
-class _Together(Answering):
-    """The task that decodes, with the first model's tokenizer and place; and each model by itself."""
+class EnsembleOutputs(Outputs):
+    """The averaged outputs, and those of each model."""
 
-    members: tuple[Answering, ...] = ()
+    members: Sequence[Outputs] = ()
 
-    def _settings(self, changes: Changes, verb: str, file: Source = "") -> Settings:
-        """The first model's settings with those given, which `model_fields_set` names: each of the others
-        keeps its own in all but these."""
-        found, own = super()._settings(changes, verb, file), self.task.settings
-        given = {name for name, value in changes.items() if value is not None}
-        given |= {name for name, value in found if value != getattr(own, name)}
-        return type(found).model_construct(_fields_set=given, **dict(found))
 
-    def read(self, examples: Sequence[Any], settings: Settings) -> list[tuple[FittedTask, list[Item]]]:
-        """Return the task of each model with its settings, and its items."""
-        changes = {name: getattr(settings, name) for name in settings.model_fields_set}
-        encoded = []
-        for member in self.members:
-            member_settings = member.task.settings
-            settings_type = type(member_settings)
-            task = member.task.with_settings(
-                settings_type.of(member_settings.model_dump() | changes, "evaluate")
-            )
-            encoded.append((task, task.encode(examples, member.tokenizer)))
-        return encoded
+@dataclass(frozen=True)
+class EnsemblePredictor(TaskPredictor):
+    """Answers by the averaged outputs of several models, which may have different tokenizers.
 
-    def _made(self, examples: Sequence[Any], read: Any, settings: Settings) -> Answers:
-        return self.all_of(examples, read, settings)[0]
+    The first model's tokenizer and context are those of the ensemble.
 
-    def all_of(
-        self, examples: Sequence[Any], read: Sequence[tuple[FittedTask, list[Item]]], settings: Settings
-    ) -> tuple[Answers, list[list[Any]]]:
-        """Return the answers of the ensemble, and the predictions of each model."""
-        member_outputs = [
-            member.outputs_of(task, items) for member, (task, items) in zip(self.members, read, strict=True)
-        ]
-        member_predictions = [
-            task.decoder.decode(outputs, items, examples)
-            for (task, items), outputs in zip(read, member_outputs, strict=True)
-        ]
-        all_items = [items for _, items in read]
-        self._check_items(all_items, examples)
-        if len(self.members) == 1:  # bit-equal to the model
-            return Answers(
-                member_outputs[0], all_items[0], examples, member_predictions[0]
-            ), member_predictions
-        outputs = self._combine(member_outputs, [task for task, _ in read])
-        predictions = self.task.with_settings(settings).decoder.decode(outputs, all_items[0], examples)
-        return Answers(outputs, all_items[0], examples, predictions), member_predictions
+    Attributes:
+        members: The predictor of each model.
+    """
 
-    def _combine(self, outputs: Sequence[Outputs], tasks: Sequence[FittedTask]) -> Outputs:
-        """Combine the models' outputs into those that `decode` takes."""
-        contributions = [
-            [task.decoder.ensemble_output(output) for output in model_outputs.per_item]
-            for task, model_outputs in zip(tasks, outputs, strict=True)
-        ]
-        per_item = [
-            self.task.decoder.combine_outputs(of_item) for of_item in zip(*contributions, strict=True)
-        ]
-        shared = {
-            name: torch.stack([model_outputs.shared[name] for model_outputs in outputs]).mean(0)
-            for name in outputs[0].shared
-        }
-        return Outputs(per_item, shared)
+    members: tuple[TaskPredictor, ...] = ()
 
-    def _check_items(self, items: Sequence[Sequence[Item]], examples: Sequence[Any]) -> None:
-        """InputError where the models read an example in another number of windows."""
+    def _with(self, values: Changes, caller: str, batch_size: int | None) -> Self:
+        """Return the predictor with changes, which apply to each model."""
+        members = tuple(member._with(values, caller, batch_size) for member in self.members)
+        return replace(super()._with(values, caller, batch_size), members=members)
 
-        def pieces(item: Item) -> tuple[int, ...]:
-            sizes = (item.size,) if self.task.model.outputs_per_token else ()
-            return item.example, len(item.sequences), item.first, *sizes
-
-        first = list(map(pieces, items[0]))
-        for own in items[1:]:
-            if (other := list(map(pieces, own))) != first:
-                where = next((a[0] for a, b in zip(first, other, strict=False) if a != b), 0)
+    def preprocess(self, requests: Sequence[Any]) -> list[list[Item]]:
+        """Return the items of each model; raise InputError if their windows differ."""
+        items_by_member = [member.preprocess(requests) for member in self.members]
+        expected = [self._window(item) for item in items_by_member[0]]
+        for items in items_by_member[1:]:
+            if (windows := [self._window(item) for item in items]) != expected:
+                pairs = zip(expected, windows, strict=False)
+                index = next((a[0] for a, b in pairs if a != b), 0)
                 raise InputError(
                     "windows_differ",
                     "the models split this example into different windows",
-                    location=examples[where].location,
+                    location=requests[index].location,
                     hint=f"use one {option('max_length')} (and {option('stride')}) that each model supports",
                 )
+        return items_by_member
+
+    def _window(self, item: Item) -> tuple[int, ...]:
+        """Return the example and the window of an item, and its size if outputs are per token."""
+        sizes = (item.size,) if self.task.model.outputs_per_token else ()
+        return item.example, len(item.sequences), item.first, *sizes
+
+    def forward(self, prepared: list[list[Item]]) -> EnsembleOutputs:
+        """Return the averaged outputs; those of a single model unchanged."""
+        outputs = [member.forward(items) for member, items in zip(self.members, prepared, strict=True)]
+        if len(outputs) == 1:
+            return EnsembleOutputs(outputs[0].per_item, outputs[0].shared, outputs)
+        contributions = [
+            map(member.task.decoder.ensemble_output, output.per_item)
+            for member, output in zip(self.members, outputs, strict=True)
+        ]
+        per_item = list(map(self.task.decoder.combine_outputs, zip(*contributions, strict=True)))
+        names = outputs[0].shared
+        shared = {name: torch.stack([output.shared[name] for output in outputs]).mean(0) for name in names}
+        return EnsembleOutputs(per_item, shared, outputs)
+
+    def items(self, prepared: list[list[Item]]) -> list[Item]:
+        """Return the first model's items."""
+        return prepared[0]
 
 
-class Ensemble(Predictor):
-    """Several models of one task, which answer together. `ensemble` makes one."""
+class Ensemble(TaskInterface):
+    """Several models of one task that answer together; `bertsmith.ensemble` makes one."""
 
     def __init__(self, models: Sequence[Model]) -> None:
-        """InputError where they do not fit together."""
+        """Combine models; raise InputError if they do not fit together."""
         self.models = list(models)
-        self._answering: _Together | None = None
+        self._predictor: EnsemblePredictor | None = None
         if not self.models:
             raise InputError("no_models", "an ensemble needs at least one model", hint="name a run")
         for model in self.models[1:]:
@@ -138,49 +109,61 @@ class Ensemble(Predictor):
         return f"Ensemble of {', '.join(str(model.path) for model in self.models)}"
 
     @property
-    def answering(self) -> _Together:
-        """What answers."""
-        members = tuple(model.answering for model in self.models)
-        if self._answering is None or any(map(is_not, self._answering.members, members)):
+    def predictor(self) -> EnsemblePredictor:
+        """The predictor, whose calibrated thresholds are the means of the models'."""
+        members = tuple(model.predictor for model in self.models)
+        if self._predictor is None or any(map(is_not, self._predictor.members, members)):
             first = members[0]
-            task = first.task.for_ensemble([member.task for member in members[1:]])
-            self._answering = _Together(task, first.encoder, first.tokenizer, first.place, members)
-        return self._answering
+            self._predictor = EnsemblePredictor(
+                first.task.for_ensemble([member.task for member in members[1:]]),
+                first.encoder,
+                first.tokenizer,
+                first.context,
+                members,
+                check=partial(_check_members, members),
+            )
+        return self._predictor
 
-    @property
-    def task(self) -> FittedTask:
-        """The task, with what each model chose on dev averaged."""
-        return self.answering.task
-
-    def scores(self, file: Source, **columns: Any) -> EnsembleScores:
-        """The scores of all together on a labelled file, and those of each alone."""
-        answering = self.answering
-        settings, examples = answering.labelled(file, columns)
-        together: list[Any] = []
-        alone: list[list[Any]] = [[] for _ in self.models]
-        with closing(prefetch(in_chunks(examples), lambda some: answering.read(some, settings))) as parts:
-            for some, read in parts:
-                answers, each = answering.all_of(some, read, settings)
-                together += answers.predictions
-                for found, own in zip(alone, each, strict=True):
-                    found += own
+    def scores(self, data: Source, **settings: Any) -> EnsembleScores:
+        """Return the metrics of the ensemble and of each model on labeled data."""
+        predictor = self.predictor.with_settings(settings, "evaluate", data)
+        examples = predictor.read(data)
+        predictions: list[Any] = []
+        by_member: list[list[Any]] = [[] for _ in self.models]
+        for batch in predictor.batches(examples):
+            predictions += batch.answers
+            parts = zip(predictor.members, batch.outputs.members, batch.prepared, strict=True)
+            for (member, outputs, items), member_predictions in zip(parts, by_member, strict=True):
+                member_predictions += member.decode(outputs, items, batch.requests)
+        members = zip(predictor.members, by_member, strict=True)
         return EnsembleScores(
-            answering.scored(together, examples),
-            [
-                model.answering.scored(found, examples)
-                for model, found in zip(self.models, alone, strict=True)
-            ],
+            predictor.metrics(predictions, examples),
+            [member.metrics(member_predictions, examples) for member, member_predictions in members],
         )
+
+
+def _check_members(members: Sequence[TaskPredictor], requests: Sequence[Any]) -> None:
+    for member in members:
+        if member.check is not None:
+            member.check(requests)
 
 
 def ensemble(
     runs: Sequence[str | Path | Model], device: str = "auto", *, precision: str = "auto"
 ) -> Ensemble:
-    """Several fine-tuned runs (or model folders, or models) as one that predicts and evaluates: what they say is
-    averaged before anything is decided. They are held in memory together.
+    """Combine fine-tuned models, whose outputs are averaged before they are decoded.
 
-    InputError where they do not fit together: the same task and labels, and where outputs are of tokens (tag,
-    answer) the same tokenizer.
+    Args:
+        runs: Runs, model folders, or models of one task with the same labels; for tasks with outputs per token
+            (tag, answer) also with the same tokenizer. All of them are held in memory.
+        device: The device of models that are loaded here.
+        precision: The precision of models that are loaded here.
+
+    Returns:
+        An object that predicts and evaluates like a model.
+
+    Raises:
+        InputError: The models do not fit together.
     """
     if isinstance(runs, str | Path | Model):
         runs = [runs]
@@ -190,7 +173,7 @@ def ensemble(
 
 
 def _check_fit(first: Model, other: Model) -> None:
-    """InputError where what two models say of an example cannot be averaged."""
+    """Raise InputError if the outputs of two models cannot be averaged."""
     a, b = first.task, other.task
     if type(a.model) is not type(b.model):
         raise InputError(
@@ -201,7 +184,7 @@ def _check_fit(first: Model, other: Model) -> None:
             hint="combine models of one task",
         )
     if a.labels != b.labels:
-        raise told_of_labels(first, other)
+        raise label_mismatch_error(first, other)
     metadata, other_metadata = (
         task.declaration.part("metadata_type")(**task.metadata).model_dump() for task in (a, b)
     )
@@ -223,22 +206,19 @@ def _check_fit(first: Model, other: Model) -> None:
         )
 
 
-def told_of_labels(first: Model, other: Model) -> InputError:
-    """The error for two models whose labels differ."""
-    a, b = ([*(model.task.labels or ())] for model in (first, other))
-    strange = [label for label in b if label not in a] or [label for label in a if label not in b]
-    if not strange:
-        return InputError(
-            "label_order_mismatch",
-            f"this model has its labels in another order than {first.path}",
-            location=other.path,
-            hint="train it again",
-        )
-    has, lacks = ("has", "lacks") if strange[0] in b else ("lacks", "has")
+def label_mismatch_error(first: Model, other: Model) -> InputError:
+    """Return the error for two models with different labels."""
+    a, b = (model.task.labels or [] for model in (first, other))
+    extra, verbs = [label for label in b if label not in a], ("has", "lacks")
+    if not extra:
+        extra, verbs = [label for label in a if label not in b], ("lacks", "has")
+    if not extra:
+        message = f"this model has its labels in another order than {first.path}"
+        return InputError("label_order_mismatch", message, location=other.path, hint="train it again")
+    labels = pluralize(len(extra), "label")
     return InputError(
         "labels_mismatch",
-        f"this model {has} {pluralize(len(strange), 'label')} that {first.path} "
-        f"{lacks}: {join_names(strange, _SHOWN)}",
+        f"this model {verbs[0]} {labels} that {first.path} {verbs[1]}: {join_names(extra, _MAX_LABELS)}",
         location=other.path,
         hint="use models with the same labels",
     )

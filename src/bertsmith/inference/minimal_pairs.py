@@ -1,7 +1,6 @@
-"""Minimal pairs: of two sentences that differ in as little as can be, does the model find the good one likelier?
+"""Minimal pairs: the accuracy of a model that should find the good one of two sentences more probable.
 
-Pairs come from a table; a pair is right where the good sentence's pseudo-log-likelihood is the greater one. Chance
-is 50 % (Warstadt et al. 2020, "BLiMP").
+A pair is correct if the good sentence has the higher score. Chance is 50 % (Warstadt et al. 2020, "BLiMP").
 """
 
 from __future__ import annotations
@@ -9,24 +8,30 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 from bertsmith import rng
 from bertsmith.errors import InputError, option
 from bertsmith.formatting import join_names, pluralize
-from bertsmith.inference.pseudo_likelihood import PseudoLikelihood, Scorer
+from bertsmith.inference.scoring import Scorer, TextScore, score_messages
 from bertsmith.io.sources import Source, to_source
 from bertsmith.io.tables import Table, read_table, text_of
 
-_GOOD, _BAD = ("good", "sentence_good"), ("bad", "sentence_bad")  # ours, and those of BLiMP's own files
-_GROUPS = (("phenomenon", "linguistics_term"), ("paradigm", "UID"))
 CHANCE = 0.5
+_GOOD_COLUMNS, _BAD_COLUMNS = ("good", "sentence_good"), ("bad", "sentence_bad")  # ours, and BLiMP's
+_GROUP_COLUMNS = (("phenomenon", "linguistics_term"), ("paradigm", "UID"))
 
 
 @dataclass(frozen=True)
 class Pair:
-    """Two sentences, the line that they came from, and the groups that they belong to, by column."""
+    """Two sentences.
+
+    Attributes:
+        line: The line of the file.
+        good: The good sentence.
+        bad: The bad sentence.
+        groups: The groups of the pair, by column.
+    """
 
     line: int
     good: str
@@ -36,118 +41,143 @@ class Pair:
 
 @dataclass(frozen=True)
 class MinimalPairs:
-    """Pairs of a file, in its order. group_columns: what they are counted by, the coarsest first. of: how many
-    pairs the file has, these among them."""
+    """The pairs of a file, or a sample of them.
+
+    Attributes:
+        path: The file.
+        pairs: The pairs, in the order of the file.
+        group_columns: The columns of groups, coarse ones first.
+        total: The number of pairs in the file.
+    """
 
     path: str
     pairs: Sequence[Pair]
     group_columns: tuple[str, ...]
-    of: int
+    total: int
 
     def __len__(self) -> int:
         return len(self.pairs)
 
     @property
-    def goods(self) -> list[str]:
-        """The good sentences."""
-        return [pair.good for pair in self.pairs]
+    def sentences(self) -> list[str]:
+        """The good sentences, then the bad ones."""
+        return [pair.good for pair in self.pairs] + [pair.bad for pair in self.pairs]
 
-    @property
-    def bads(self) -> list[str]:
-        """The bad sentences."""
-        return [pair.bad for pair in self.pairs]
-
-    def sampled(self, number: int | None, seed: int = 0) -> MinimalPairs:
-        """So many of them (None: all), each group with its share to within one pair; a function of the seed."""
-        if number is None or number >= len(self):
+    def sample(self, size: int | None, seed: int = 0) -> MinimalPairs:
+        """Return pairs in proportion to the groups, a function of the seed; all pairs for None."""
+        if size is None or size >= len(self):
             return self
         groups: dict[tuple[str, ...], list[int]] = {}
         for i in rng.permutation(seed, "minimal pairs", len(self)).tolist():
             groups.setdefault(tuple(self.pairs[i].groups.values()), []).append(i)
-        # One group behind the other, and of these pairs some that stand equally far apart.
-        lined_up = [i for group in groups.values() for i in group]
-        begin = int(rng.integers(seed, "minimal pairs, the first", len(self), 0))
-        drawn = (lined_up[(begin + len(self) * k) // number] for k in range(number))
-        return replace(self, pairs=[self.pairs[i] for i in sorted(drawn)])
+        # Evenly spaced pairs of the concatenated groups: each group has its share to within one pair.
+        order = [i for group in groups.values() for i in group]
+        start = int(rng.integers(seed, "minimal pairs, the first", len(self), 0))
+        indices = sorted(order[(start + len(self) * k) // size] for k in range(size))
+        return replace(self, pairs=[self.pairs[i] for i in indices])
 
     def cost(self, scorer: Scorer) -> int:
-        """Tokens that the model reads to score them."""
-        return scorer.cost(self.goods) + scorer.cost(self.bads)
+        """Return the number of tokens that the model reads to score the pairs."""
+        return scorer.cost(self.sentences[: len(self)]) + scorer.cost(self.sentences[len(self) :])
 
 
 @dataclass(frozen=True)
 class PairScores:
-    """Minimal pairs with what a model says of both sides. A tie is wrong."""
+    """Minimal pairs with the scores of both sentences.
+
+    Attributes:
+        pairs: The pairs.
+        good: The scores of the good sentences.
+        bad: The scores of the bad sentences.
+        variant: The variant of scoring.
+    """
 
     pairs: MinimalPairs
-    good: Sequence[PseudoLikelihood]
-    bad: Sequence[PseudoLikelihood]
+    good: Sequence[TextScore]
+    bad: Sequence[TextScore]
     variant: str
 
-    @cached_property
-    def right(self) -> list[bool]:
-        """Of each pair, whether the good sentence has the higher score; one without a token has none."""
+    @property
+    def correct(self) -> list[bool]:
+        """For each pair, True if both sentences have tokens and the good one has the higher score."""
         return [
-            good.score > bad.score and bool(good.tokens) and bool(bad.tokens)
+            good.score is not None and bad.score is not None and good.score > bad.score
             for good, bad in zip(self.good, self.bad, strict=True)
         ]
 
     @property
     def accuracy(self) -> float:
-        """The share of the pairs that are right."""
-        return sum(self.right) / len(self.right)
+        """The fraction of correct pairs."""
+        return sum(self.correct) / len(self.correct)
 
     @property
-    def unread(self) -> list[int]:
-        """The lines of pairs of which a sentence has no token."""
-        both = zip(self.pairs.pairs, self.good, self.bad, strict=True)
-        return [pair.line for pair, good, bad in both if not (good.tokens and bad.tokens)]
+    def lines_without_tokens(self) -> list[int]:
+        """The lines of pairs of which a sentence has no tokens."""
+        scored_pairs = zip(self.pairs.pairs, self.good, self.bad, strict=True)
+        return [pair.line for pair, good, bad in scored_pairs if not (good.tokens and bad.tokens)]
 
     @property
     def ties(self) -> int:
-        """Pairs whose sentences have the same score."""
+        """The number of pairs whose sentences have the same score."""
         return sum(good.score == bad.score for good, bad in zip(self.good, self.bad, strict=True))
 
-    def by(self, column: str) -> dict[str, dict[str, float]]:
-        """Of each group of a column the number of pairs and the accuracy, in order of their names."""
-        found: defaultdict[str, list[bool]] = defaultdict(list)
-        for pair, right in zip(self.pairs.pairs, self.right, strict=True):
-            found[pair.groups[column]].append(right)
+    def by_group(self, column: str) -> dict[str, dict[str, float]]:
+        """Return the number of pairs and the accuracy of each group of a column, sorted by name."""
+        groups: defaultdict[str, list[bool]] = defaultdict(list)
+        for pair, is_correct in zip(self.pairs.pairs, self.correct, strict=True):
+            groups[pair.groups[column]].append(is_correct)
         return {
-            name: {"pairs": len(found[name]), "accuracy": sum(found[name]) / len(found[name])}
-            for name in sorted(found)
+            name: {"pairs": len(correct), "accuracy": sum(correct) / len(correct)}
+            for name, correct in sorted(groups.items())
         }
 
-    def document(self) -> dict[str, Any]:
-        """All figures: over all pairs, by each column of groups (`by_phenomenon`), the mean over its groups."""
-        by = {column: self.by(column) for column in self.pairs.group_columns}
+    def to_dict(self) -> dict[str, Any]:
+        """Return the accuracy over all pairs, by each column (`by_phenomenon`), and its mean over groups."""
+        by_column = {column: self.by_group(column) for column in self.pairs.group_columns}
+        means = {
+            column: sum(group["accuracy"] for group in groups.values()) / len(groups)
+            for column, groups in by_column.items()
+        }
         return {
             "file": self.pairs.path,
             "variant": self.variant,
             "pairs": len(self.pairs),
-            "of": self.pairs.of,
+            "of": self.pairs.total,
             "accuracy": self.accuracy,
             "chance": CHANCE,
             "ties": self.ties,
-            "mean_over": {
-                column: sum(group["accuracy"] for group in groups.values()) / len(groups)
-                for column, groups in by.items()
-            },
-            **{f"by_{column}": groups for column, groups in by.items()},
+            "mean_over": means,
+            **{f"by_{column}": groups for column, groups in by_column.items()},
         }
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """A row for each pair, in order."""
-        for pair, good, bad, right in zip(self.pairs.pairs, self.good, self.bad, self.right, strict=True):
+        """Yield a row for each pair, in order."""
+        columns = (self.pairs.pairs, self.good, self.bad, self.correct)
+        for pair, good, bad, is_correct in zip(*columns, strict=True):
             yield {
                 "line": pair.line,
                 "good": pair.good,
                 "bad": pair.bad,
                 **pair.groups,
-                "good_score": good.score,
-                "bad_score": bad.score,
-                "right": right,
+                "good_score": good.score or 0.0,
+                "bad_score": bad.score or 0.0,
+                "right": is_correct,
             }
+
+    def messages(self) -> Iterator[str]:
+        """Yield messages on sampling, ties, sentences without tokens, and how texts were read."""
+        pairs = self.pairs
+        if len(pairs) < pairs.total:
+            total = pluralize(pairs.total, "pair")
+            yield f"{pairs.path}: scoring a sample of {len(pairs):,} of {total}, stratified by group"
+        if self.ties:
+            ties = pluralize(self.ties, "pair is a tie", "pairs are ties")
+            yield f"{ties}: both sentences have the same score; ties count as wrong"
+        if lines := self.lines_without_tokens:
+            locations = join_names(f"{pairs.path}:{line}" for line in lines)
+            count = pluralize(len(lines), "pair has", "pairs have")
+            yield f"{count} a sentence without tokens, which counts as wrong: {locations}"
+        yield from score_messages([*self.good, *self.bad])
 
 
 def read_pairs(
@@ -158,15 +188,24 @@ def read_pairs(
     group_columns: Sequence[str] = (),
     encoding: str | None = None,
 ) -> MinimalPairs:
-    """The pairs of a table (.jsonl, .csv, .tsv, packed or not) or of data in memory.
+    """Return the pairs of a table (.jsonl, .csv, .tsv) or of data in memory.
 
-    good_column, bad_column: "good" and "bad" if not given, or "sentence_good" and "sentence_bad". group_columns:
-    what to count by; "phenomenon" and "paradigm" (or "linguistics_term" and "UID") where they are there. encoding:
-    of a file that is not UTF-8.
-    InputError with file:line for what the table's reader refuses, and for a sentence that is empty.
+    Args:
+        file: The table.
+        good_column: The column of good sentences; None: "good" or "sentence_good".
+        bad_column: The column of bad sentences; None: "bad" or "sentence_bad".
+        group_columns: The columns to group by; empty: "phenomenon" and "paradigm" (or "linguistics_term" and
+            "UID") if they exist.
+        encoding: The encoding of a file that is not UTF-8.
+
+    Raises:
+        InputError: The table cannot be read, or a sentence is empty.
     """
     table = read_table(to_source(file, "pairs"), encoding=encoding)
-    good_column, bad_column = _column(table, good_column, _GOOD), _column(table, bad_column, _BAD)
+    good_column, bad_column = (
+        good_column or _column(table, _GOOD_COLUMNS),
+        bad_column or _column(table, _BAD_COLUMNS),
+    )
     if good_column == bad_column:
         raise InputError(
             "same_column",
@@ -174,77 +213,40 @@ def read_pairs(
             argument="bad_column",
             hint=f"name another {option('bad_column')}",
         )
-    goods = table.texts(good_column, "good_column")
-    bads = table.texts(bad_column, "bad_column")
+    good, bad = table.texts(good_column, "good_column"), table.texts(bad_column, "bad_column")
     if group_columns:
         groups = {name: table.texts(name, "group_columns") for name in group_columns}
     else:
-        known = [next((name for name in names if name in table.columns), None) for names in _GROUPS]
+        names = [
+            next((name for name in candidates if name in table.columns), None)
+            for candidates in _GROUP_COLUMNS
+        ]
         groups = {
-            name: [text_of(row.values.get(name)) for row in table] for name in known if name is not None
+            name: [text_of(row.values.get(name)) for row in table] for name in names if name is not None
         }
-    for side, sentences in (("good", goods), ("bad", bads)):
-        for row, sentence in zip(table, sentences, strict=True):
+    pairs = []
+    for i, row in enumerate(table):
+        for side, sentence in (("good", good[i]), ("bad", bad[i])):
             if not sentence.strip():
-                raise InputError(
-                    "sentence_empty",
-                    f"the {side} sentence is empty",
-                    location=row.location,
-                    hint="fill it in, or remove the row",
-                )
-    pairs = [
-        Pair(row.line, good, bad, {name: values[i] for name, values in groups.items()})
-        for i, (row, good, bad) in enumerate(zip(table, goods, bads, strict=True))
-    ]
+                message, hint = f"the {side} sentence is empty", "fill it in, or remove the row"
+                raise InputError("sentence_empty", message, location=row.location, hint=hint)
+        pairs.append(Pair(row.line, good[i], bad[i], {name: values[i] for name, values in groups.items()}))
     return MinimalPairs(table.name, pairs, tuple(groups), len(pairs))
 
 
-def _column(table: Table, given: str | None, known: Sequence[str]) -> str:
-    return given or next((name for name in known if name in table.columns), known[0])
+def _column(table: Table, names: Sequence[str]) -> str:
+    return next((name for name in names if name in table.columns), names[0])
 
 
 def score_pairs(
     pairs: MinimalPairs, scorer: Scorer, progress: Callable[[int], None] = lambda done: None
 ) -> PairScores:
-    """Both sides of each pair scored. progress: receives how many sentences are done, two per pair."""
-    found = scorer.scores([*pairs.goods, *pairs.bads], progress)
-    return PairScores(pairs, found[: len(pairs)], found[len(pairs) :], scorer.variant)
+    """Score both sentences of each pair.
 
-
-def told_of_pairs(scores: PairScores) -> Iterator[str]:
-    """What there is to know of the figures, in sentences: which pairs they are of, ties, how texts were read."""
-    pairs = scores.pairs
-    if len(pairs) < pairs.of:
-        yield (
-            f"{pairs.path}: scoring a sample of {len(pairs):,} of "
-            f"{pluralize(pairs.of, 'pair')}, stratified by group"
-        )
-    if scores.ties:
-        yield (
-            f"{pluralize(scores.ties, 'pair is a tie', 'pairs are ties')}: both "
-            "sentences have the same score; ties "
-            "count as wrong"
-        )
-    if scores.unread:
-        places = join_names(f"{pairs.path}:{line}" for line in scores.unread)
-        yield (
-            f"{pluralize(len(scores.unread), 'pair has', 'pairs have')} a sentence "
-            "without tokens, which counts as "
-            f"wrong: {places}"
-        )
-    yield from told_of_scores([*scores.good, *scores.bad])
-
-
-def told_of_scores(found: Sequence[PseudoLikelihood]) -> Iterator[str]:
-    """What there is to know of scores, in sentences: unknown tokens, texts longer than the model."""
-    tokens, unknown = sum(one.tokens for one in found), sum(one.unknown for one in found)
-    if unknown:
-        yield (
-            f"{unknown:,} of {pluralize(tokens, 'token')} {'is' if unknown == 1 else 'are'} not in the vocabulary "
-            "and scored as the unknown token"
-        )
-    if long := sum(not one.whole for one in found):
-        yield (
-            f"{pluralize(long, 'text is', 'texts are')} longer than the model's maximum length: each token is "
-            "predicted from the text around it"
-        )
+    Args:
+        pairs: The pairs.
+        scorer: Scores texts.
+        progress: Receives the number of sentences that are done, two per pair.
+    """
+    scores = scorer.scores(pairs.sentences, progress)
+    return PairScores(pairs, scores[: len(pairs)], scores[len(pairs) :], scorer.variant)

@@ -1,4 +1,4 @@
-"""Answers as people take them away: JSON, rows of a spreadsheet, a table for a terminal. No task is named here."""
+"""Write predictions as JSON, CSV, and tables, and evaluations as a report."""
 
 from __future__ import annotations
 
@@ -6,227 +6,280 @@ import csv
 import json
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from io import StringIO
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bertsmith import console
 from bertsmith.errors import InputError, option
 from bertsmith.formatting import join_names, pluralize
 from bertsmith.io import atomic
+from bertsmith.io.sources import Source, name_of
 from bertsmith.tasks.base import TaskReport
 from bertsmith.tasks.registry import OutputFormat
 
-FORMATS = {".csv": "csv", ".jsonl": "json", ".json": "json", ".txt": "table"}
-"""What a file of answers holds, by its suffix."""
+if TYPE_CHECKING:
+    from bertsmith.inference.task_predictor import TaskPredictor
+    from bertsmith.tasks.results import Metrics
 
-_FILE_WIDTH = 120  # characters of a table that goes into a file
-_DIGITS = 4  # of a share in a cell; JSON has all
+FORMATS = {".csv": "csv", ".jsonl": "json", ".json": "json", ".txt": "table"}
+"""The format of a file by its suffix."""
+
+_FILE_WIDTH = 120  # characters of a table in a file
+_DECIMALS = 4  # of a number in a cell; JSON has all
 
 logger = logging.getLogger(__name__)
 
 
 class Answered(NamedTuple):
-    """An example with its answer; None where there was nothing to read."""
+    """An example with its prediction; None if the example is empty."""
 
     example: Any
     prediction: Any | None
 
 
-def answered_of(
-    parts: Iterable[Sequence[Any]],
-    answers: Callable[[Sequence[Any]], Iterator[Any]],
-) -> Iterator[Answered]:
-    """All examples in order, each with its answer; logs at the end which are empty, and how much was truncated.
-    parts: the examples, some at a time."""
-    empty: list[str] = []
-    cut = lost = 0
-    for examples in parts:
-        empty += [example.location for example in examples if example.is_empty]
-        found = answers([example for example in examples if not example.is_empty])
-        for example in examples:
-            prediction = None if example.is_empty else next(found)
-            unread = (prediction.tokens or 0) - (prediction.tokens_read or 0) if prediction else 0
-            cut, lost = cut + (unread > 0), lost + unread
-            yield Answered(example, prediction)
-    if empty:
-        logger.warning("%s", told_of_unanswered(empty))
-    if cut:
-        logger.warning(
-            "%s truncated; %s not read",
-            pluralize(cut, "text was", "texts were"),
-            pluralize(lost, "token was", "tokens were"),
-        )
+def empty_message(locations: Sequence[str]) -> str:
+    """Return a message on empty examples."""
+    return f"{pluralize(len(locations), 'text is', 'texts are')} empty and not predicted: {join_names(locations)}"
 
 
-def told_of_unanswered(places: Sequence[str]) -> str:
-    """A sentence on examples that have no answer since there is nothing to read."""
-    return f"{pluralize(len(places), 'text is', 'texts are')} empty and not predicted: {join_names(places)}"
+def output_format(
+    output: str | Path | None, requested: str | None, task_format: OutputFormat | None = None
+) -> str:
+    """Return the format of predictions: as requested, or by the suffix of the file.
 
+    Args:
+        output: The file; None for standard output.
+        requested: The name of a format; None: by the suffix.
+        task_format: The official format of the task.
 
-def format_of(out: str | Path | None, chosen: str | None, own: OutputFormat | None = None) -> str:
-    """json, csv, table or the task's `own` form: what was chosen, or what the file's name says. InputError where
-    it says nothing, and for a form that the task does not have."""
-    forms, suffixes = list(dict.fromkeys(FORMATS.values())), dict(FORMATS)
-    if own is not None:
-        forms.append(own.name)
-        suffixes |= {own.suffix: own.name} if own.suffix else {}
-    if chosen is not None and chosen not in forms:
+    Raises:
+        InputError: The format or the suffix is unknown.
+    """
+    names, suffixes = list(dict.fromkeys(FORMATS.values())), dict(FORMATS)
+    if task_format is not None:
+        names.append(task_format.name)
+        suffixes |= {task_format.suffix: task_format.name} if task_format.suffix else {}
+    if requested is not None and requested not in names:
         raise InputError(
             "unknown_format",
-            f"predictions of this model have no format '{chosen}'",
+            f"predictions of this model have no format '{requested}'",
             argument="format",
-            hint=f"use one of {', '.join(forms)}",
+            hint=f"use one of {', '.join(names)}",
         )
-    if chosen is not None or out is None:
-        return chosen or "json"
-    if (found := suffixes.get(Path(out).suffix.lower())) is None:
-        raise InputError(
-            "suffix_unsupported",
-            f"this file name does not end in {', '.join(suffixes)}",
-            location=out,
-            argument="output",
-            hint="rename it",
-        )
-    return found
+    if requested is not None or output is None:
+        return requested or "json"
+    return suffixes[check_suffix(output, suffixes)]
 
 
-def as_json(answered: Iterable[Answered]) -> Iterator[dict[str, Any]]:
-    """An object an answer: its line (or place) in the file, what was asked, the answer."""
+def check_suffix(output: str | Path, suffixes: Iterable[str]) -> str:
+    """Return the suffix of an output file in lowercase; raise InputError if it is not one of these."""
+    suffix = Path(output).suffix.lower()
+    if suffix not in suffixes:
+        message = f"this file name does not end in {', '.join(suffixes)}"
+        raise InputError("suffix_unsupported", message, location=output, argument="output", hint="rename it")
+    return suffix
+
+
+def prediction_objects(answered: Iterable[Answered]) -> Iterator[dict[str, Any]]:
+    """Yield an object per prediction: the line (or place) in the file, the inputs, and the prediction."""
     for example, prediction in answered:
         if prediction is not None:
-            yield {**where(example), **example.display_inputs, **prediction.to_dict()}
+            yield {**line_or_place(example), **example.display_inputs, **prediction.to_dict()}
 
 
-def as_csv(report: TaskReport, answered: Iterable[Answered], delimiter: str = ",") -> Iterator[str]:
-    """Lines of a table: each row of the file as it was, with the answer behind it, so that it has as many rows;
-    where there was nothing to read, the answer is blank. Of what is no table, the line, what was asked, and the
-    answer."""
-    columns: dict[str, str] | None = None  # a cell's name in the answer → in the table
-    waiting: list[dict[str, Any]] = []
-    known: list[str] = []
+def csv_lines(report: TaskReport, answered: Iterable[Answered], delimiter: str = ",") -> Iterator[str]:
+    """Yield the lines of a table: each row of the input with the prediction behind it, blank if it is empty.
+
+    Examples that do not come from a table have columns for the line, the inputs, and the prediction.
+    """
+    names: dict[str, str] | None = None  # of the prediction's cells in the table
+    header: list[str] = []
+    waiting: list[dict[str, Any]] = []  # empty examples before the first prediction, which defines the header
     for example, prediction in answered:
         source = dict(example.table_row or {})
         if prediction is None:
-            blank = source or {**where(example), **example.display_inputs}
-            if columns is None:
-                waiting.append(blank)
+            row = source or {**line_or_place(example), **example.display_inputs}
+            if names is None:
+                waiting.append(row)
             else:
-                yield _line([blank.get(name, "") for name in known], delimiter)
+                yield _csv_line([row.get(name, "") for name in header], delimiter)
             continue
-        asked = example.display_inputs
         for cells in report.table_rows(example, prediction):
             if source:
-                cells = {name: value for name, value in cells.items() if name not in asked}
+                cells = {name: cell for name, cell in cells.items() if name not in example.display_inputs}
             else:
-                cells = {**where(example), **cells}
-            if columns is None:
-                columns = {name: _free(name, source) for name in cells}
-                known = [*source, *columns.values()]
-                yield _line(known, delimiter)
+                cells = {**line_or_place(example), **cells}
+            if names is None:
+                names = {name: _unused_name(name, source) for name in cells}
+                header = [*source, *names.values()]
+                yield _csv_line(header, delimiter)
                 for row in waiting:
-                    yield _line([row.get(name, "") for name in known], delimiter)
-            row = source | {columns[name]: _cell(value) for name, value in cells.items() if name in columns}
-            yield _line([row.get(name, "") for name in known], delimiter)
-    if columns is None and waiting:  # nothing to read anywhere
-        yield _line(list(waiting[0]), delimiter)
+                    yield _csv_line([row.get(name, "") for name in header], delimiter)
+            row = source | {names[name]: _cell(cell) for name, cell in cells.items() if name in names}
+            yield _csv_line([row.get(name, "") for name in header], delimiter)
+    if names is None and waiting:
+        yield _csv_line(list(waiting[0]), delimiter)
         for row in waiting:
-            yield _line(list(row.values()), delimiter)
+            yield _csv_line(list(row.values()), delimiter)
 
 
-def as_table(
+def table_of(
     report: TaskReport, answered: Iterable[Answered], width: int
 ) -> tuple[list[str], list[tuple[object, ...]]]:
-    """The names of the columns, and the rows; what was asked is cut so that a row fits `width` characters."""
+    """Return the columns and rows of a table for reading; inputs are shortened to fit `width` characters."""
     rows: list[dict[str, Any]] = []
     for example, prediction in answered:
         if prediction is not None:
-            asked = example.display_inputs
-            most = max(12, (width - 36) // max(1, len(asked)))
+            inputs = example.display_inputs
+            max_length = max(12, (width - 36) // max(1, len(inputs)))
             rows += [
                 {
-                    name: shortened(value, most) if name in asked else _cell(value)
-                    for name, value in row.items()
+                    name: shorten(cell, max_length) if name in inputs else _cell(cell)
+                    for name, cell in cells.items()
                 }
-                for row in report.table_rows(example, prediction)
+                for cells in report.table_rows(example, prediction)
             ]
     names = list(dict.fromkeys(name for row in rows for name in row))
     return names, [tuple(row.get(name, "") for name in names) for row in rows]
 
 
-def refuse_existing(out: Path) -> None:
-    """InputError where there is something at the place of a file of answers."""
-    if os.path.lexists(out):
+def refuse_existing(output: Path) -> None:
+    """Raise InputError if an output file exists."""
+    if os.path.lexists(output):
         raise InputError(
             "output_exists",
             "already exists",
-            location=out,
+            location=output,
             argument="output",
             hint=f"choose another {option('output')}, or remove the file; in Python, overwrite=True replaces it",
         )
 
 
-def write_answers(
-    report: TaskReport, answered: Iterable[Answered], form: str, delimiter: str, out: Path
+def write_predictions(
+    report: TaskReport, answered: Iterable[Answered], format: str, delimiter: str, output: Path
 ) -> int:
-    """Answers into a file that is whole or not there; how many there are. form: of `format_of`. A csv file
-    begins with a byte order mark: spreadsheets read a file without one in the encoding of their country."""
-    number = 0
+    """Write predictions to a file atomically, and return their number.
 
-    def counting() -> Iterator[Answered]:
-        nonlocal number
-        for one in answered:
-            number += one.prediction is not None
-            yield one
+    A csv file begins with a byte order mark, without which spreadsheets assume the encoding of their country.
+    """
+    count = 0
 
-    with atomic.atomic_file(out) as path, path.open("w", encoding="utf-8", newline="") as file:
-        if form == "csv":
+    def counted() -> Iterator[Answered]:
+        nonlocal count
+        for pair in answered:
+            count += pair.prediction is not None
+            yield pair
+
+    with atomic.atomic_file(output) as path, path.open("w", encoding="utf-8", newline="") as file:
+        if format == "csv":
             file.write("\ufeff")
-            file.writelines(as_csv(report, counting(), delimiter))
-        elif form == "table":
-            columns, rows = as_table(report, counting(), _FILE_WIDTH)
+            file.writelines(csv_lines(report, counted(), delimiter))
+        elif format == "table":
+            columns, rows = table_of(report, counted(), _FILE_WIDTH)
             file.write(console.format_table("", columns, rows, width=_FILE_WIDTH) + "\n")
-        elif form != "json":
-            file.writelines(report.write_output(counting()))
-        elif out.suffix.lower() == ".json":
-            file.write(json.dumps(list(as_json(counting())), ensure_ascii=False) + "\n")
+        elif format == "json":
+            file.writelines(json_lines(prediction_objects(counted()), output))
         else:
-            answers = as_json(counting())
-            file.writelines(json.dumps(answer, ensure_ascii=False) + "\n" for answer in answers)
-    return number
+            file.writelines(report.write_output(counted()))
+    return count
 
 
-def where(example: Any) -> dict[str, Any]:
-    """The line of a file that an example begins on, or its place in a document; nothing for one of no file."""
-    file, _, last = str(example.location).rpartition(":")
-    if file and last.isdecimal():
-        return {"line": int(last)}
-    return {"place": last.strip()} if file else {}
+def json_lines(objects: Iterable[Mapping[str, Any]], output: Path) -> Iterator[str]:
+    """Yield the lines of a .jsonl file, or the line of a .json file with a list."""
+    if output.suffix.lower() == ".json":
+        yield json.dumps(list(objects), ensure_ascii=False) + "\n"
+    else:
+        yield from (json.dumps(value, ensure_ascii=False) + "\n" for value in objects)
 
 
-def _free(name: str, taken: Iterable[str]) -> str:
-    """A name that the file does not have already."""
-    number, found = 1, name
-    while found in taken:
+def write_rows(rows: Sequence[Mapping[str, Any]], format: str, output: Path) -> None:
+    """Write rows of plain values to a file atomically; raise InputError if it exists."""
+    refuse_existing(output)
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    with atomic.atomic_file(output) as path, path.open("w", encoding="utf-8", newline="") as file:
+        if format == "csv":
+            file.write("\ufeff")
+            writer = csv.DictWriter(file, columns, lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(rows)
+        elif format == "table":
+            cells = [tuple(shorten(row.get(name, ""), _FILE_WIDTH // 3) for name in columns) for row in rows]
+            file.write(console.format_table("", columns, cells, width=_FILE_WIDTH) + "\n")
+        else:
+            file.writelines(json_lines(rows, output))
+
+
+def line_or_place(example: Any) -> dict[str, Any]:
+    """Return the line of a file that an example begins on, or its place in a document, if it has one."""
+    file, _, position = str(example.location).rpartition(":")
+    if file and position.isdecimal():
+        return {"line": int(position)}
+    return {"place": position.strip()} if file else {}
+
+
+def shorten(value: Any, max_length: int) -> str:
+    """Return a value in one line of at most so many characters."""
+    line = " ".join(str(value).split())
+    return line if len(line) <= max_length else f"{line[: max_length - 1]}…"
+
+
+def _unused_name(name: str, taken: Iterable[str]) -> str:
+    number, unused = 1, name
+    while unused in taken:
         number += 1
-        found = f"{name} {number}"
-    return found
+        unused = f"{name} {number}"
+    return unused
 
 
 def _cell(value: Any) -> str:
     if value is None:
         return ""
-    return f"{value:.{_DIGITS}f}" if isinstance(value, float) else str(value)
+    return f"{value:.{_DECIMALS}f}" if isinstance(value, float) else str(value)
 
 
-def shortened(value: Any, most: int) -> str:
-    """A value in one line of at most `most` characters."""
-    line = " ".join(str(value).split())
-    return line if len(line) <= most else f"{line[: most - 1]}…"
-
-
-def _line(cells: Sequence[Any], delimiter: str) -> str:
+def _csv_line(cells: Sequence[Any], delimiter: str) -> str:
     text = StringIO()
     csv.writer(text, delimiter=delimiter, lineterminator="\n").writerow(cells)
     return text.getvalue()
+
+
+def evaluation_report(predictor: TaskPredictor, source: Source, folder: Path, model: str) -> Metrics:
+    """Evaluate a model and write the report: report.html, report.json, and figures.
+
+    Args:
+        predictor: The predictor of the model.
+        source: The labeled data.
+        folder: The new folder.
+        model: The name of the model in the report.
+    """
+    from bertsmith.reports.run import write_figures, write_report
+    from bertsmith.reports.step_times import StepTimer
+    from bertsmith.tasks.data_checks import empty_text_diagnostic
+    from bertsmith.tasks.error_analysis import prediction_report
+
+    steps, task = StepTimer(), predictor.task
+    with steps.step("reading the file"):
+        examples = predictor.read(source)
+    with steps.step("predicting and scoring"):
+        metrics, predictions, losses, stats = predictor.evaluate_examples(examples, with_losses=True)
+    with steps.step("the report"):
+        empty = [example.location for example in examples if example.is_empty]
+        diagnostics = [*task.data.read_warnings(examples), *([empty_text_diagnostic(empty)] if empty else [])]
+        values = {
+            "task": task.name,
+            "model": model,
+            "data": name_of(source, "data"),
+            "decided_by": task.primary_metric,
+            "scores": metrics.to_dict(),
+            "answers": prediction_report(task.report, metrics, predictions, examples, losses),
+            "lengths": {"data": stats.lengths()},
+            "truncation": {"data": stats.to_dict()},
+            "findings": [diagnostic.to_dict() for diagnostic in diagnostics],
+            "settings": {"task": task.settings.model_dump(mode="json")},
+        }
+        figures = write_figures(folder, values)
+    write_report(folder, values | {"wall_time": steps.to_list()}, figures)
+    logger.info("%s: open this report in a browser", folder / "report.html")
+    return metrics

@@ -1,59 +1,348 @@
-"""Answers in bf16 by a model that was not trained in it: how near they are to those in fp32."""
+"""Inference in bf16 and int8, compared with fp32 before the first answer.
+
+Each comparison is made once for the same weights. int8 answers that differ too much are refused; hidden states
+that differ too much in bf16 are logged, or keep precision "auto" in fp32.
+"""
 
 from __future__ import annotations
 
+import logging
 import math
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from pathlib import Path
+from threading import RLock
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 import numpy as np
 import torch
 
 from bertsmith import rng
+from bertsmith.artifacts.folder import ModelFolder
 from bertsmith.device import ComputeContext
-from bertsmith.errors import InputError
+from bertsmith.errors import InputError, option
+from bertsmith.formatting import pluralize
+from bertsmith.inference.predictor import Predictor
+from bertsmith.kernels.backend_selection import select_inference_backend
+from bertsmith.kernels.reference import WeightVersions
 from bertsmith.models.encoder import Encoder, copy_without_hooks
+from bertsmith.models.quantization import quantize_encoder
 from bertsmith.packed import Packed
+from bertsmith.settings import read_yaml
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
-NEAR = 0.999
-"""The least cosine of a hidden state in bf16 with that in fp32 that rounding usually leaves: models of all sizes
-at hand were above 0.9997 on the texts that are tried."""
+if TYPE_CHECKING:  # each verb imports only its own predictor
+    from bertsmith.inference.embedding import Embedder
+    from bertsmith.inference.fill_mask import MaskFiller
+    from bertsmith.inference.scoring import Scorer
+    from bertsmith.inference.task_predictor import TaskPredictor
 
-_SEQUENCES = 4  # that are tried
-# Tokens of a text of random ones: few, so that the special ones, some channels of which are by far the largest,
-# weigh as much as in real texts.
-_LENGTH = 16
+INT8 = "int8"
+MIN_BF16_COSINE = 0.999
+"""The smallest cosine between hidden states in bf16 and fp32 that rounding usually leaves; models of all sizes had
+more than 0.9997 on random texts."""
+_MAX_METRIC_LOSS = 0.01
+_MIN_INT8_COSINE = 0.995  # between vectors
+_MAX_NATS = 0.05  # mean difference of scores per token
+_MAX_PROBABILITY_DIFFERENCE = 0.05  # mean difference for the most probable token
+_MAX_EXAMPLES, _MAX_TEXTS, _MAX_SCORED_TEXTS = 1_000, 64, 16  # that are predicted in fp32, too
+_TOP_K = 10  # tokens in int8 among which the most probable token in fp32 is searched
+_BF16_SEQUENCES, _INT8_SEQUENCES = 4, 128  # random sequences
+# Tokens of a random sequence: few, so that the special tokens, some channels of which are by far the largest, have
+# as much weight as in real texts.
+_SEQUENCE_LENGTH = 16
+_HINT = f"use {option('precision', 'bf16')} or {option('precision', 'fp32')}"
+
+logger = logging.getLogger(__name__)
+
+PredictorT = TypeVar("PredictorT", bound=Predictor)
+Compare = Callable[[PredictorT, PredictorT, Sequence[Any], Path], str | None]
+"""Compares predictors in fp32 and int8 on requests, and returns a message; None if nothing can be compared.
+Raises InputError if they differ too much. The path is the model's, for messages."""
 
 
-def random_texts(encoder: Encoder, tokenizer: Tokenizer, sequences: int) -> Packed:
-    """So many texts of random tokens, always the same; between the special ones where there are such."""
-    length = min(_LENGTH, encoder.config.max_length)
+class LoadedModel(Protocol):
+    """The parts of a model that its precision depends on."""
+
+    path: Path
+    folder: ModelFolder
+    device: str
+    precision: str
+
+    @property
+    def encoder(self) -> Encoder:
+        """The encoder in fp32."""
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer."""
+
+
+@dataclass(frozen=True)
+class _LogBf16:
+    """Logs a large effect of bf16 before the first answer. Its pickle is None, without the model."""
+
+    precision: ModelPrecision
+
+    def __call__(self, requests: Sequence[Any]) -> None:
+        self.precision.log_bf16()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(None), ()
+
+
+class ModelPrecision:
+    """Chooses the precision of a model's answers and checks it.
+
+    Results are kept as long as the weights are the same. Threads may share it; its pickle has no results.
+    """
+
+    def __init__(self, model: LoadedModel) -> None:
+        self.model = model
+        self._lock = RLock()
+        self._versions: WeightVersions | None = None
+        self._results: dict[Any, Any] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.model,)
+
+    @cached_property
+    def requested(self) -> ComputeContext:
+        """The context that the settings and the device ask for."""
+        precision = self.model.precision
+        if precision in ("auto", INT8):
+            trained_in_fp32 = self.model.folder.record.get("precision") == "fp32"
+            precision = "fp32" if trained_in_fp32 else "auto"
+        return ComputeContext.create(self.model.device, precision)
+
+    @cached_property
+    def fp32(self) -> ComputeContext:
+        """The context in fp32."""
+        return ComputeContext.create(self.model.device, "fp32")
+
+    @property
+    def context(self) -> ComputeContext:
+        """The context of answers; with precision "auto" in fp32 if bf16 changes the hidden states too much."""
+        if self.model.precision != "auto" or self.bf16_cosine() >= MIN_BF16_COSINE:
+            return self.requested
+        return self.fp32
+
+    def bf16_cosine(self) -> float:
+        """Return the smallest cosine between hidden states in bf16 and fp32; 1 if bf16 needs no check.
+
+        The weights of a model that was trained in bf16 were rounded in each forward pass of its training.
+        """
+        if self.requested.precision != "bf16" or self.model.folder.record.get("precision") == "bf16":
+            return 1.0
+        model = self.model
+        return self._once("bf16", lambda: bf16_cosine(model.encoder, model.tokenizer, self.requested))
+
+    def log_bf16(self) -> None:
+        """Log a large effect of bf16, once for the same weights."""
+        cosine = self.bf16_cosine()
+        if not cosine >= MIN_BF16_COSINE:
+            with self._lock:
+                if "logged" not in self._results:
+                    logger.warning("%s", _bf16_message(self.model.path, cosine))
+                    self._results["logged"] = True
+
+    def predictor(
+        self, create: Callable[[Encoder, ComputeContext], PredictorT], compare: Compare[PredictorT]
+    ) -> PredictorT:
+        """Return a predictor in the precision, which is checked before its first answer.
+
+        Args:
+            create: Returns a predictor for an encoder and a context.
+            compare: Compares predictors in fp32 and int8.
+        """
+        model = self.model
+        if model.precision != INT8:
+            predictor = create(model.encoder, self.context)
+            return replace(predictor, check=_LogBf16(self)) if model.precision == "bf16" else predictor
+        int8_encoder = self._once(INT8, lambda: quantize(model.encoder, model.tokenizer))
+        exact, quantized = create(model.encoder, self.fp32), create(int8_encoder, self.requested)
+        return replace(quantized, check=partial(self._check_int8, compare, exact, quantized))
+
+    def cached_predictor(
+        self, create: Callable[[Encoder, ComputeContext], PredictorT], compare: Compare[PredictorT]
+    ) -> PredictorT:
+        """Return the same predictor as before, as long as the weights are the same."""
+        return cast(PredictorT, self._once("predictor", partial(self.predictor, create, compare)))
+
+    def _check_int8(
+        self,
+        compare: Compare[PredictorT],
+        exact: PredictorT,
+        quantized: PredictorT,
+        requests: Sequence[Any],
+    ) -> None:
+        def message() -> str | None:
+            text = compare(exact, quantized, requests, self.model.path)
+            if text is not None:
+                logger.info("%s: %s", self.model.path, text)
+            return text
+
+        self._once(compare, message)
+
+    def _once(self, key: Any, compute: Callable[[], Any]) -> Any:
+        """Return a result, computed once for the same weights; None is not kept."""
+        weights = list(self.model.encoder.parameters())
+        with self._lock:
+            if self._versions is None or not self._versions.matches(weights):
+                self._versions, self._results = WeightVersions(weights), {}
+            if self._results.get(key) is None:
+                self._results[key] = compute()
+            return self._results[key]
+
+
+def random_texts(encoder: Encoder, tokenizer: Tokenizer, num_sequences: int) -> Packed:
+    """Return sequences of random tokens, always the same, between [CLS] and [SEP] if there are such tokens."""
+    length = min(_SEQUENCE_LENGTH, encoder.config.max_length)
     special = np.zeros(tokenizer.vocab_size, dtype=bool)
     special[sorted(tokenizer.all_special_ids)] = True
-    usual = np.flatnonzero(~special) if not special.all() else np.arange(len(special))
-    drawn = usual[rng.integers(0, "int8", len(usual), np.arange(sequences * length))]
-    ids = drawn.reshape(sequences, length)
-    with suppress(InputError):  # not every vocabulary has such tokens
+    candidates = np.flatnonzero(~special) if not special.all() else np.arange(len(special))
+    indices = rng.integers(0, "int8", len(candidates), np.arange(num_sequences * length))
+    ids = candidates[indices].reshape(num_sequences, length)
+    with suppress(InputError):  # some vocabularies have no such tokens
         ids[:, 0], ids[:, -1] = tokenizer.cls_token_id, tokenizer.sep_token_id
-    return Packed.from_arrays(ids.reshape(-1), np.zeros(ids.size, np.int64), np.full(sequences, length))
+    lengths = np.full(num_sequences, length)
+    return Packed.from_arrays(ids.reshape(-1), np.zeros(ids.size, np.int64), lengths)
 
 
-def cosine_in_bf16(encoder: Encoder, tokenizer: Tokenizer, place: ComputeContext) -> float:
-    """The least cosine of a random text's hidden state in bf16 with that in fp32.
+def bf16_cosine(encoder: Encoder, tokenizer: Tokenizer, context: ComputeContext) -> float:
+    """Return the smallest cosine between hidden states of random texts in bf16 and fp32.
 
     A short fine-tuning of weights that were stored in bf16 moves most of them by less than half a step. Rounding
-    takes that back, from all of them alike, so that it does not cancel out as it does elsewhere."""
-    texts, alone = random_texts(encoder, tokenizer, _SEQUENCES).to(place.device), copy_without_hooks(encoder)
+    undoes that for all of them alike, so that the errors do not cancel out as usual.
+    """
+    texts = random_texts(encoder, tokenizer, _BF16_SEQUENCES).to(context.device)
+    encoder = copy_without_hooks(encoder)
     with torch.inference_mode():
-        exact, rounded = (one(texts).double() for one in (alone, place.autocast_encoder(alone)))
+        exact, rounded = (e(texts).double() for e in (encoder, context.autocast_encoder(encoder)))
         return float(torch.cosine_similarity(exact, rounded, dim=1).min())
 
 
-def told_of_bf16(model: Path, cosine: float) -> str:
-    """The warning for a cosine below `NEAR`."""
-    shown = math.floor(1e4 * cosine) / 1e4 if math.isfinite(cosine) else cosine
+def _bf16_message(path: Path, cosine: float) -> str:
+    rounded_down = math.floor(1e4 * cosine) / 1e4 if math.isfinite(cosine) else cosine
     return (
-        f"{model}: bf16 changes the hidden states of this model more than usual: on random texts their cosine "
-        f"with those in fp32 falls to {shown:.4f}, below {NEAR}; use precision fp32"
+        f"{path}: bf16 changes the hidden states of this model more than usual: on random texts their cosine "
+        f"with those in fp32 falls to {rounded_down:.4f}, below {MIN_BF16_COSINE}; use precision fp32"
     )
+
+
+def quantize(encoder: Encoder, tokenizer: Tokenizer) -> Encoder:
+    """Return the encoder with the linear layers in int8."""
+    texts = random_texts(encoder, tokenizer, _INT8_SEQUENCES)
+    return quantize_encoder(encoder, texts, select_inference_backend(encoder.config.hidden_size))
+
+
+# Each comparison below is written as `not … >= …`, so that NaN is refused, too.
+
+
+def compare_task(exact: TaskPredictor, quantized: TaskPredictor, requests: Sequence[Any], path: Path) -> str:
+    """Compare the primary metric on the run's validation file."""
+    file = validation_file(path)
+    all_examples = exact.with_settings({}, "evaluate", file).read(file)
+    examples, metrics = all_examples[:: -(-len(all_examples) // _MAX_EXAMPLES)], exact.task.metrics
+    name = metrics.primary_metric
+    before, after = (
+        metrics.compute(predictor.predict(examples), examples).values[name]
+        for predictor in (exact, quantized)
+    )
+    message = (
+        f"on {pluralize(len(examples), 'example')} of {file}, {name} is {after:.4f} in int8 and {before:.4f} in "
+        f"fp32 ({round(after - before, 4) + 0.0:+.4f})"  # adding 0.0 turns -0.0 into 0.0
+    )
+    if not after >= before - _MAX_METRIC_LOSS:
+        message += f", a loss of more than {_MAX_METRIC_LOSS:g}"
+        raise InputError("int8_score_too_low", message, location=path, hint=_HINT)
+    return message
+
+
+def compare_vectors(exact: Embedder, quantized: Embedder, requests: Sequence[str], path: Path) -> str | None:
+    """Compare the vectors of some texts."""
+    if not (texts := _sample(requests, _MAX_TEXTS)):
+        return None
+    a, b = exact(texts).astype(np.float64), quantized(texts).astype(np.float64)
+    norms = np.maximum(np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1), 1e-12)
+    cosine = float(((a * b).sum(1) / norms).min())
+    count = pluralize(len(texts), "text")
+    message = f"on {count}, the smallest cosine between vectors in int8 and fp32 is {cosine:.4f}"
+    if not cosine >= _MIN_INT8_COSINE:
+        message += f", below {_MIN_INT8_COSINE}"
+        raise InputError("int8_vectors_differ", message, location=path, hint=_HINT)
+    return message
+
+
+def compare_scores(exact: Scorer, quantized: Scorer, requests: Sequence[str], path: Path) -> str | None:
+    """Compare the scores of some texts."""
+    texts = _sample(requests, _MAX_SCORED_TEXTS)
+    pairs = list(zip(exact.scores(texts), quantized.scores(texts), strict=True))
+    if not (tokens := sum(a.tokens for a, _ in pairs)):
+        return None
+    nats = sum(abs((a.score or 0.0) - (b.score or 0.0)) for a, b in pairs) / tokens
+    count = pluralize(len(texts), "text")
+    message = f"on {count}, scores in int8 and fp32 differ by {nats:.4f} nats per token on average"
+    if not nats <= _MAX_NATS:
+        message += f", more than {_MAX_NATS:g}"
+        raise InputError("int8_scores_differ", message, location=path, hint=_HINT)
+    return message
+
+
+def compare_masks(
+    exact: MaskFiller, quantized: MaskFiller, requests: Sequence[str], path: Path
+) -> str | None:
+    """Compare the predictions for the masks of some texts."""
+    texts = _sample(requests, _MAX_TEXTS)
+    before = [best for text in replace(exact, top_k=1)(texts) for best, *_ in text]
+    after = [top for text in replace(quantized, top_k=_TOP_K)(texts) for top in text]
+    if not before:
+        return None
+    pairs = list(zip(before, after, strict=True))
+    num_equal = sum(best.token == top[0].token for best, top in pairs)
+    # A token that is no longer among the most probable ones counts as if its probability were 0.
+    scores = [next((p.score for p in top if p.token == best.token), 0.0) for best, top in pairs]
+    difference = float(np.mean([abs(best.score - score) for best, score in zip(before, scores, strict=True)]))
+    message = (
+        f"on {pluralize(len(before), 'mask')}, the likeliest token in int8 and fp32 is the same for "
+        f"{num_equal:,}, and its probability differs by {difference:.4f} on average"
+    )
+    if not difference <= _MAX_PROBABILITY_DIFFERENCE:
+        message += f", more than {_MAX_PROBABILITY_DIFFERENCE:g}"
+        raise InputError("int8_predictions_differ", message, location=path, hint=_HINT)
+    return message
+
+
+def validation_file(run: Path) -> Path:
+    """Return the run's validation file, or the part of its training file that was held out."""
+    recorded: Any = None
+    for folder in (run, run.parent):  # the path may be that of the run's model folder
+        if (settings := folder / "settings.yaml").is_file():
+            if held_out := sorted((folder / "split").glob("dev.*")):
+                return held_out[0]
+            recorded = read_yaml(settings).get("files", {}).get("validation")
+            break
+    if recorded and Path(recorded).is_file():
+        return Path(recorded)
+    if recorded and not Path(recorded).is_absolute():
+        problem, hint = (
+            f"{recorded} is not in {Path.cwd()}",
+            "change to the folder in which the run was started",
+        )
+    elif recorded:
+        problem, hint = f"{recorded} does not exist", "restore it"
+    else:
+        problem, hint = "this folder names none", "name the folder of the run"
+    raise InputError(
+        "validation_file_missing",
+        f"int8 is compared with fp32 on the run's validation file, and {problem}",
+        location=run,
+        hint=f"{hint}, or {_HINT}",
+    )
+
+
+def _sample(texts: Sequence[str], max_texts: int) -> Sequence[str]:
+    """Return at most so many texts, evenly spaced."""
+    return texts[:: -(-len(texts) // max_texts)] if texts else []

@@ -1,46 +1,53 @@
-"""`bertsmith search`: the texts of an index that are nearest to a query."""
+"""Search an index for the texts that are nearest to queries, and score searches with known relevant texts."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from bertsmith.errors import InputError, option
+from bertsmith.formatting import join_names, pluralize
 from bertsmith.inference.model import Model, load
-from bertsmith.inference.reranking import Reranker
-from bertsmith.retrieval.index import Index, TextRow
+from bertsmith.inference.reranking import Reranker, SearchResult
+from bertsmith.inference.text_input import read_text_rows
+from bertsmith.io.text_io import read_lines
+from bertsmith.metrics.ranking import ranking_metrics
+from bertsmith.retrieval.index import Index
+from bertsmith.tasks.retrieval_queries import is_query_file, read_queries
 
-_AT_ONCE = 256  # queries
+_QUERIES_PER_PASS = 256
+_METRICS_DEPTH = 10  # results per query that the metrics need
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """How a search is done. top_k: texts a query. approximately: by the index's graph. reranker: a model of pairs
-    that puts the best `rerank_top` into its own order."""
+class SearchOptions:
+    """Options of a search.
+
+    Attributes:
+        top_k: Results per query.
+        approximate: Search the graph of the index.
+        reranker: The model that reranks results.
+        rerank_top: The number of results to rerank.
+    """
 
     top_k: int = 5
-    approximately: bool = False
+    approximate: bool = False
     reranker: Reranker | None = field(default=None, repr=False)
     rerank_top: int = 50
 
     def __post_init__(self) -> None:
         if self.top_k < 1:
-            raise InputError(
-                "top_k_too_small",
-                f"{self.top_k} is less than 1",
-                argument="top_k",
-                hint="use the number of texts per query",
-            )
+            message, hint = f"{self.top_k} is less than 1", "use the number of texts per query"
+            raise InputError("top_k_too_small", message, argument="top_k", hint=hint)
         if self.rerank_top < 1:
-            raise InputError(
-                "rerank_top_too_small",
-                f"{self.rerank_top} is less than 1",
-                argument="rerank_top",
-                hint="use the number of texts to rerank",
-            )
+            message, hint = f"{self.rerank_top} is less than 1", "use the number of texts to rerank"
+            raise InputError("rerank_top_too_small", message, argument="rerank_top", hint=hint)
         if self.reranker is not None and self.rerank_top < self.top_k:
             raise InputError(
                 "rerank_top_below_top_k",
@@ -51,10 +58,10 @@ class Wanted:
 
 
 class Searcher:
-    """An index with the model that its vectors are of."""
+    """An index with the model that its vectors are from."""
 
     def __init__(self, index: Index, model: Model) -> None:
-        """InputError where the model is another one than the index was built with."""
+        """Combine an index and its model; raise InputError for another model."""
         source = index.source
         if model.vectors_digest != source.digest:
             raise InputError(
@@ -67,18 +74,18 @@ class Searcher:
         self.index = index
         self._embed = model.embedder(source.pooling, True, source.max_length)
 
-    def answers(self, queries: Sequence[str], asked: Wanted) -> Iterator[list[dict[str, Any]]]:
-        """For each query the texts that are nearest, the best first."""
-        waiting = iter(queries)
-        most = asked.top_k if asked.reranker is None else asked.rerank_top
-        while some := list(islice(waiting, _AT_ONCE)):
-            numbers, cosines = self.index.nearest(self._embed(some), most, approximate=asked.approximately)
-            for query, of_query, scores in zip(some, numbers.tolist(), cosines.tolist(), strict=True):
-                pairs = zip(of_query, scores, strict=True)
-                found = [_result(self.index.row(i), score) for i, score in pairs if i >= 0]
-                if asked.reranker is not None:
-                    found = asked.reranker.ordered(query, found)
-                yield [{"rank": rank, **one} for rank, one in enumerate(found[: asked.top_k], start=1)]
+    def search(self, queries: Sequence[str], options: SearchOptions) -> Iterator[list[SearchResult]]:
+        """Yield the results of each query, best first."""
+        remaining = iter(queries)
+        depth = options.top_k if options.reranker is None else options.rerank_top
+        while chunk := list(islice(remaining, _QUERIES_PER_PASS)):
+            rows, cosines = self.index.nearest(self._embed(chunk), depth, approximate=options.approximate)
+            for query, query_rows, scores in zip(chunk, rows.tolist(), cosines.tolist(), strict=True):
+                pairs = zip(query_rows, scores, strict=True)
+                results = [SearchResult(0, score, *self.index.row(i)) for i, score in pairs if i >= 0]
+                if options.reranker is not None:
+                    results = options.reranker.rerank(query, results)
+                yield [replace(r, rank=rank) for rank, r in enumerate(results[: options.top_k], start=1)]
 
 
 def search(
@@ -94,23 +101,31 @@ def search(
     device: str = "auto",
     precision: str = "auto",
 ) -> Any:
-    """The `top_k` texts of an index that are nearest to a query by the cosine of their vectors, the best first; of
-    a list of queries a list of that. Each is {"rank", "score", "text", "place", "id"}.
+    """Find the texts of an index that are nearest to a query, by the cosine of their vectors.
 
-    index: a folder of `Model.index`, or the opened index. model: what it was built with, where that is not in its
-    place any more; another one is refused. approximate: by the index's graph, which is faster and may miss some.
-    rerank: a classifier or regressor of pairs that reads the query with each of the best `rerank_top` texts and
-    orders them by its own score (`rerank_score`); rerank_label: the classifier's label of texts that fit. device,
-    precision: as `load` has them, for models that are loaded here.
+    Args:
+        index: A folder that `Model.index` wrote, or the opened index.
+        queries: A query, or a list of queries.
+        top_k: Results per query.
+        model: The model of the index, if it was moved.
+        approximate: Search the graph of the index: faster, but not exact.
+        rerank: A classifier or regressor of pairs that reranks the results.
+        rerank_top: The number of results to rerank for each query.
+        rerank_label: The classifier's label of relevant texts.
+        device: The device of models that are loaded here.
+        precision: The precision of models that are loaded here.
+
+    Returns:
+        A list of `SearchResult` for a query, best first; a list of such lists for a list of queries.
     """
     opened = index if isinstance(index, Index) else Index(index)
-    searcher = searcher_of(opened, model, device, precision=precision)
+    searcher = load_searcher(opened, model, device, precision=precision)
     if isinstance(rerank, str | Path):
         rerank = load(rerank, device, precision=precision)
     reranker = None if rerank is None else Reranker(rerank, rerank_label)
-    asked = Wanted(top_k, approximate, reranker, rerank_top)
-    several = [queries] if isinstance(queries, str) else list(queries)
-    for number, query in enumerate(several, start=1):
+    options = SearchOptions(top_k, approximate, reranker, rerank_top)
+    batch = [queries] if isinstance(queries, str) else list(queries)
+    for number, query in enumerate(batch, start=1):
         if not isinstance(query, str) or not query.strip():
             raise InputError(
                 "query_empty",
@@ -118,11 +133,11 @@ def search(
                 location=f"query {number}",
                 hint="pass each query as a string that is not blank",
             )
-    found = list(searcher.answers(several, asked))
-    return found[0] if isinstance(queries, str) else found
+    results = list(searcher.search(batch, options))
+    return results[0] if isinstance(queries, str) else results
 
 
-def searcher_of(
+def load_searcher(
     index: Index,
     model: str | Path | Model | None = None,
     device: str = "auto",
@@ -130,23 +145,164 @@ def searcher_of(
     precision: str = "auto",
     mapped: bool = False,
 ) -> Searcher:
-    """The index with its model, loaded (device, precision, mapped: as `load` has them) from where it was
-    when the index was built, or from `model`."""
+    """Return an index with its model, from the path that the index recorded or from `model`."""
     if model is None:
-        where = Path(index.source.model)
-        if where.is_absolute() and not where.exists():
+        path = Path(index.source.model)
+        if path.is_absolute() and not path.exists():
             raise InputError(
                 "index_model_missing",
-                f"the model of this index is no longer at {where}",
+                f"the model of this index is no longer at {path}",
                 location=index.folder,
                 argument="model",
                 hint=f"name its folder with {option('model')}",
             )
-        model = where if where.is_absolute() else index.source.model
+        model = path if path.is_absolute() else index.source.model
     if isinstance(model, str | Path):
         model = load(model, device, precision=precision, mapped=mapped)
     return Searcher(index, model)
 
 
-def _result(row: TextRow, score: float) -> dict[str, Any]:
-    return {"score": score, "text": row.text, "place": row.location, "id": row.id}
+@dataclass(frozen=True)
+class Query:
+    """A query.
+
+    Attributes:
+        text: The text.
+        location: Its location.
+        id: Its id.
+        relevant_ids: The ids of the relevant texts.
+        relevant_texts: The relevant texts, if they are known by their text.
+    """
+
+    text: str
+    location: str
+    id: str
+    relevant_ids: frozenset[str] = frozenset()
+    relevant_texts: frozenset[str] = frozenset()
+
+
+def read_search_queries(
+    file: str | Path,
+    text_column: str | None = None,
+    id_column: str | None = None,
+    qrels: str | Path | None = None,
+) -> list[Query]:
+    """Return the queries of a file.
+
+    Args:
+        file: Texts, as `read_text_rows` reads them; or queries with their passages, which are the relevant texts.
+        text_column: The column of the queries.
+        id_column: The column of the ids.
+        qrels: A file with the ids of relevant texts.
+
+    Raises:
+        InputError: There are no queries, or none of them is in `qrels`.
+    """
+    if text_column is None and qrels is None and is_query_file(file):
+        queries = [
+            Query(query.query, query.location, str(number), relevant_texts=frozenset(query.positives))
+            for number, query in enumerate(read_queries(file, labeled=False), start=1)
+        ]
+    else:
+        column = text_column or ("query" if is_query_file(file) else None)
+        queries = [Query(*row) for row in read_text_rows(file, column, id_column)]
+    queries = [query for query in queries if query.text.strip()]
+    if not queries:
+        hint = "use a file with at least one query"
+        raise InputError("no_queries", "this file has no queries", location=file, hint=hint)
+    if qrels is None:
+        return queries
+    relevant = read_qrels(qrels)
+    if not any(query.id in relevant for query in queries):
+        raise InputError(
+            "qrels_mismatch",
+            f"no query of {file} is in this file: its first query is '{queries[0].id}', and the first here is "
+            f"'{next(iter(relevant))}'",
+            location=qrels,
+            argument="qrels",
+            hint=f"name the column of the query ids with {option('id_column')}",
+        )
+    return [replace(query, relevant_ids=relevant.get(query.id, frozenset())) for query in queries]
+
+
+def read_qrels(file: str | Path) -> dict[str, frozenset[str]]:
+    """Return the ids of the texts whose relevance to a query is above 0, by the id of the query.
+
+    Lines are "query text relevance" after a header (BEIR), or "query 0 text relevance" (TREC).
+    """
+    relevant: dict[str, set[str]] = {}
+    for number, line in read_lines(file):
+        fields = line.split()
+        if not fields or (number == 1 and not _is_number(fields[-1])):
+            continue
+        if len(fields) not in (3, 4) or not _is_number(fields[-1]):
+            raise InputError(
+                "invalid_qrels_line",
+                "this line is not a query id, a text id, and a relevance",
+                location=f"{file}:{number}",
+                hint="write QUERY TEXT RELEVANCE, or QUERY 0 TEXT RELEVANCE, on each line",
+            )
+        if float(fields[-1]) > 0:
+            relevant.setdefault(fields[0], set()).add(fields[-2])
+    if not relevant:
+        message, hint = "no relevance in this file is above 0", "use a file of relevance judgments"
+        raise InputError("no_relevant_texts", message, location=file, hint=hint)
+    return {query: frozenset(texts) for query, texts in relevant.items()}
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+@dataclass
+class ScoredSearch:
+    """A search for many queries: iterate over it once, then read its metrics.
+
+    Attributes:
+        queries: The queries.
+        searcher: The index and its model.
+        options: The options.
+    """
+
+    queries: Sequence[Query]
+    searcher: Searcher
+    options: SearchOptions
+    _rankings: list[list[str]] = field(default_factory=list, repr=False)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """Yield {"query", "id", "results"} for each query."""
+        options = self.options
+        if self.has_relevant_texts and options.top_k < _METRICS_DEPTH:
+            rerank_top = max(options.rerank_top, _METRICS_DEPTH)
+            options = replace(options, top_k=_METRICS_DEPTH, rerank_top=rerank_top)
+        all_results = self.searcher.search([query.text for query in self.queries], options)
+        for query, results in zip(self.queries, all_results, strict=True):
+            ranking = (result.text if query.relevant_texts else result.id for result in results)
+            self._rankings.append(list(dict.fromkeys(ranking)))
+            objects = [result.to_dict() for result in results[: self.options.top_k]]
+            yield {"query": query.text, "id": query.id, "results": objects}
+
+    @property
+    def has_relevant_texts(self) -> bool:
+        """True if the relevant texts of any query are known."""
+        return any(query.relevant_ids or query.relevant_texts for query in self.queries)
+
+    def metrics(self) -> dict[str, float]:
+        """Return nDCG, MRR, and recall over the queries with relevant texts, and the number of these `queries`."""
+        relevant = [query.relevant_texts or query.relevant_ids for query in self.queries]
+        return {**ranking_metrics(self._rankings, relevant), "queries": sum(map(bool, relevant))}
+
+    def log_unscored(self) -> None:
+        """Log which queries have no relevant texts, if others have."""
+        unscored = [query.id for query in self.queries if not (query.relevant_texts or query.relevant_ids)]
+        if unscored and self.has_relevant_texts:
+            logger.warning(
+                "%s no relevant texts and %s not scored: %s",
+                pluralize(len(unscored), "query has", "queries have"),
+                "is" if len(unscored) == 1 else "are",
+                join_names(unscored),
+            )

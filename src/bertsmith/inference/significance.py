@@ -1,37 +1,51 @@
-"""Whether two systems that answered the same examples can be told apart: bootstrap and randomization, both paired.
+"""Compare two models on the same examples: a paired bootstrap and approximate randomization.
 
-Both resample examples, never answers alone. The bootstrap draws as many examples with replacement and looks how
-the difference of the scores varies (Efron 1979; its 2.5 and 97.5 percentiles are the interval). The randomization
-asks how often a difference as large arises where, example by example, a coin says whose answer is whose (Noreen
-1989; Yeh 2000).
+The bootstrap draws examples with replacement and computes the distribution of the score difference (Efron 1979);
+its 2.5th and 97.5th percentiles are the interval. Approximate randomization exchanges the predictions of random
+examples and counts how often the difference is as large (Noreen 1989; Yeh 2000).
 
-Ours, since `scipy.stats.bootstrap` and `permutation_test` gather the examples of each resample and call the
-statistic on them; where a score is a function of sums, a thousand resamples are one matrix product, all scores
-share them, and the draws are the house's. Tests hold the two against each other.
+`scipy.stats.bootstrap` and `permutation_test` call the statistic on each resample. Here, if a score is a function
+of sums, a thousand resamples are one matrix product that all scores share. Tests compare the results.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith import rng
+from bertsmith.errors import InputError, option
+from bertsmith.inference.ensemble import label_mismatch_error
+from bertsmith.inference.model import Model, load
+from bertsmith.io.sources import Source, name_of
 from bertsmith.metrics.sufficient_statistics import SufficientStatistics
+from bertsmith.notebook import Report
 
-LEVEL = 0.95
-_MOST_ROUNDS, _FEWEST_ROUNDS = 10_000, 1_000
-_DRAWS = 50_000_000  # of one kind: seconds
-_AT_ONCE = 4_000_000  # draws in memory
-_SLOW_ROUNDS, _FEWEST_SLOW, _SLOW_DRAWS = 1_000, 200, 1_000_000  # where each score is computed anew
-_ROUNDING = 1e-12
+CONFIDENCE_LEVEL = 0.95
+MAX_P_VALUE = 0.05
+"""The largest p-value at which two models differ by more than chance."""
+_MIN_ROUNDS, _MAX_ROUNDS, _MAX_DRAWS = 1_000, 10_000, 50_000_000  # seconds of work
+_MIN_SLOW_ROUNDS, _MAX_SLOW_ROUNDS, _MAX_SLOW_DRAWS = 200, 1_000, 1_000_000
+_DRAWS_IN_MEMORY = 4_000_000
+_TOLERANCE = 1e-12
 
 
 class Difference(NamedTuple):
-    """Of one score. a, b: the systems'; difference: b - a; low, high: its 95 % interval; p: two-sided; rounds: of
-    resampling."""
+    """The difference of one score of two systems.
+
+    Attributes:
+        a: The score of the first system.
+        b: The score of the second system.
+        difference: b - a.
+        low: The lower end of its 95 % interval.
+        high: The upper end.
+        p: The two-sided p-value.
+        rounds: The number of resamples.
+    """
 
     a: float
     b: float
@@ -42,95 +56,237 @@ class Difference(NamedTuple):
     rounds: int
 
 
-def rounds_for(examples: int) -> int:
-    """How many rounds take seconds: 10,000, of more than 5,000 examples fewer, 1,000 at least."""
-    return min(_MOST_ROUNDS, max(_FEWEST_ROUNDS, _DRAWS // max(1, examples)))
+def num_rounds(examples: int) -> int:
+    """Return the number of resamples that take seconds: 10,000, down to 1,000 for more than 5,000 examples."""
+    return min(_MAX_ROUNDS, max(_MIN_ROUNDS, _MAX_DRAWS // max(1, examples)))
 
 
-def slow_rounds_for(examples: int) -> int:
-    """The same where a round computes the score anew: 1,000, of more than 1,000 examples fewer, 200 at least."""
-    return min(_SLOW_ROUNDS, max(_FEWEST_SLOW, _SLOW_DRAWS // max(1, examples)))
+def num_slow_rounds(examples: int) -> int:
+    """Return the number of resamples if each computes the score anew: 1,000, down to 200 for many examples."""
+    return min(_MAX_SLOW_ROUNDS, max(_MIN_SLOW_ROUNDS, _MAX_SLOW_DRAWS // max(1, examples)))
 
 
-def compared(
+def compare_statistics(
     a: SufficientStatistics, b: SufficientStatistics, seed: int, rounds: int | None = None
 ) -> dict[str, Difference]:
-    """Each score of two systems that answered the same examples, in the same order. ValueError where they are not
-    as many."""
+    """Return the difference of each score of two systems on the same examples, in the same order.
+
+    Raises:
+        ValueError: The numbers of examples differ.
+    """
     if a.per_example.shape != b.per_example.shape:
         raise ValueError(
-            f"tallies of {a.per_example.shape} and {b.per_example.shape} are not of the same examples"
+            f"statistics of {a.per_example.shape} and {b.per_example.shape} differ in their examples"
         )
-    number = len(a.per_example)
-    rounds = rounds or rounds_for(number)
-    of_a, of_b = a.scores(), b.scores()
-    drawn: dict[str, list[NDArray[np.float64]]] = {name: [] for name in of_a}
-    for times in _resamples(number, rounds, seed):
-        left, right = a.scores_from_sums(times @ a.per_example), b.scores_from_sums(times @ b.per_example)
-        for name in drawn:
-            drawn[name].append(right[name] - left[name])
-    exceed = dict.fromkeys(of_a, 0)
-    step, whole = b.per_example - a.per_example, (a.per_example.sum(0), b.per_example.sum(0))
-    for swapped in _coins(number, rounds, seed):
-        moved = swapped @ step
-        left, right = a.scores_from_sums(whole[0] + moved), b.scores_from_sums(whole[1] - moved)
-        for name in exceed:
-            least = abs(of_b[name] - of_a[name]) - _ROUNDING
-            exceed[name] += int((np.abs(right[name] - left[name]) >= least).sum())
+    size = len(a.per_example)
+    rounds = rounds or num_rounds(size)
+    scores_a, scores_b = a.scores(), b.scores()
+    drawn: dict[str, list[NDArray[np.float64]]] = {name: [] for name in scores_a}
+    for counts in _resamples(size, rounds, seed):
+        resampled_a = a.scores_from_sums(counts @ a.per_example)
+        resampled_b = b.scores_from_sums(counts @ b.per_example)
+        for name, differences in drawn.items():
+            differences.append(resampled_b[name] - resampled_a[name])
+    exceeding = dict.fromkeys(scores_a, 0)
+    change, sums_a, sums_b = b.per_example - a.per_example, a.per_example.sum(0), b.per_example.sum(0)
+    for swaps in _swaps(size, rounds, seed):
+        moved = swaps @ change
+        swapped_a, swapped_b = a.scores_from_sums(sums_a + moved), b.scores_from_sums(sums_b - moved)
+        for name in exceeding:
+            minimum = abs(scores_b[name] - scores_a[name]) - _TOLERANCE
+            exceeding[name] += int((np.abs(swapped_b[name] - swapped_a[name]) >= minimum).sum())
     return {
-        name: _difference(of_a[name], of_b[name], np.concatenate(drawn[name]), exceed[name]) for name in of_a
+        name: _difference(scores_a[name], scores_b[name], np.concatenate(drawn[name]), exceeding[name])
+        for name in scores_a
     }
 
 
-def compared_slowly(
-    score_a: Callable[[NDArray[np.int64]], float],
-    score_b: Callable[[NDArray[np.int64]], float],
-    score_mixed: Callable[[NDArray[np.bool_]], tuple[float, float]],
-    examples: int,
+def compare_predictions(
+    score: Callable[[Sequence[Any], Sequence[Any]], float],
+    predictions: Sequence[Sequence[Any]],
+    examples: Sequence[Any],
     seed: int,
     rounds: int | None = None,
 ) -> Difference:
-    """The same for any score. score_a, score_b: of the examples with these numbers, some of them repeatedly.
-    score_mixed: both systems' where the answers to the examples marked are exchanged."""
-    rounds = rounds or slow_rounds_for(examples)
-    every = np.arange(examples)
-    a, b = score_a(every), score_b(every)
+    """Return the difference of any score, which is computed for each resample.
+
+    Args:
+        score: Scores predictions for examples.
+        predictions: The predictions of both systems.
+        examples: The examples.
+        seed: The seed.
+        rounds: The number of resamples.
+    """
+    size = len(examples)
+    rounds = rounds or num_slow_rounds(size)
+    a, b = (score(system, examples) for system in predictions)
     drawn = []
-    for times in _resamples(examples, rounds, seed):
-        for row in times:
-            some = np.repeat(every, row.astype(np.int64))
-            drawn.append(score_b(some) - score_a(some))
-    exceed = 0
-    for swapped in _coins(examples, rounds, seed):
-        for row in swapped:
-            left, right = score_mixed(row.astype(np.bool_))
-            exceed += abs(right - left) >= abs(b - a) - _ROUNDING
-    return _difference(a, b, np.array(drawn), exceed)
+    for counts in _resamples(size, rounds, seed):
+        for row in counts:
+            indices = np.repeat(np.arange(size), row.astype(np.int64)).tolist()
+            sample = [examples[i] for i in indices]
+            sample_a, sample_b = (score([system[i] for i in indices], sample) for system in predictions)
+            drawn.append(sample_b - sample_a)
+    exceeding = 0
+    for swaps in _swaps(size, rounds, seed):
+        for row in swaps.astype(np.bool_).tolist():
+            pairs = [(q, p) if swap else (p, q) for p, q, swap in zip(*predictions, row, strict=True)]
+            swapped_a, swapped_b = (score(system, examples) for system in zip(*pairs, strict=True))
+            exceeding += abs(swapped_b - swapped_a) >= abs(b - a) - _TOLERANCE
+    return _difference(a, b, np.array(drawn), exceeding)
 
 
-def _difference(a: float, b: float, drawn: NDArray[np.float64], exceed: int) -> Difference:
-    low, high = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2]).tolist()
-    return Difference(a, b, b - a, low, high, (1 + exceed) / (1 + len(drawn)), len(drawn))
+def _difference(a: float, b: float, drawn: NDArray[np.float64], exceeding: int) -> Difference:
+    tail = (1 - CONFIDENCE_LEVEL) / 2
+    low, high = np.quantile(drawn, [tail, 1 - tail]).tolist()
+    return Difference(a, b, b - a, low, high, (1 + exceeding) / (1 + len(drawn)), len(drawn))
 
 
 def _resamples(examples: int, rounds: int, seed: int) -> Iterator[NDArray[np.float64]]:
-    """How often each example is in each resample, float64 [some rounds, examples]."""
-    for some in _some_rounds(examples, rounds):
-        taken = rng.integers(seed, "bootstrap", examples, some[:, None], np.arange(examples))
-        cells = taken + examples * np.arange(len(some))[:, None]
-        times = np.bincount(cells.ravel(), minlength=len(some) * examples)
-        yield times.reshape(len(some), examples).astype(np.float64)
+    """Yield how often each example is in each of some resamples, float64 [rounds, examples]."""
+    for indices in _round_chunks(examples, rounds):
+        draws = rng.integers(seed, "bootstrap", examples, indices[:, None], np.arange(examples))
+        cells = draws + examples * np.arange(len(indices))[:, None]
+        counts = np.bincount(cells.ravel(), minlength=len(indices) * examples)
+        yield counts.reshape(len(indices), examples).astype(np.float64)
 
 
-def _coins(examples: int, rounds: int, seed: int) -> Iterator[NDArray[np.float64]]:
-    """Whose answer is whose: 0 or 1, float64 [some rounds, examples]."""
-    for some in _some_rounds(examples, rounds):
-        drawn = rng.random_bits(seed, "randomization", some[:, None], np.arange(examples)) >> np.uint64(63)
-        yield drawn.astype(np.float64)
+def _swaps(examples: int, rounds: int, seed: int) -> Iterator[NDArray[np.float64]]:
+    """Yield whether each example's predictions are exchanged, 0 or 1, float64 [rounds, examples]."""
+    for indices in _round_chunks(examples, rounds):
+        bits = rng.random_bits(seed, "randomization", indices[:, None], np.arange(examples))
+        yield (bits >> np.uint64(63)).astype(np.float64)
 
 
-def _some_rounds(examples: int, rounds: int) -> Iterator[NDArray[np.int64]]:
-    """The numbers of all rounds, as many at a time as memory should hold."""
-    at_once = max(1, _AT_ONCE // max(1, examples))
-    for start in range(0, rounds, at_once):
-        yield np.arange(start, min(rounds, start + at_once))
+def _round_chunks(examples: int, rounds: int) -> Iterator[NDArray[np.int64]]:
+    """Yield the indices of all rounds, as many at a time as fit into memory."""
+    size = max(1, _DRAWS_IN_MEMORY // max(1, examples))
+    for start in range(0, rounds, size):
+        yield np.arange(start, min(rounds, start + size))
+
+
+def compare(
+    a: str | Path | Model,
+    b: str | Path | Model,
+    data: Source,
+    *,
+    seed: int = 0,
+    rounds: int | None = None,
+    device: str = "auto",
+    precision: str = "auto",
+    **settings: Any,
+) -> Report:
+    """Test if two fine-tuned models of one task differ by more than chance.
+
+    Args:
+        a: The first run or model.
+        b: The second run or model.
+        data: Labeled examples: a file, or data in memory, as `Model.evaluate` takes it.
+        seed: The seed of the resampling.
+        rounds: The number of resamples; None: as many as take seconds, 10,000 for up to 5,000 examples, and 200 to
+            1,000 for a score that is computed anew for each resample, such as a rank correlation.
+        device: The device of models that are loaded here.
+        precision: The precision of models that are loaded here.
+        settings: Settings of the task for both models, such as text_column.
+
+    Returns:
+        {"scores": {name: {"a", "b", "difference", "low", "high", "p", "rounds"}}, "told_apart", …}: b - a with its
+        95 % interval (paired bootstrap, percentiles) and the two-sided p-value (approximate randomization).
+
+    Raises:
+        InputError: The models are for different tasks or labels, or read different texts from the data.
+    """
+    if rounds is not None and rounds < 1:
+        message, hint = f"{rounds} is less than 1", "use the number of resamples"
+        raise InputError("rounds_too_small", message, argument="rounds", hint=hint)
+    models = [m if isinstance(m, Model) else load(m, device, precision=precision) for m in (a, b)]
+    _check_fit(*models)
+    task = models[0].task
+    examples, predictions = _predict(models, data, settings)
+    statistics = [task.metrics.sufficient_statistics(system, examples) for system in predictions]
+    differences: dict[str, Difference] = {}
+    if statistics[0] is not None and statistics[1] is not None:
+        differences = compare_statistics(statistics[0], statistics[1], seed, rounds)
+    primary = task.primary_metric
+    if primary not in differences:
+
+        def score(system: Sequence[Any], sample: Sequence[Any]) -> float:
+            return task.metrics.compute(system, sample).values[primary]
+
+        differences[primary] = compare_predictions(score, predictions, examples, seed, rounds)
+    names = dict.fromkeys((primary, *task.metrics.logged_metrics))
+    return Report(
+        {
+            "a": str(models[0].path),
+            "b": str(models[1].path),
+            "task": task.name,
+            "examples": len(examples),
+            "decided_by": primary,
+            "scores": {name: differences[name]._asdict() for name in names if name in differences},
+            "told_apart": differences[primary].p < MAX_P_VALUE,
+            "seed": seed,
+        },
+        ("a", "b", "scores"),
+    )
+
+
+def comparison_message(report: dict[str, Any]) -> str:
+    """Return the result of a comparison as a sentence."""
+    name, examples = report["decided_by"], report["examples"]
+    score = report["scores"][name]
+    if score["difference"] == 0:
+        return f"both have the same {name}, so on these {examples:,} examples they cannot be told apart"
+    better = "b" if score["difference"] > 0 else "a"
+    lead = f"{report[better]} has the higher {name} by {abs(score['difference']):.4f}"
+    if report["told_apart"]:
+        return f"{lead}, more than chance explains on these {examples:,} examples (p = {score['p']:.2g})"
+    return (
+        f"{lead}, but on these {examples:,} examples the two cannot be told apart: by chance alone a difference "
+        f"as large arises {100 * score['p']:.0f} times in 100"
+    )
+
+
+def _check_fit(a: Model, b: Model) -> None:
+    """Raise InputError if the predictions of two models have different scores."""
+    first, second = a.task, b.task
+    if type(first.model) is not type(second.model) or first.primary_metric != second.primary_metric:
+        raise InputError(
+            "task_mismatch",
+            f"this model is for the task '{second.name}' ({second.primary_metric}), and {a.path} is for "
+            f"'{first.name}' ({first.primary_metric})",
+            location=b.path,
+            hint="compare models of one task",
+        )
+    if set(first.labels or ()) != set(second.labels or ()):
+        raise label_mismatch_error(a, b)
+
+
+def _predict(
+    models: Sequence[Model], data: Source, settings: dict[str, Any]
+) -> tuple[list[Any], list[list[Any]]]:
+    """Return the examples, and the predictions of each model.
+
+    Raises:
+        InputError: The models read different examples from the data.
+    """
+    predictors = [model.predictor.with_settings(settings, "compare", data) for model in models]
+    examples, examples_b = (predictor.read(data) for predictor in predictors)
+    a, b = (model.path for model in models)
+    if len(examples) != len(examples_b):
+        raise InputError(
+            "example_count_mismatch",
+            f"{a} reads {len(examples):,} examples from this data, and {b} {len(examples_b):,}",
+            location=name_of(data, "data"),
+            hint=f"the models were trained on files of different formats: pass the settings that differ, such as "
+            f"{option('delimiter')}",
+        )
+    for first, second in zip(examples, examples_b, strict=True):
+        if first.group_key != second.group_key:
+            raise InputError(
+                "texts_differ",
+                f"{a} and {b} read different texts from this row",
+                location=second.location,
+                hint=f"the models were trained on other columns: name those of this file, such as "
+                f"{option('text_column', 'text')}",
+            )
+    return examples, [predictors[0].predict(examples), predictors[1].predict(examples_b)]

@@ -12,9 +12,9 @@ from bertsmith import console
 from bertsmith.device import ComputeContext
 from bertsmith.errors import InputError, option
 from bertsmith.formatting import pluralize
-from bertsmith.inference.causal_scoring import LeftToRight
-from bertsmith.inference.minimal_pairs import MinimalPairs, read_pairs, score_pairs, told_of_pairs
-from bertsmith.inference.pseudo_likelihood import Scorer
+from bertsmith.inference.causal_scoring import create_scorer
+from bertsmith.inference.minimal_pairs import MinimalPairs, read_pairs, score_pairs
+from bertsmith.inference.scoring import Scorer
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import MaskedLMHead
 from bertsmith.objectives.objective import MODEL, Objective
@@ -85,18 +85,17 @@ class PairsEvaluation:
                 argument="evaluate_pairs",
                 hint=f"remove {option('evaluate_pairs')}",
             )
-        scorer_class = LeftToRight if encoder.config.causal else Scorer
-        return cls(pairs, settings, scorer_class(encoder, head, tokenizer, context))
+        return cls(pairs, settings, create_scorer(encoder, head, tokenizer, context))
 
     @cached_property
     def sample(self) -> MinimalPairs:
         """The pairs of each evaluation during the run."""
-        return self.pairs.sampled(self.settings.pairs_sample)
+        return self.pairs.sample(self.settings.pairs_sample)
 
     @property
     def final_pairs(self) -> MinimalPairs:
         """The pairs that are scored after the last update."""
-        return self.pairs.sampled(self.settings.pairs_at_end)
+        return self.pairs.sample(self.settings.pairs_at_end)
 
     def evaluate(self) -> dict[str, float]:
         """Return the accuracy on the sample, by name."""
@@ -108,9 +107,9 @@ class PairsEvaluation:
         logger.info("scoring %s ...", pluralize(len(pairs), "minimal pair"))
         with console.ProgressBar("minimal pairs", 2 * len(pairs), unit="sentences") as bar:
             scores = score_pairs(pairs, self.scorer, bar.update)
-        for sentence in told_of_pairs(scores):
+        for sentence in scores.messages():
             logger.info("%s", sentence)
-        return scores.document()
+        return scores.to_dict()
 
     def log_sample(self) -> None:
         """Log the size of the sample, if it is not all pairs."""

@@ -167,7 +167,13 @@ def _run(
         "machine": {"threads": bert.report["threads"], "precision": bert.report["precision"]},
         "corpus": _describe_corpus(libraries, task, num_words),
         "pretrain": {k: bert.report[k] for k in ("steps", "tokens", "seconds", "held_out")},
-        "masks": [{"text": text, "answers": bert.fill_mask(text, top_k=3)[0]} for text in MASKED_SENTENCES],
+        "masks": [
+            {
+                "text": text,
+                "answers": [prediction.to_dict() for prediction in bert.fill_mask(text, top_k=3)[0]],
+            }
+            for text in MASKED_SENTENCES
+        ],
         "task": {
             "kind": task.label_noun,
             "labels": task.labels,
@@ -261,7 +267,7 @@ def _score_models(
             {
                 "model": _MODEL_NAMES[name],
                 "run": str(run),
-                **{k: metrics[k] for k in ("accuracy", "macro_f1")},
+                **{k: metrics.values[k] for k in ("accuracy", "macro_f1")},
             }
         )
     return scores

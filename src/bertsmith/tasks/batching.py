@@ -234,7 +234,7 @@ def batches_within_budget(
     """Split indices into batches, each as large as one forward pass on the device should be.
 
     Batches of short texts have about equal numbers of tokens, and their number is a multiple of the parallel
-    passes, so that no thread waits at the end.
+    passes, so that no thread waits at the end. The context may limit the number of items.
 
     Args:
         order: The indices, in the order of batching.
@@ -251,6 +251,7 @@ def batches_within_budget(
     count, tokens, tokens_before = 1, 0, 0
     for i in order:
         is_full = tokens + sizes[i] > max_tokens or tokens_before + tokens + sizes[i] / 2 > count * target
+        is_full = is_full or len(batch) == context.batch_size
         if batch and is_full:
             yield batch
             count, tokens_before = count + 1, tokens_before + tokens

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from bertsmith.formatting import join_names, pluralize
+from bertsmith.notebook import Result
 
 _MAX_LOCATIONS = 20  # of a diagnostic in a report
 
@@ -20,8 +21,8 @@ class MetricTable(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Metrics:
-    """The metrics of predictions.
+class Metrics(Result):
+    """The metrics of predictions; values and details are attributes, too, such as `metrics.accuracy`.
 
     Attributes:
         values: The metrics by name, in the order of display, and the number of `examples`.
@@ -34,6 +35,12 @@ class Metrics:
     details: Mapping[str, Any] = field(default_factory=dict)
     tables: Sequence[MetricTable] = ()
     notes: Sequence[str] = ()
+
+    def __getattr__(self, name: str) -> Any:
+        for values in (vars(self).get("values", {}), vars(self).get("details", {})):
+            if name in values:
+                return values[name]
+        raise AttributeError(f"there is no metric '{name}'")
 
     def to_dict(self) -> dict[str, Any]:
         """Return values, details, and notes (if there are any) as one JSON object."""

@@ -49,6 +49,7 @@ class TextExample(Example):
         table_row: The row of the table that the example was read from.
         only_column: True if the text is of a table's only column, whose name the settings do not say.
         label_stripped: True if the label had white space around it.
+        label_is_integer: True if the label is an integer, or a list of integers, of JSON or Python.
     """
 
     text: str
@@ -58,6 +59,7 @@ class TextExample(Example):
     table_row: Mapping[str, str] | None = field(default=None, compare=False, repr=False)
     only_column: bool = field(default=False, compare=False, repr=False)
     label_stripped: bool = field(default=False, compare=False, repr=False)
+    label_is_integer: bool = field(default=False, compare=False, repr=False)
 
     @property
     def group_key(self) -> tuple[str, str | None]:
@@ -126,9 +128,11 @@ class TextData(TaskData):
                 hint = "give each row a label, or remove the row"
                 raise InputError("empty_label", "the label is empty", location=location, hint=hint)
             values = row.texts if has_rows else None
-            is_changed = stripped != label
+            is_changed, is_integer = stripped != label, _is_integer(row.values.get(settings.label_column))
             examples.append(
-                self.example_type(text, second, stripped, location, values, only_column, is_changed)
+                self.example_type(
+                    text, second, stripped, location, values, only_column, is_changed, is_integer
+                )
             )
         return examples
 
@@ -143,16 +147,16 @@ class TextData(TaskData):
     ) -> list[TextExample]:
         """Return the examples of texts, or of pairs: in two columns, or in one with a tab between them."""
         check_strings(columns, locations)
-        if self.settings.second_column is not None and "second" not in columns:
+        if self.settings.second_column is not None and "text_pair" not in columns:
             pairs = []
             for text, location in zip(columns["text"], locations, strict=True):
                 parts = text.split("\t") if text.strip() else ["", ""]
                 if len(parts) != 2:
                     raise pairs_expected(location, self.settings)
                 pairs.append(parts)
-            columns = {"text": [first for first, _ in pairs], "second": [second for _, second in pairs]}
+            columns = {"text": [first for first, _ in pairs], "text_pair": [second for _, second in pairs]}
         texts = columns["text"]
-        seconds = columns.get("second") or [None] * len(texts)
+        seconds = columns.get("text_pair") or [None] * len(texts)
         rows = zip(texts, seconds, locations, strict=True)
         return [self.example_type(text, second, None, location) for text, second, location in rows]
 
@@ -341,6 +345,12 @@ def parse_number(label: str | None, location: str) -> float:
     if _DECIMAL_COMMA.fullmatch(label):
         hint = f"write it with a decimal point: {label.replace(',', '.')}"
     raise InputError("not_a_number", message, location=location, argument="label_column", hint=hint)
+
+
+def _is_integer(label: Any) -> bool:
+    """Return True for an integer, or a list of integers."""
+    labels = label if isinstance(label, list) else [label]
+    return bool(labels) and all(type(value) is int for value in labels)
 
 
 def check_strings(columns: Mapping[str, Sequence[Any]], locations: Sequence[str]) -> None:

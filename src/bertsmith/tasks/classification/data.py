@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from bertsmith.errors import InputError, command, option
-from bertsmith.formatting import join_names, pluralize
+from bertsmith.formatting import join_names
 from bertsmith.tasks.base import HFCheckpoint, Metadata
 from bertsmith.tasks.labels import (
     LabelMap,
@@ -33,11 +33,13 @@ class ClassificationMetadata(TextMetadata, LabelMetadata):
         weights: The weight of each label in the loss; None if all are 1.
         separator: The string between the labels of a text; None if each text has exactly one label.
         label_frequencies: With a separator, the smoothed ratio of the training examples that have each label.
+        integer_labels: True if the labels of the training data were integers, not strings.
     """
 
     weights: list[float] | None = None
     separator: str | None = None
     label_frequencies: list[float] | None = None
+    integer_labels: bool = False
 
 
 class SingleLabelExample(TextExample):
@@ -59,9 +61,11 @@ class ClassificationData(TextData):
         """Return the labels, and their weights and frequencies."""
         separator = self.settings.label_separator if self.multi_label else None
         if label_names is None:
-            labels = {"labels": collect_labels(examples, separator), "numbered": False}
+            labels: dict[str, Any] = {"labels": collect_labels(examples, separator), "numbered": False}
         else:
             labels = label_metadata(label_names)
+        if label_names is None and all(example.label_is_integer for example in examples):
+            labels["integer_labels"] = True
         metadata = {**super().fit_metadata(examples, None), **labels}
         label_map = LabelMap.from_metadata(metadata)
         id_counts = Counter(i for example in examples for i in label_ids(example, label_map, separator))
@@ -162,7 +166,9 @@ def collect_labels(examples: Sequence[TextExample], separator: str | None = None
         separated = "" if separator is None else f" and {option('label_separator')}, which is {separator!r}"
         raise InputError(
             "single_label",
-            f"all examples have the label {next(iter(labels))!r}" if labels else "the examples have no labels",
+            f"all examples have the label {next(iter(labels))!r}"
+            if labels
+            else "the examples have no labels",
             location=examples[0].location,
             argument="label_column",
             hint=f"a classifier needs at least two labels; check {option('label_column')}{separated}",

@@ -15,7 +15,7 @@ TASK = Task(
     decoder=".decode:EmbeddingDecoder",
     metrics=".metrics:EmbeddingMetrics",
     report=".report:EmbeddingReport",
-    inputs=("text", "second"),
-    optional_inputs=("second",),
+    inputs=("text", "text_pair"),
+    optional_inputs=("text_pair",),
     averaged_metadata=("lowest_score", "highest_score"),
 )

@@ -174,8 +174,8 @@ class EmbeddingData(TaskData):
         """Return the examples of texts, or of pairs: in two columns, or in one with a tab between them."""
         check_strings(columns, locations)
         rows: Iterable[Sequence[str]] = (text.split("\t") for text in columns["text"])
-        if "second" in columns:
-            rows = zip(columns["text"], columns["second"], strict=True)
+        if "text_pair" in columns:
+            rows = zip(columns["text"], columns["text_pair"], strict=True)
         examples = []
         for (query, *others), location in zip(rows, locations, strict=True):
             if len(others) > 1:

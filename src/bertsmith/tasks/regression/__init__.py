@@ -15,7 +15,7 @@ TASK = Task(
     decoder=".decode:RegressionDecoder",
     metrics=".metrics:RegressionMetrics",
     report=".report:RegressionReport",
-    inputs=("text", "second"),
-    optional_inputs=("second",),
+    inputs=("text", "text_pair"),
+    optional_inputs=("text_pair",),
     fixed_settings=("head", "second_encoder", "pooler"),
 )

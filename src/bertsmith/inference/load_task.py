@@ -1,4 +1,4 @@
-"""Loading of the task that a model folder was fine-tuned for, by this package or by another tool."""
+"""Load the task that a model folder was fine-tuned for, by bertsmith or by another tool."""
 
 from __future__ import annotations
 

@@ -1,0 +1,412 @@
+"""Predict and evaluate by a task: examples of files, lines, texts, and data in memory are read in one way."""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Self, overload
+
+from bertsmith.device import ComputeContext
+from bertsmith.errors import InputError, option
+from bertsmith.formatting import pluralize
+from bertsmith.inference.output import (
+    Answered,
+    empty_message,
+    evaluation_report,
+    output_format,
+    prediction_objects,
+    refuse_existing,
+    write_predictions,
+)
+from bertsmith.inference.predictor import Predictor, with_batch_size
+from bertsmith.inference.text_input import texts_of_lines
+from bertsmith.io import atomic
+from bertsmith.io.compression import format_suffix
+from bertsmith.io.delimited import detect_delimiter
+from bertsmith.io.prefetch import growing_batches
+from bertsmith.io.sources import Source, column_values, is_missing, is_path, is_table, to_source
+from bertsmith.models.encoder import Encoder
+from bertsmith.tasks.base import Example, Prediction
+from bertsmith.tasks.batching import Answers, Item, Outputs
+from bertsmith.tasks.data_checks import empty_text_diagnostic
+from bertsmith.tasks.fitted import FittedTask, check_max_length
+from bertsmith.tasks.results import Metrics
+from bertsmith.tasks.truncation import TruncationStats
+from bertsmith.tokenizer.tokenizer import Tokenizer, validate_texts
+
+_LOAD_ARGUMENTS = ("device", "precision")  # that users give to `predict`, and `load` takes
+
+Changes = Mapping[str, Any]
+"""Settings of one call: settings of the task, and `batch_size`; None leaves a setting as it is."""
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class TaskPredictor(Predictor):
+    """Answers examples of a task.
+
+    Attributes:
+        task: The task, with the settings of the call.
+        encoder: The encoder.
+        tokenizer: The tokenizer.
+        context: The device.
+    """
+
+    task: FittedTask
+    encoder: Encoder
+    tokenizer: Tokenizer
+    context: ComputeContext
+
+    # The steps
+
+    def preprocess(self, requests: Sequence[Any]) -> Any:
+        """Return the items of examples."""
+        return self.task.encode(requests, self.tokenizer)
+
+    def forward(self, prepared: Any) -> Outputs:
+        """Return the outputs of items."""
+        return self.task.model.run(self.encoder, prepared, self.context)
+
+    def decode(self, outputs: Outputs, prepared: Any, requests: Sequence[Any]) -> list[Any]:
+        """Return the predictions."""
+        return self.task.decoder.decode(outputs, self.items(prepared), requests)
+
+    def items(self, prepared: Any) -> Sequence[Item]:
+        """Return the items that outputs belong to."""
+        items: Sequence[Item] = prepared
+        return items
+
+    def answers(self, examples: Iterable[Any]) -> Iterator[Answers]:
+        """Yield the predictions for some examples at a time, with the outputs that they were decoded from."""
+        for batch in self.batches(examples):
+            yield Answers(batch.outputs, self.items(batch.prepared), batch.requests, list(batch.answers))
+
+    # Settings and examples
+
+    def with_settings(self, changes: Changes, caller: str = "predict", source: Source = "") -> Self:
+        """Return a predictor with other settings.
+
+        Args:
+            changes: The settings to change.
+            caller: The name of the function that takes the settings, for errors.
+            source: The data; a .tsv is delimited by tabs whatever the training file was delimited by.
+        """
+        values = {name: value for name, value in changes.items() if value is not None}
+        fields = self.task.declaration.settings_type.model_fields
+        for name in _LOAD_ARGUMENTS:
+            if name in values and name not in fields:
+                raise InputError(
+                    "not_a_task_setting",
+                    f"{caller} has no setting '{name}'",
+                    argument=name,
+                    hint=f"pass it where the model is loaded: {option(name, values[name])}",
+                )
+        batch_size = values.pop("batch_size", None)
+        if is_path(source) and format_suffix(source) == ".tsv" and "delimiter" in fields:
+            values.setdefault("delimiter", None)
+        predictor = self._with(values, caller, batch_size)
+        if "max_length" in values:
+            check_max_length(predictor.task.settings, self.encoder.config.max_length)
+        return predictor
+
+    def _with(self, values: Changes, caller: str, batch_size: int | None) -> Self:
+        settings = self.task.declaration.settings_type.of(
+            {**self.task.settings.model_dump(), **values}, caller
+        )
+        context = with_batch_size(self.context, batch_size)
+        return replace(self, task=self.task.with_settings(settings), context=context)
+
+    def read(self, source: Source, *, labeled: bool = True) -> list[Any]:
+        """Return the examples of a file, or of data in memory with the columns that the settings name."""
+        data = self.task.data
+        return data.read(to_source(source, "data", data.tuple_columns), labeled=labeled)
+
+    def examples(
+        self, inputs: Mapping[str, Sequence[Any]], locations: Sequence[str] | None = None
+    ) -> list[Any]:
+        """Return the examples of lists of equal length, one for each input of the task.
+
+        Args:
+            inputs: The lists by the names of `Task.inputs`; optional ones may be missing.
+            locations: The location of each example; None: "text 1", ….
+        """
+        task = self.task.declaration
+        if missing := [n for n in task.inputs if n not in inputs and n not in task.optional_inputs]:
+            raise InputError(
+                "input_missing",
+                f"the task '{task.name}' also takes {' and '.join(missing)}",
+                hint="pass a list of each, or a table or a file with these columns",
+            )
+        count = len(next(iter(inputs.values())))
+        for name, values in inputs.items():
+            if len(values) != count:
+                message = f"'{name}' has {len(values):,} values, and there are {count:,} examples"
+                raise InputError("length_mismatch", message, hint="pass lists of one length")
+            if all(isinstance(value, str) for value in values):
+                list(validate_texts(values))
+        return self.task.data.from_inputs(inputs, locations or [f"text {i + 1}" for i in range(count)])
+
+    def examples_of_lines(self, lines: Iterable[bytes], location: str) -> Iterator[Any]:
+        """Yield the example of each line of a stream of UTF-8 bytes."""
+        for chunk in growing_batches(texts_of_lines(lines, location), self.chunk_size):
+            texts = [text for _, text in chunk]
+            yield from self.examples({self.task.declaration.inputs[0]: texts}, [at for at, _ in chunk])
+
+    # Answers
+
+    def answered(self, examples: Iterable[Example]) -> Iterator[Answered]:
+        """Yield each example with its prediction, None if it is empty; log empty and truncated texts."""
+        waiting: deque[Example] = deque()
+        empty: list[str] = []
+        stats = self.task.truncation([])
+        num_truncated = num_unread = 0
+
+        def nonempty() -> Iterator[Example]:
+            for example in examples:
+                waiting.append(example)
+                if example.is_empty:
+                    empty.append(example.location)
+                else:
+                    yield example
+
+        for answers in self.answers(nonempty()):
+            stats.add(self.task.truncation(answers.items))
+            for prediction in answers.predictions:
+                while waiting[0].is_empty:
+                    yield Answered(waiting.popleft(), None)
+                unread = (prediction.tokens or 0) - (prediction.tokens_read or 0)
+                num_truncated, num_unread = num_truncated + (unread > 0), num_unread + unread
+                yield Answered(waiting.popleft(), prediction)
+        yield from (Answered(example, None) for example in waiting)
+        _log_empty(empty)
+        if num_truncated:
+            logger.warning(
+                "%s truncated; %s not read",
+                pluralize(num_truncated, "text was", "texts were"),
+                pluralize(num_unread, "token was", "tokens were"),
+            )
+        for message in stats.window_messages():
+            logger.info("%s", message)
+
+    def answered_file(self, file: Source) -> Iterator[Answered]:
+        """Yield each example of a file or table with its prediction; log how it was read."""
+        examples = self.read(file, labeled=False)
+        for diagnostic in self.task.data.read_warnings(examples):
+            logger.warning("%s", diagnostic.text)
+        return self.answered(examples)
+
+    def predict_all(self, examples: Sequence[Example]) -> list[Prediction]:
+        """Return a prediction per example; that of an empty one says so, and is logged."""
+        empty = [example for example in examples if example.is_empty]
+        _log_empty([example.location for example in empty])
+        nonempty = self.predict_stream(example for example in examples if not example.is_empty)
+        # Predicted by themselves, so that no other example shares a batch with them.
+        empties = (prediction.as_empty() for prediction in self.predict_stream(empty))
+        return [next(empties if example.is_empty else nonempty) for example in examples]
+
+    def metrics(self, predictions: Sequence[Any], examples: Sequence[Any]) -> Metrics:
+        """Return the metrics of predictions, with a note on empty examples."""
+        metrics = self.task.metrics.compute(predictions, examples)
+        empty = [example.location for example in examples if example.is_empty]
+        notes = [empty_text_diagnostic(empty).text] if empty else []
+        return replace(metrics, notes=[*metrics.notes, *notes])
+
+    def evaluate(self, source: Source, report: str | Path | None = None, model: str = "") -> Metrics:
+        """Return the metrics on labeled data, with what truncation loses.
+
+        Args:
+            source: A labeled file, or data in memory.
+            report: A new folder for report.html, report.json, and figures.
+            model: The name of the model in the report.
+        """
+        if report is not None:
+            atomic.check_output_folder(Path(report), in_place=True, argument="report")
+            return evaluation_report(self, source, Path(report), model)
+        return self.evaluate_examples(self.read(source))[0]
+
+    def evaluate_examples(
+        self, examples: Sequence[Any], *, with_losses: bool = False
+    ) -> tuple[Metrics, list[Any], list[float | None], TruncationStats]:
+        """Return the metrics, the predictions, the losses if requested, and what truncation loses."""
+        predictions: list[Any] = []
+        losses: list[float | None] = []
+        stats = self.task.truncation([])
+        for answers in self.answers(examples):
+            predictions += answers.predictions
+            losses += self.task.metrics.example_losses(answers) if with_losses else []
+            stats.add(self.task.truncation(answers.items))
+        metrics = self.metrics(predictions, examples)
+        details = {**metrics.details, "truncation": stats.to_dict()}
+        metrics = replace(metrics, details=details, notes=[*metrics.notes, *stats.window_messages()])
+        return metrics, predictions, losses, stats
+
+
+def _log_empty(locations: Sequence[str]) -> None:
+    if locations:
+        logger.warning("%s", empty_message(locations))
+
+
+class TaskInterface(ABC):
+    """The methods of a fine-tuned model, or of an ensemble, for its task."""
+
+    @property
+    @abstractmethod
+    def predictor(self) -> TaskPredictor:
+        """The predictor of the task."""
+
+    @property
+    def task(self) -> FittedTask:
+        """The task. Raises InputError if the model was not fine-tuned for one."""
+        return self.predictor.task
+
+    def predict(self, *inputs: Any, batch_size: int | None = None, **settings: Any) -> Any:
+        """Predict answers.
+
+        Args:
+            inputs: Texts: a string, a list, or a column of any library (pandas, polars, pyarrow, NumPy). Tasks
+                with several inputs take one argument for each, by position or by name, such as `text_pair=` or
+                `question=` and `context=`. A sentence may be a list of words: `predict([["EU", "rejects"]])`. Or
+                one table with the columns of the training data, whose labels are ignored.
+            batch_size: The maximum number of sequences per forward pass; None: as many as a budget of tokens
+                allows.
+            settings: Further inputs, and settings of the task for this call, such as max_length or text_column.
+
+        Returns:
+            A `Prediction` for a single example; for a list or table a list of predictions in order. The prediction
+            of an empty or missing text has `empty=True` and no answer, and a warning is logged.
+        """
+        predictor = self.predictor
+        names = predictor.task.declaration.inputs
+        if len(inputs) > len(names):
+            raise InputError(
+                "too_many_inputs",
+                f"predict got {len(inputs)} inputs, and the task '{predictor.task.name}' takes {', '.join(names)}",
+                hint="pass one list for each of them",
+            )
+        values = dict(zip(names, inputs, strict=False))
+        values |= {name: settings.pop(name) for name in names if name in settings}
+        settings["batch_size"] = batch_size
+        if len(values) == 1 and is_table(table := next(iter(values.values()))):
+            predictor = predictor.with_settings(settings, "predict", table)
+            return _with_integer_labels(
+                predictor.predict_all(predictor.read(table, labeled=False)), predictor.task
+            )
+        values = {name: value for name, value in values.items() if value is not None}
+        if is_single := isinstance(next(iter(values.values()), None), str):
+            values = {name: [value] for name, value in values.items()}
+        columns = {
+            name: ["" if is_missing(value) else value for value in column_values(column, name)]
+            for name, column in values.items()
+        }
+        predictor = predictor.with_settings(settings)
+        predictions = _with_integer_labels(predictor.predict_all(predictor.examples(columns)), predictor.task)
+        return predictions[0] if is_single else predictions
+
+    @overload
+    def predict_file(
+        self, file: Source, *, output: None = None, **settings: Any
+    ) -> Iterator[dict[str, Any]]: ...
+
+    @overload
+    def predict_file(
+        self,
+        file: Source,
+        *,
+        output: str | Path,
+        format: str | None = None,
+        overwrite: bool = False,
+        **settings: Any,
+    ) -> Path: ...
+
+    def predict_file(
+        self,
+        file: Source,
+        *,
+        output: str | Path | None = None,
+        format: str | None = None,
+        overwrite: bool = False,
+        **settings: Any,
+    ) -> Iterator[dict[str, Any]] | Path:
+        """Predict answers for the examples of a file or table, or for the lines of a .txt.
+
+        Args:
+            file: The file, read as `evaluate` reads it, except that labels are ignored.
+            output: The file to write: .csv (the rows of the input with predictions), .jsonl, .json, or .txt (a
+                table for reading).
+            format: csv, json, table, or the official format of the task; None: by the suffix of `output`.
+            overwrite: Replace an existing file.
+            settings: Settings of the task for this call, such as text_column, delimiter, or max_length.
+
+        Returns:
+            The path of the output; without `output`, an iterator of dicts with the line, the inputs, and the
+            prediction of each example that is not empty. It holds some examples in memory at a time.
+        """
+        predictor = self.predictor.with_settings(settings, "predict", file)
+        if output is None:
+            if format is not None:
+                hint = f"name the file with {option('output')}"
+                raise InputError(
+                    "output_missing", "a format is for an output file only", argument="format", hint=hint
+                )
+            return prediction_objects(predictor.answered_file(file))
+        format, path = output_format(output, format, predictor.task.declaration.output_format), Path(output)
+        if not overwrite:
+            refuse_existing(path)
+        answered = predictor.answered_file(file)
+        write_predictions(predictor.task.report, answered, format, delimiter_of(file, predictor.task), path)
+        return path
+
+    def predict_lines(
+        self, lines: Iterable[bytes], location: str, **settings: Any
+    ) -> Iterator[dict[str, Any]]:
+        """Yield the predictions for a stream of UTF-8 lines, as `predict_file`; blank lines are left out."""
+        predictor = self.predictor.with_settings(settings)
+        return prediction_objects(predictor.answered(predictor.examples_of_lines(lines, location)))
+
+    def evaluate(
+        self,
+        data: Source,
+        *,
+        report: str | Path | None = None,
+        batch_size: int | None = None,
+        **settings: Any,
+    ) -> Metrics:
+        """Score the predictions for labeled data.
+
+        Args:
+            data: A file, or data in memory, in a format of the task.
+            report: A new folder for a page (report.html), its numbers, and its plots.
+            batch_size: The maximum number of sequences per forward pass.
+            settings: Settings of the task for this call, such as text_column or max_length.
+
+        Returns:
+            The metrics, which are also attributes: `model.evaluate("test.csv").accuracy`.
+        """
+        settings["batch_size"] = batch_size
+        predictor = self.predictor.with_settings(settings, "evaluate", data)
+        return predictor.evaluate(data, report, str(getattr(self, "path", "")))
+
+
+def delimiter_of(file: Source, task: FittedTask) -> str:
+    """Return the delimiter of a .csv file, which its predictions get, too; a comma for other data."""
+    if not is_path(file) or format_suffix(file) != ".csv":
+        return ","
+    return detect_delimiter(file, getattr(task.settings, "delimiter", None)) or ","
+
+
+def _with_integer_labels(predictions: list[Any], task: FittedTask) -> list[Any]:
+    """Return predictions with labels as integers if the labels of the training data were integers."""
+    if task.metadata.get("integer_labels"):
+        for prediction in predictions:
+            if prediction.scores is not None:
+                prediction.scores = {int(label): score for label, score in prediction.scores.items()}
+            if getattr(prediction, "label", None) is not None:
+                prediction.label = int(prediction.label)
+            if getattr(prediction, "labels", None) is not None:
+                prediction.labels = [int(label) for label in prediction.labels]
+    return predictions
