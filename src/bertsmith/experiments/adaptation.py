@@ -185,7 +185,7 @@ def _check_folder(out: Path, arguments: dict[str, Any], *, resume: bool) -> None
 
 def _check_inputs(base: Model, corpus: Sources, arguments: Mapping[str, Any]) -> None:
     """Raise InputError for invalid settings and for files that cannot be read, before anything is trained."""
-    new_pretraining_settings(None, None, arguments["settings"], base.tokenizer, base.folder)
+    new_pretraining_settings(None, None, arguments["settings"], base.tokenizer, base)
     check_no_seed(arguments["task_settings"], argument="task_settings")
     find_files(to_sources(corpus), CorpusNotes())
     files = {"train": arguments["train"], "validation": arguments["validation"]}

@@ -14,6 +14,7 @@ from typing import Any
 from bertsmith.artifacts.folder import ModelFolder
 from bertsmith.errors import InputError, option
 from bertsmith.formatting import pluralize
+from bertsmith.inference.model import Model
 from bertsmith.instances.batches import check_type_vocab_size
 from bertsmith.models.config import DROPOUT_SETTINGS, ModelConfig
 from bertsmith.models.family import get_family
@@ -154,7 +155,7 @@ def new_settings(
     recipe: str | Path | None,
     changes: Mapping[str, Any],
     tokenizer: Tokenizer,
-    base: ModelFolder | None = None,
+    base: Model | None = None,
 ) -> PretrainSettings:
     """Return the settings of a new run.
 
@@ -169,13 +170,13 @@ def new_settings(
     if base is None:
         defaults = _new_model_defaults(sizes or _sizes_of(DEFAULT_PRESET), values, recipe, changes, tokenizer)
     else:
-        defaults = _base_model_defaults(base, sizes, values, changes)
+        defaults = _base_model_defaults(base.folder, sizes, values, changes)
         values = {**values, "base": str(base.path)}
     values = _merge(*defaults, values)
     run_type = settings_type(_objective_name(values, changes))
     settings = run_type.of(values, str(recipe or "settings")).changed(without_other_budgets(changes))
     if base is not None:
-        settings = _with_is_next_label(settings, base, values, changes)
+        settings = _with_is_next_label(settings, base.folder, values, changes)
         _check_base(settings, base)
     elif settings.model.vocab_size != tokenizer.vocab_size:
         raise InputError(
@@ -275,7 +276,7 @@ def _with_is_next_label(
     return settings.model_copy(update={"data": data})
 
 
-def _check_base(settings: PretrainSettings, base: ModelFolder) -> None:
+def _check_base(settings: PretrainSettings, base: Model) -> None:
     """Raise InputError for settings that differ from those of the base model."""
     if settings.base != str(base.path):
         raise InputError(
@@ -285,7 +286,7 @@ def _check_base(settings: PretrainSettings, base: ModelFolder) -> None:
             hint=f"give the model as {option('model')} only",
         )
     for name in ModelConfig.model_fields:
-        size, base_size = getattr(settings.model, name), getattr(base.config, name)
+        size, base_size = getattr(settings.model, name), getattr(base.folder.config, name)
         if name not in DROPOUT_SETTINGS and size != base_size:
             raise InputError(
                 "size_differs_from_model",

@@ -108,8 +108,7 @@ def pretrain(
         else:
             if not (base or recipe or preset):
                 preset = ranks.run_on_main(lambda: choose_preset(changes, shards.tokenizer))
-            base_folder = None if base is None else base.folder
-            run_settings = new_settings(preset, recipe, changes, shards.tokenizer, base_folder)
+            run_settings = new_settings(preset, recipe, changes, shards.tokenizer, base)
             if not (base or recipe):
                 log_settings(run_settings)
         job = _prepare_job(run_settings, shards, base, ranks, out, resuming=is_resuming)

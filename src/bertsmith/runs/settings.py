@@ -34,7 +34,7 @@ def settings_of_run(settings_class: type[AnySettings], out: Path, changes: Mappi
 
     Args:
         settings_class: The class of the settings.
-        output_dir: The run folder.
+        out: The run folder.
         changes: Settings as in the command that started the run, or others that may change. A budget replaces the
             run's. Values that let the run choose, such as train.precision=auto, keep its choice.
 
