@@ -109,7 +109,8 @@ def _score_texts(
     **_: Any,
 ) -> None:
     from bertsmith.inference.output import shorten, write_rows
-    from bertsmith.inference.scoring import read_texts, score_and_rank
+    from bertsmith.inference.scoring import score_and_rank
+    from bertsmith.inference.text_input import read_texts
 
     located = read_texts(input, text_column, encoding) if input else options.read_lines(texts)
     if not located:

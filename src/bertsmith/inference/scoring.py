@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -27,9 +26,6 @@ from bertsmith.errors import InputError, option
 from bertsmith.formatting import join_names, pluralize
 from bertsmith.inference.fill_mask import window_starts
 from bertsmith.inference.predictor import Batch, Predictor
-from bertsmith.io.compression import format_suffix
-from bertsmith.io.tables import read_table
-from bertsmith.io.text_io import read_lines
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import MaskedLMHead
 from bertsmith.models.layers import linear
@@ -390,31 +386,6 @@ def _copy_batches(texts: Sequence[_Text], max_copies: int | None) -> Iterator[li
             start = stop
     if batch:
         yield batch
-
-
-def read_texts(
-    file: str | Path, column: str | None = None, encoding: str | None = None
-) -> list[tuple[str, str]]:
-    """Return the texts of a file with their locations.
-
-    Args:
-        file: A .txt with a text per line, or a table.
-        column: The column of a table; "text" if None.
-        encoding: The encoding of a file that is not UTF-8.
-    """
-    if format_suffix(file) == ".txt":
-        if column is not None:
-            raise InputError(
-                "no_columns",
-                "a .txt file has one text per line and no columns",
-                location=file,
-                argument="text_column",
-                hint=f"omit {option('text_column')}",
-            )
-        return [(f"{file}:{number}", line) for number, line in read_lines(file, encoding)]
-    table = read_table(file, encoding=encoding)
-    values = table.texts(column or "text", "text_column")
-    return [(row.location, value) for row, value in zip(table, values, strict=True)]
 
 
 def score_and_rank(

@@ -34,6 +34,23 @@ def texts_of_lines(lines: Iterable[bytes], location: str) -> Iterator[tuple[str,
             raise InputError("not_utf8", message, location=at, hint="convert the text to UTF-8") from None
 
 
+def read_texts(
+    file: str | Path, column: str | None = None, encoding: str | None = None
+) -> list[tuple[str, str]]:
+    """Return the texts of a file with their locations.
+
+    Args:
+        file: A .txt with a text per line, or a table.
+        column: The column of a table; "text" if None.
+        encoding: The encoding of a file that is not UTF-8.
+    """
+    if format_suffix(file) == ".txt":
+        return list(_lines(file, column, encoding))
+    table = read_table(file, encoding=encoding)
+    values = table.texts(column or "text", "text_column")
+    return [(row.location, value) for row, value in zip(table, values, strict=True)]
+
+
 def read_text_rows(
     source: Source,
     text_column: str | None = None,
@@ -72,15 +89,7 @@ def read_text_rows(
         for document in read_documents([file], Reading("line", column)):
             yield TextRow(document.text, document.location, document.location.rpartition(":")[2])
     else:
-        if text_column is not None:
-            raise InputError(
-                "no_columns",
-                "this file has one text per line and no columns",
-                location=file,
-                argument="text_column",
-                hint=f"omit {option('text_column')}",
-            )
-        yield from rows_of_lines((f"{file}:{number}", line) for number, line in read_lines(file, encoding))
+        yield from rows_of_lines(_lines(file, text_column, encoding))
 
 
 def rows_of_lines(lines: Iterable[tuple[str, str]]) -> Iterator[TextRow]:
@@ -88,6 +97,19 @@ def rows_of_lines(lines: Iterable[tuple[str, str]]) -> Iterator[TextRow]:
     from bertsmith.retrieval.index import TextRow
 
     return (TextRow(text, location, location.rpartition(":")[2]) for location, text in lines)
+
+
+def _lines(file: str | Path, column: str | None, encoding: str | None) -> Iterator[tuple[str, str]]:
+    """Yield the location and the text of each line; raise InputError if a column is named."""
+    if column is not None:
+        raise InputError(
+            "no_columns",
+            "this file has one text per line and no columns",
+            location=file,
+            argument="text_column",
+            hint=f"omit {option('text_column')}",
+        )
+    return ((f"{file}:{number}", line) for number, line in read_lines(file, encoding))
 
 
 def _path_or_table(texts: Any) -> Path | Table:
