@@ -139,7 +139,7 @@ def commands(block: str) -> list[str]:
 
 
 def reduce_budget(line: str) -> str:
-    """Return a command with three updates instead of minutes, two folds, two values in a grid, and short curves."""
+    """Return a command with three updates, two folds, two values in a grid, and short curves."""
     line = line.replace("--steps 20", "--steps 10 --seeds 1") if "lr-find" in line else line
     line = re.sub(r"--folds \d+", "--folds 2", re.sub(r"--minutes \d+", "--steps 3", line))
     return re.sub(r"(=[^, ]+,[^, ]+),\S+", r"\1", line) if "--grid" in line else line
