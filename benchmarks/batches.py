@@ -53,7 +53,7 @@ def main() -> None:
 From shards to packed, masked batches: segment pairs of 128 tokens, dynamic masks of exactly 15 % of each sequence;
 enwiki, {tokens:,} tokens an epoch; one core. The plan of an epoch takes {plan:.2f} s ({min(plan_seconds):.2f} to
 {max(plan_seconds):.2f}), {plan / tokens * 1e9:.0f} ns a token, which the first column includes. The collator of
-transformers gets the same rows as lists. Medians of {options.repeats} windows in turn (least to most).
+transformers gets the same rows as lists. Medians of {options.repeats} interleaved windows (minimum to maximum).
 
 {markdown_table(columns, rows)}
 

@@ -172,11 +172,11 @@ def report() -> None:
     columns += ["busy / quiet", "threads, quiet; busy"]
     text = (
         f"`python benchmarks/busy.py`. Batches of pairs of {LENGTH} tokens of random text, fp32; medians over "
-        "processes in turn; ratios: median, least, and most over the pairs. Busy: one other process a core that "
-        f"counts numbers. The goal is {GOAL:.0%} of the quiet speed.\n\n{markdown_table(columns, rows)}"
+        "interleaved processes; ratios: median, minimum, and maximum over the pairs. Busy: one other process per "
+        f"core that counts numbers. The goal is {GOAL:.0%} of the quiet speed.\n\n{markdown_table(columns, rows)}"
     )
     print(text)
-    write_section("Training speed beside other processes", text)
+    write_section("Training speed on a busy machine", text)
 
 
 if __name__ == "__main__":

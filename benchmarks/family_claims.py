@@ -101,9 +101,20 @@ def distil(options: Namespace) -> None:
     for name, folder in folders.items():
         fractions = record.ratios(means[name], means["teacher"])
         cells = [*score_cells(scores[name]), *(f"{100 * fraction:.1f} %" for fraction in fractions)]
-        rows.append([name, f"{count_parameters(bs.load(folder).folder.config):,}", *cells])
-    rows.append(["the best cheap method", "", *cheap_cells(), *("" for _ in FAMILY_TASKS)])
-    columns = ["model", "parameters", *metric_columns(), *(f"kept of {task}" for task in FAMILY_TASKS)]
+        rows.append(
+            [
+                name.replace("taught by nobody", "without a teacher"),
+                f"{count_parameters(bs.load(folder).folder.config):,}",
+                *cells,
+            ]
+        )
+    rows.append(["the best baseline", "", *cheap_cells(), *("" for _ in FAMILY_TASKS)])
+    columns = [
+        "model",
+        "parameters",
+        *metric_columns(),
+        *(f"of the teacher's {task}" for task in FAMILY_TASKS),
+    ]
     record.write_section(
         "Distillation to half the layers",
         f"""`python benchmarks/family_claims.py TEACHER --parts distil`; {record.environment(options.threads)}.
@@ -163,7 +174,7 @@ recipes/ablations/distillation.yaml with the teacher and the student of "Distill
 deviation; in brackets the difference from the first row, paired by seed, and the p of a paired t-test.
 {report.describe_orderings()}.
 
-The best cheap method has {cheap}.
+The best baseline has {cheap}.
 
 {ablation_table(report)}""",
     )
@@ -186,7 +197,7 @@ def electra(options: Namespace) -> None:
             cells = score_cells(task_scores(name, model.model_folder, options))
             budget = [f"{num_tokens / 1e6:.1f} M", f"{seconds / 60:.1f}"]
             rows.append([f"{objective} ({size})", *budget, held_out_losses, *cells])
-    rows.append(["the best cheap method", "", "", "", *cheap_cells()])
+    rows.append(["the best baseline", "", "", "", *cheap_cells()])
     columns = ["objective", "tokens", "minutes of updates", "held-out loss", *metric_columns()]
     record.write_section(
         "ELECTRA against masked LM in the same time",

@@ -144,7 +144,7 @@ In the papers: {paper}.""",
 def cheap_sentence() -> str:
     cheap = [(task, *record.load_records("learning_tasks")[f"cheap {task}"]) for task in FAMILY_TASKS]
     cells = " and ".join(f"{score:.3f} on {task} ({method})" for task, score, method in cheap)
-    return f"The best cheap method has {cells}"
+    return f"The best baseline has {cells}"
 
 
 def longer_sentence() -> str:

@@ -101,7 +101,7 @@ def report(options: Namespace) -> None:
         return [records[f"{column} {tokens} {seed}"] for seed in options.seeds]
 
     cheap = [tasks.cheap_cell(task) for task in FAMILY_TASKS]
-    rows = [["the best cheap method", "", *cheap, "61.2 (n-grams: Warstadt et al. 2020)"]]
+    rows = [["the best baseline", "", *cheap, "61.2 (n-grams: Warstadt et al. 2020)"]]
     random = {column: scores(column, 0) for column in columns}
     rows.append(["none: random weights", "", *map(tasks.mean_and_std, random.values())])
     for tokens in sorted(options.tokens):
@@ -121,7 +121,7 @@ def report(options: Namespace) -> None:
 {tasks.MAX_ROWS:,} training rows, three epochs, the best evaluation on dev; {tasks.NUM_SAMPLED_PAIRS:,} minimal
 pairs, chance 50; in points, seeds {", ".join(map(str, options.seeds))}, mean ± standard deviation. In brackets:
 the distance from random weights in pooled standard deviations. Rates chosen with seed {tasks.TUNING_SEED} on a
-tenth of the training rows, for random weights and for the largest amount. The cheap methods learn from the same
+tenth of the training rows, for random weights and for the largest amount. The baselines learn from the same
 rows.
 
 {markdown_table(["tokens", "held-out loss", *names, "minimal pairs"], rows)}""",

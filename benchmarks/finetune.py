@@ -425,14 +425,14 @@ def report(threads: int) -> None:
                 format_speed(records, name),
             ]
         )
-    columns = ["task", "best cheap method", "ours", "the reference", "difference, 95 % interval"]
-    columns += ["seconds of ours", "precision", "tokens a second, in turn"]
+    columns = ["task", "best baseline", "ours", "the reference", "difference, 95 % interval"]
+    columns += ["seconds of ours", "precision", "tokens per second, interleaved"]
     record.write_section(
         "Fine-tuning tasks",
         f"""`python benchmarks/finetune.py TASK`; {record.environment(threads)}.
 
 all-MiniLM-L6-v2 on the task's training file, the best epoch on dev; dropout 0.1. Several seeds: mean ± standard
-deviation (their number). Times were measured beside other processes.
+deviation (their number). Times were measured while other processes ran.
 
 {record.markdown_table(columns, rows)}
 

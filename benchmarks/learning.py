@@ -249,7 +249,7 @@ def describe(name: str) -> str:
         text += (
             f"\n\nA token takes {microseconds['before']:.0f} µs with AdamW and {microseconds['ours']:.0f} with "
             f"ours: {ratio:.2f} times as long ({min(by_window):.2f} to {max(by_window):.2f} in {len(by_window)} "
-            f"windows in turn), so {fractions}."
+            f"interleaved windows), so {fractions}."
         )
     return text
 

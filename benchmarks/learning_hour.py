@@ -76,11 +76,11 @@ n-gram model has 61.2 %, chance is 50 %): {phenomena}."""
         f"""`python benchmarks/learning_hour.py`; {environment(options.threads)}.
 
 `bertsmith pretrain --data shards --output-dir {name} --minutes {options.minutes:g}{pairs_option}`, the
-vocabulary of 8,000 trained on the same text, one seed, beside other processes.
+vocabulary of 8,000 trained on the same text, one seed, while other processes ran.
 
 {run["steps"]:,} updates, {run["tokens"]:,} tokens, {run["seconds"] / 60:.1f} minutes of updates,
 {run["tokens_per_second"]:,.0f} tokens per second. Held out: masked-LM loss {held_out["mlm_loss"]:.3f}
-(word frequencies {held_out["unigram_mlm_loss"]:.3f}), NSP accuracy {held_out["nsp_accuracy"]:.1%}.
+(unigram {held_out["unigram_mlm_loss"]:.3f}), NSP accuracy {held_out["nsp_accuracy"]:.1%}.
 {pairs_text}""",
     )
 

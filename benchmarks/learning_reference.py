@@ -180,8 +180,8 @@ def report(threads: int) -> None:
         f"""`python benchmarks/learning_reference.py`; {environment(threads)}.
 
 In the time that our recipe needs for {OUR_TOKENS / 1e6:g} M tokens (mini, encyclopedia, the same held-out
-instances). Tokens per second in turn: ours {speed["ours"]:,.0f}, the reference {speed["reference"]:,.0f}, ratio
-{speed["ratio"]:.2f}. The reference's loss after {TUNING_FRACTION:.0%} of the run: {", ".join(tuning)}.
+instances). Interleaved tokens per second: ours {speed["ours"]:,.0f}, the reference {speed["reference"]:,.0f},
+ratio {speed["ratio"]:.2f}. The reference's loss after {TUNING_FRACTION:.0%} of the run: {", ".join(tuning)}.
 {tasks.NUM_SAMPLED_PAIRS:,} minimal pairs (chance 50) and sst2 (5,000 rows, three epochs, three seeds) in points:
 
 {markdown_table(["model", "updates", "held-out MLM loss", "NSP accuracy", "minimal pairs", "sst2"], rows)}""",

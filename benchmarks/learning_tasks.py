@@ -1,4 +1,4 @@
-"""Compare a pre-trained model with random weights and with the best cheap method on downstream tasks.
+"""Compare a pre-trained model with random weights and with the best baseline on downstream tasks.
 
     python benchmarks/learning_tasks.py RUN [--tasks sst2 cola rte ...] [--seeds 0 1 2] [--threads 2]
 
@@ -219,7 +219,7 @@ def mean_and_std(scores: Sequence[float]) -> str:
 
 
 def cheap_cell(task: str, name: str = NAME) -> str:
-    """Format the recorded score of the best cheap method."""
+    """Format the recorded score of the best baseline."""
     score, method = record.load_records(name)[f"cheap {task}"]
     return f"{100 * score:.1f} ({method})"
 
@@ -237,7 +237,7 @@ def report(name: str, seeds: Sequence[int], threads: int) -> None:
         rows.append([f"{task}, {spec.metric}", cheap_cell(task), *cells, mean_and_std(gains)])
         if spec.max_rows < MAX_ROWS:
             fewer_rows += f" ({spec.max_rows:,} of {task})"
-    columns = ["task", "cheap method", "pre-trained", "random weights", "gain, paired by seed"]
+    columns = ["task", "baseline", "pre-trained", "random weights", "gain, paired by seed"]
     seed_list = ", ".join(map(str, seeds))
     deviations = f"seeds {seed_list}, mean ± standard deviation" if len(seeds) > 1 else f"seed {seed_list}"
     record.write_section(

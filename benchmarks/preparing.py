@@ -239,7 +239,7 @@ def report(records: dict[str, Any]) -> None:
             f"{max(peak for _, peak in commands) / 2**20:.0f} MiB, of which 128 are zstd's window). `map`, from "
             f"lines: median {other:.1f} s, {size / other:.1f} MB/s (one process with the library's threads took "
             f"{settings['1']:.0f} s, two processes {settings['2']:.0f} s; the faster was kept). Ratio, "
-            f"{len(maps)} pairs in turn: median {median_and_range(ratios(maps, calls))}."
+            f"{len(maps)} interleaved pairs: median {median_and_range(ratios(maps, calls))}."
         )
     if same := records.get("same ids"):
         parts.append(f"Ids: {same['ids']:,}, different from the reference's: {same['different']:,}.")
@@ -251,9 +251,9 @@ def report(records: dict[str, Any]) -> None:
         )
     if chains := [value for key, value in records.items() if key.startswith("kill ")]:
         parts.append(
-            f"SIGKILL at {len(chains)} random moments, then the same command again: shards equal to the unbroken "
-            f"ones to the byte {sum(chain['same'] for chain in chains)} of {len(chains)} times "
-            f"(finished shards found again: {', '.join(str(chain['kept']) for chain in chains)})."
+            f"SIGKILL at {len(chains)} random moments, then the same command again: shards equal to the "
+            f"uninterrupted ones to the byte {sum(chain['same'] for chain in chains)} of {len(chains)} times "
+            f"(finished shards reused: {', '.join(str(chain['kept']) for chain in chains)})."
         )
     write_section("Corpus preparation", "\n\n".join(parts))
 

@@ -72,12 +72,12 @@ def report(name: str, options: Namespace) -> None:
         f"""`python benchmarks/pretrained.py`; {environment(options.threads)}.
 
 {metadata["steps"]:,} updates, {metadata["tokens"]:,} tokens. Held out: masked-LM loss {held_out["mlm_loss"]:.3f}
-(word frequencies {held_out["unigram_mlm_loss"]:.3f}), accuracy {held_out["mlm_accuracy"]:.1%}; NSP accuracy
+(unigram {held_out["unigram_mlm_loss"]:.3f}), accuracy {held_out["mlm_accuracy"]:.1%}; NSP accuracy
 {held_out["nsp_accuracy"]:.1%}. Minimal pairs of BLiMP's development half: {records[f"{name} pairs"]:.1%}
 (chance 50 %; an n-gram model 61.2 %).
 Dev, in points, all training rows, 3 epochs, rate {options.rate:g}, mean ± standard deviation over seeds:
 
-{markdown_table(["task", "cheap method", "this model", "published, this size"], rows)}""",
+{markdown_table(["task", "baseline", "this model", "published, this size"], rows)}""",
     )
 
 

@@ -237,7 +237,7 @@ def time_interleaved(
 def describe_rates(rates: dict[str, Any]) -> str:
     """Describe the result of `time_interleaved` in sentences for RESULTS.md."""
     return (
-        f"Real tokens per second in {rates['precision']}, median of {len(rates['ratios'])} windows in turn: "
+        f"Real tokens per second in {rates['precision']}, median of {len(rates['ratios'])} interleaved windows: "
         f"ours {rates['ours']:,.0f}, reference {rates['reference']:,.0f}; ratio "
         f"{median_and_range(rates['ratios'])}. Both run in one process that was set up as "
         "ours is (freed memory kept), which speeds up the reference, too."

@@ -241,7 +241,7 @@ def report() -> None:
         f"""`python -m benchmarks.speed train|finetune [--preset P] [--lengths L] [--max-isa ISA]`; two CPU cores
 or one GPU; {versions_in(records)}.
 
-Tokens per second without padding, medians of windows in turn. The peer is the fastest variant of transformers
+Tokens per second without padding, medians of interleaved windows. The peer is the fastest variant of transformers
 whose loss and gradient norm are equal (fp32 within 1e-4, bf16 within 2 %): fp32, bf16, compiled by torch, or
 batches grouped by length. The ratio compares our faster precision with the peer (median, least, and most over
 windows). Limit: the share of the speed that the model's matrix products alone reach, each in its fastest known

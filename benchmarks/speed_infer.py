@@ -277,10 +277,10 @@ def report() -> None:
 {versions_in(records)}.
 
 From raw texts in shuffled order to vectors: all-MiniLM-L6-v2, the mean of the last hidden states, at most 512
-tokens. Texts per second, medians of windows in turn. Of each peer the fastest variant (precision, sorted by length
-or not) whose vectors are near enough to fp32 (least cosine 0.999 in bf16, 0.995 in int8); ONNX Runtime's int8 is
-not, with least cosines of 0.964 to 0.989. The ratio compares our fastest precision with the fastest peer (median,
-least, and most over windows). ONNX Runtime and OpenVINO cannot be limited to older instructions.
+tokens. Texts per second, medians of interleaved windows. Of each peer the fastest variant (precision, sorted by
+length or not) whose vectors are near enough to fp32 (least cosine 0.999 in bf16, 0.995 in int8); ONNX Runtime's
+int8 is not, with least cosines of 0.964 to 0.989. The ratio compares our fastest precision with the fastest peer
+(median, minimum, and maximum over windows). ONNX Runtime and OpenVINO cannot be limited to older instructions.
 
 {markdown_table(columns, rows)}""",
     )

@@ -55,7 +55,7 @@ def main() -> None:
         "Start-up",
         f"""`python benchmarks/start.py`; {environment(2)}.
 
-Medians of {ROUNDS} whole commands, in turn. The weights are {size} MB; `load_file` maps them into memory.
+Medians of {ROUNDS} whole commands, interleaved. The weights are {size} MB; `load_file` maps them into memory.
 
 {table}""",
     )

@@ -1,8 +1,9 @@
-"""A Sphinx directive that describes verbs from the code: `{command} pretrain`, `{command} data check`."""
+"""A Sphinx directive that describes every command from the code: `{commands}`."""
 
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterator
 
 import click
 from docutils import nodes
@@ -13,37 +14,42 @@ from bertsmith.cli.main import bertsmith
 from reference_table import table
 
 
-class Command(Directive):
-    """A verb as its --help has it: usage, what it does, examples as code, options as a table."""
-
-    required_arguments = 1
-    final_argument_whitespace = True
+class Commands(Directive):
+    """A section for each command, as its --help: usage, description, examples, and a table of options."""
 
     def run(self) -> list[nodes.Node]:
-        """The description."""
-        context, command = _found(self.arguments[0].split())
-        usage = " ".join([context.command_path, *command.collect_usage_pieces(context)])
-        found: list[nodes.Node] = [nodes.literal_block(usage, usage, language="text")]
-        for paragraph in inspect.cleandoc(command.help or "").split("\n\n"):
-            found += _paragraph(paragraph)
-        records = [record for p in command.get_params(context) if (record := p.get_help_record(context))]
-        return [*found, table(("option", "meaning"), [record for record in records if record[1]])]
+        """Return the sections."""
+        root = click.Context(bertsmith, info_name="bertsmith")
+        return [_section(context) for context in _commands(root)]
 
 
-def _found(words: list[str]) -> tuple[click.Context, click.Command]:
-    """The command that these words name, and its context."""
-    command: click.Command = bertsmith
-    context = click.Context(command, info_name="bertsmith")
-    for word in words:
-        assert isinstance(command, click.Group)
-        inner = command.get_command(context, word)
-        assert inner is not None, word
-        context, command = click.Context(inner, info_name=word, parent=context), inner
-    return context, command
+def _commands(context: click.Context) -> Iterator[click.Context]:
+    """Yield the context of each command below a group, in the order of --help."""
+    command = context.command
+    if not isinstance(command, click.Group):
+        yield context
+        return
+    for name in command.list_commands(context):
+        inner = command.get_command(context, name)
+        assert inner is not None
+        if not inner.hidden:
+            yield from _commands(click.Context(inner, info_name=name, parent=context))
+
+
+def _section(context: click.Context) -> nodes.section:
+    command, path = context.command, context.command_path
+    usage = " ".join([path, *command.collect_usage_pieces(context)])
+    section = nodes.section("", nodes.title("", path), ids=[nodes.make_id(path)], names=[path])
+    section += nodes.literal_block(usage, usage, language="text")
+    for paragraph in inspect.cleandoc(command.help or "").split("\n\n"):
+        section += _paragraph(paragraph)
+    records = [record for p in command.get_params(context) if (record := p.get_help_record(context))]
+    section += table(("option", "meaning"), [record for record in records if record[1]])
+    return section
 
 
 def _paragraph(text: str) -> list[nodes.Node]:
-    """A paragraph; where click is told to keep its lines, a heading and an indented block of code."""
+    """Return a paragraph; a heading and a block of code if click keeps the paragraph's lines."""
     if not text.startswith("\b"):
         return [nodes.paragraph("", " ".join(text.split()))]
     heading, *lines = text.removeprefix("\b\n").splitlines()
@@ -52,6 +58,6 @@ def _paragraph(text: str) -> list[nodes.Node]:
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
-    """What Sphinx calls."""
-    app.add_directive("command", Command)
+    """Register the directive."""
+    app.add_directive("commands", Commands)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

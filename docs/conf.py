@@ -1,4 +1,4 @@
-"""How the documentation is built: `make docs`, strictly, so that a broken link or a name that is gone fails."""
+"""The Sphinx configuration. `make docs` treats warnings as errors, so a broken link or a missing name fails."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ extensions = [
     "sphinx.ext.napoleon",
     "sphinx_copybutton",
     "command_reference",
+    "python_reference",
     "settings_reference",
 ]
 exclude_patterns = ["_build"]
@@ -26,7 +27,7 @@ html_css_files = ["wide-tables.css"]
 myst_enable_extensions = ["attrs_inline", "colon_fence", "deflist"]
 myst_heading_anchors = 3
 
-smartquotes = False  # commands and their quotes are to be copied
+smartquotes = False  # quotes in commands stay as they are
 default_role = "literal"  # one pair of backticks in docstrings is code
 autodoc_typehints = "signature"
 autodoc_member_order = "bysource"

@@ -1,4 +1,4 @@
-"""The table in which the reference pages list what the code declares."""
+"""The tables of the reference pages."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from docutils import nodes
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> nodes.table:
-    """A table whose first column is code."""
+    """Return a table whose first column is code."""
     group = nodes.tgroup("", *(nodes.colspec(colwidth=1) for _ in columns), cols=len(columns))
     head, body = nodes.thead(), nodes.tbody()
     head += _row(columns, code=False)
@@ -20,7 +20,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> nodes.table:
 
 def _row(cells: Sequence[str], *, code: bool) -> nodes.row:
     row = nodes.row()
-    for number, cell in enumerate(cells):
-        content = nodes.literal("", cell) if code and not number else nodes.Text(cell)
+    for column, cell in enumerate(cells):
+        content = nodes.literal("", cell) if code and not column else nodes.Text(cell)
         row += nodes.entry("", nodes.paragraph("", "", content))
     return row

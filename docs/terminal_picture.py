@@ -1,5 +1,4 @@
-"""Runs a command as in a terminal of 80 columns and draws what it printed: `python docs/terminal_picture.py
-PICTURE.svg COMMAND …`."""
+"""Run a command in a terminal and draw its output: `python docs/terminal_picture.py PICTURE.svg COMMAND …`."""
 
 from __future__ import annotations
 
@@ -17,31 +16,31 @@ _COLUMNS = 84
 
 
 def main() -> None:
-    """Run, draw, and print the same as text."""
+    """Draw the output, and print it as text."""
     picture, *command = sys.argv[1:]
-    printed = as_in_a_terminal(command)
-    console = Console(record=True, width=_COLUMNS, file=open(os.devnull, "w"))  # noqa: SIM115  (to the end)
+    printed = run_in_terminal(command)
+    console = Console(record=True, width=_COLUMNS, file=open(os.devnull, "w"))  # noqa: SIM115
     console.print(Text(f"$ {shlex.join(command)}", style="bold"))
     console.print(Text.from_ansi(printed))
     svg = re.sub(
         r"@font-face \{.*?\}", "", console.export_svg(title="bertsmith"), flags=re.S
-    )  # fetched from elsewhere
+    )  # browsers would download the fonts
     with open(picture, "w", encoding="utf-8") as file:
         file.write(svg.replace("Fira Code, monospace", "monospace"))
     print(Text.from_ansi(printed).plain)
 
 
-def as_in_a_terminal(command: list[str]) -> str:
-    """What the command writes to stdout, which is a terminal to it; its notes go where ours go."""
-    ours, its = pty.openpty()
+def run_in_terminal(command: list[str]) -> str:
+    """Return the command's output to a terminal; its stderr is that of this process."""
+    parent, child = pty.openpty()
     environment = os.environ | {"COLUMNS": str(_COLUMNS), "LINES": "60", "TERM": "xterm-256color"}
-    with subprocess.Popen(command, stdout=its, env=environment) as running:
-        os.close(its)
+    with subprocess.Popen(command, stdout=child, env=environment) as running:
+        os.close(child)
         parts = []
         while True:
             try:
-                part = os.read(ours, 1 << 16)
-            except OSError:  # the other end was closed
+                part = os.read(parent, 1 << 16)
+            except OSError:  # the child closed its end
                 break
             if not part:
                 break

@@ -1,1 +1,1 @@
-"""The command line: each verb parses, calls one workflow and prints what it returns."""
+"""The command line: one module for each group of commands."""

@@ -235,11 +235,11 @@ def print_adaptation(report: Report) -> None:
         gain = f"{report['gain']:+.4f} ± {report['deviation']:.4f}"
         rows.append(("mean", decimal(report["before"]), decimal(report["after"]), gain))
     console.print_table(
-        f"{report['output_dir']}: {report['score']} on the validation data",
+        f"{report['output_dir']}: {report['metric']} on the validation data",
         ["seed", "before", "after", "gain, 95 % interval"],
         rows,
     )
-    if (baseline := report["runs"][0]["baseline"]) is not None:
+    if (baseline := report["baseline"]) is not None:
         console.print_note(f"{report['baseline_name']}: {baseline:.4f}")
 
 

@@ -1,1 +1,1 @@
-"""Workflows of several runs."""
+"""Workflows of several runs: restarts, folds, grids, ablation, adaptation, distillation, and GLUE."""

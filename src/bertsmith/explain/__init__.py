@@ -1,1 +1,1 @@
-"""Attributions and attention of a model."""
+"""Attention weights of a model."""

@@ -1,1 +1,1 @@
-"""A finished model and text → answers: filled masks, predictions, scores, vectors. Nothing here trains."""
+"""Load a trained model, and predict, evaluate, fill masks, score, embed, and search."""

@@ -1,1 +1,1 @@
-"""From bytes that a user has to documents, sentences and rows, each with its place: file and line."""
+"""Read files as text, rows, and documents with their locations; write files atomically."""

@@ -1,1 +1,1 @@
-"""Labels of people: one file a task, from the user's file to the score."""
+"""Fine-tuning tasks: one folder each, from a labeled row to a score."""

@@ -10,29 +10,26 @@ from bertsmith.models.config import Layers, Pooling
 from bertsmith.settings import Settings
 
 FileEncoding = Annotated[
-    str | None, Field(description="the encoding of files that are not UTF-8: cp1252, gb18030, …")
+    str | None, Field(description="encoding of files that are not UTF-8: cp1252, gb18030, …")
 ]
 Delimiter = Annotated[
     str | None,
     Field(
-        description="what separates columns; none: comma in .csv (or what its header has), tab in other tables"
+        description="column separator; none: a comma in .csv (or what its header has), a tab in other tables",
     ),
 ]
-Header = Annotated[
-    bool, Field(description="whether the first line names the columns; if not they are 1, 2, …")
-]
+Header = Annotated[bool, Field(description="the first line names the columns; false: they are 1, 2, …")]
 Head = Annotated[
     Literal["linear", "bilstm"],
     Field(
-        description="what reads the encoder's states: linear: the task's own layers; bilstm: two layers of a "
-        "bidirectional LSTM below them",
+        description="linear: the task's own layers; bilstm: a two-layer bidirectional LSTM below them",
     ),
 ]
 SecondEncoderRun = Annotated[
     str,
     Field(
-        description="of a left-to-right model: a run of the same size that reads the other way, whose states are "
-        "joined to this one's; empty: none",
+        description="for a left-to-right model: a run of the same size that reads right to left, whose hidden "
+        "states are concatenated; empty: none",
     ),
 ]
 ClassWeights = Literal["none", "balanced"] | dict[str, PositiveFloat]
@@ -42,33 +39,32 @@ Rules = Literal["auto", "squad", "cmrc"]
 class TextSettings(Settings):
     """Settings of tasks on texts and pairs of texts."""
 
-    text_column: str = Field(
-        "text", description="the column of the text (a number where the file has no header)"
-    )
-    second_column: str | None = Field(None, description="the column of a second text, for tasks on pairs")
-    label_column: str = Field("label", description="the column of the label")
+    text_column: str = Field("text", description="column of the text (a number without a header)")
+    second_column: str | None = Field(None, description="column of the second text of a pair")
+    label_column: str = Field("label", description="column of the label")
     delimiter: Delimiter = None
     header: Header = True
     encoding: FileEncoding = None
     max_length: int | None = Field(
-        None, ge=3, description="tokens read at a time, special ones included; none: what the model can take"
+        None,
+        ge=3,
+        description="maximum number of tokens of a text, special tokens included; none: the model's maximum",
     )
     stride: int | None = Field(
         None,
         ge=1,
         le=100_000,
-        description="tokens from the start of one window of a longer text to the next's, whose answers are "
-        "averaged; none: its end is not read",
+        description="read longer texts in windows that start this many tokens apart, and average their "
+        "predictions; none: truncate",
     )
     specials_in_text: Literal["text", "parse"] = Field(
         "text",
-        description="what strings such as [SEP] in a text are: text like all other (text), or the model's special "
-        "tokens (parse)",
+        description="strings such as [SEP] in a text are ordinary text (text) or special tokens (parse)",
     )
     pooler: bool = Field(
         True,
-        description="whether the head of a BERT or an ALBERT reads the pooler, as in the releases, or the first "
-        "token's hidden state itself",
+        description="the head of a BERT or ALBERT reads the pooler, as in the releases; false: the hidden state "
+        "of the first token",
     )
     head: Head = "linear"
     second_encoder: SecondEncoderRun = ""
@@ -77,27 +73,28 @@ class TextSettings(Settings):
 class ClassSettings(TextSettings):
     """Settings of `classify`."""
 
-    multi_label: bool = Field(False, description="whether a text has any number of labels, or exactly one")
+    multi_label: bool = Field(False, description="a text has any number of labels; false: exactly one")
     label_separator: str = Field(
-        ",", min_length=1, description="with multi_label: what separates labels in the label column"
+        ",", min_length=1, description="with multi_label: the separator of labels in the label column"
     )
     class_weights: ClassWeights = Field(
         "none",
-        description="what weighs each label in the loss: balanced (the rarer, the more), or {label: weight, …}",
+        description="weights of the labels in the loss: balanced (by inverse frequency), or {label: weight, …}",
     )
     thresholds: Literal["half", "shared", "each"] = Field(
         "shared",
-        description="with multi_label: above which probability a label is predicted: a half; one for all labels, "
-        "or one for each, chosen on dev by macro F1",
+        description="with multi_label, the probability from which a label is predicted: half: 0.5; shared: one "
+        "for all labels; each: one for each label; the last two maximize macro F1 on the validation "
+        "data",
     )
     init_head_from: Literal["none", "nsp"] = Field(
         "none",
-        description="what the head is at first: drawn (none), or for two labels the base's head for the next "
-        "sentence (nsp); which label begins as IsNext is told",
+        description="initial weights of the head: random (none), or with two labels the next-sentence head of the "
+        "base model (nsp); a message names the label that starts as IsNext",
     )
     calibrate: bool = Field(
         False,
-        description="whether probabilities are calibrated: divide logits by a temperature that is chosen on dev",
+        description="divide logits by a temperature that is fitted on the validation data",
     )
 
 
@@ -106,43 +103,45 @@ class TagSettings(Settings):
 
     word_column: str | None = Field(
         None,
-        description="the column of the words: a number (1 the first, -1 the last), in .conllu and .jsonl a name; "
-        "none: the first, FORM, words",
+        description="column of the words: a number (1: first, -1: last), in .conllu and .jsonl a name; none: the "
+        "first, FORM, words",
     )
     tag_column: str | None = Field(
-        None, description="the column of the tags, likewise; none: the last, UPOS, tags"
+        None, description="column of the tags, by number or name; none: the last, UPOS, tags"
     )
     predicate_column: str | None = Field(
         None,
-        description="for semantic roles: the column that has each predicate's sense, _ elsewhere; each column "
-        "behind it has the roles of one predicate; none: the eleventh of a .conllu file that has it, where "
-        "tag_column is not given; in .jsonl the name of the predicate's position, predicate",
+        description="for semantic roles: column of the predicates' senses, _ for other words; each column after "
+        "it has the roles of one predicate; none: the eleventh of a .conllu file that has it, if "
+        "tag_column is not set; in .jsonl the key of the predicate's index: predicate",
     )
     scheme: Literal["iobes", "iob2", "iob1", "as_written"] = Field(
         "iobes",
-        description="how entities are learnt, whatever scheme the file has: IOBES tells their ends and single "
-        "words, too; answers are always in the file's scheme",
+        description="tagging scheme to train with; iobes also marks ends and single words; predictions always "
+        "have the scheme of the file",
     )
     decoder: Literal["softmax", "crf"] = Field(
         "softmax",
-        description="the likeliest legal tags: softmax, each word's by itself; crf: with learnt weights of a tag "
-        "after another (a conditional random field)",
+        description="score of a tag sequence: softmax: each tag by itself; crf: a conditional random field with "
+        "learned transitions",
     )
     layers: Layers = Field(
         "last",
-        description="which layers are read: last, second_to_last, embeddings; several with learnt weights: "
-        "sum_last_four, sum_all; side by side: concat_last_four",
+        description="layers that the head reads: last, second_to_last, embeddings; sum_last_four and sum_all: a "
+        "learned weighted sum; concat_last_four: concatenated",
     )
     head: Head = "linear"
     second_encoder: SecondEncoderRun = ""
     layout: Literal["auto", "columns", "lines"] = Field(
         "auto",
-        description="columns: one word per line; lines: one sentence per line, to predict; auto: columns, but "
-        "lines for a .txt to predict that has none",
+        description="columns: one word per line; lines: one sentence per line, to predict; auto: columns, or "
+        "lines for a .txt without columns",
     )
     encoding: FileEncoding = None
     max_length: int | None = Field(
-        None, ge=3, description="tokens of a window, special ones included; none: what the model can take"
+        None,
+        ge=3,
+        description="maximum number of tokens of a window, special tokens included; none: the model's maximum",
     )
 
 
@@ -151,45 +150,45 @@ class AnswerSettings(Settings):
 
     question_column: str | None = Field(
         None,
-        description="of rows, not SQuAD's JSON: the column of the question; none: question",
+        description="column of the question in rows (not in SQuAD's JSON); none: question",
     )
-    context_column: str | None = Field(None, description="likewise the column of the passage; none: context")
+    context_column: str | None = Field(None, description="column of the passage; none: context")
     answer_column: str | None = Field(
         None,
-        description="likewise the column of the answer, empty where there is none; none: answer, answer_text or "
-        "answers",
+        description="column of the answer, empty if there is none; none: answer, answer_text, or answers",
     )
     start_column: str | None = Field(
         None,
-        description="likewise the column of the character of the passage that the answer begins at, from 0; none: "
-        "start or answer_start",
+        description="column of the answer's first character in the passage, from 0; none: start or answer_start",
     )
     delimiter: Delimiter = None
     header: Header = True
-    max_query_length: int = Field(64, ge=1, le=100_000, description="tokens read of a question")
+    max_query_length: int = Field(64, ge=1, le=100_000, description="maximum number of tokens of a question")
     stride: int = Field(
-        128, ge=1, le=100_000, description="tokens from the start of one window of a passage to the next's"
+        128, ge=1, le=100_000, description="tokens between the starts of two windows of a passage"
     )
     encoding: FileEncoding = None
     max_length: int | None = Field(
-        None, ge=8, description="tokens of a window, question included; none: what the model can take"
+        None,
+        ge=8,
+        description="maximum number of tokens of a window, question included; none: the model's maximum",
     )
-    n_best: int = Field(20, ge=1, le=1000, description="answers listed a question, the best first")
-    max_answer_length: int = Field(30, ge=1, le=10_000, description="tokens of an answer at most")
+    n_best: int = Field(20, ge=1, le=1000, description="answers to list for each question, the best first")
+    max_answer_length: int = Field(30, ge=1, le=10_000, description="maximum number of tokens of an answer")
     transform: bool = Field(
         False,
-        description="whether the two vectors have a layer before them (Linear and activation); BERT has none",
+        description="add a dense layer with an activation below the span head; BERT has none",
     )
     null_threshold: float | None = Field(
         None,
         allow_inf_nan=False,
-        description="an answer only where its score is more than that above the score of none; none: as chosen on "
-        "dev, and always an answer if all training questions had one",
+        description="predict an answer only if its score exceeds the score of no answer by more than this; none: "
+        "fitted on the validation data, or always an answer if all training questions have one",
     )
     rules: Rules = Field(
         "auto",
-        description="how answers are compared: as SQuAD's script does, or as CMRC 2018's for Chinese; auto: by "
-        "the letters of most answers",
+        description="comparison of answers: as in SQuAD's script, or CMRC 2018's for Chinese; auto: by the script "
+        "of most answers",
     )
     head: Head = "linear"
     second_encoder: SecondEncoderRun = ""
@@ -223,27 +222,27 @@ class ChooseSettings(Settings):
 
     context_column: str | None = Field(
         None,
-        description="the column of the context; none: context, article, passage, premise, …, if there is one",
+        description="column of the context; none: context, article, passage, premise, …",
     )
     question_column: str | None = Field(
         None,
-        description="the column of the question; none: question, where there is one",
+        description="column of the question; none: question",
     )
     choices_column: str | None = Field(
         None,
-        description="the column of the choices, a list, or those of each choice with commas between: A,B,C,D; "
+        description="column of the list of choices, or the columns of the choices, separated by commas: A,B,C,D; "
         "none: choices, options, endings, or choice0, choice1, …",
     )
     label_column: str | None = Field(
         None,
-        description="the column of the right choice, as its index, its letter or its text; none: label, answerKey "
-        "or answer",
+        description="column of the correct choice, as its index, letter, or text; none: label, answerKey, or "
+        "answer",
     )
     first_index: int = Field(
         0,
         ge=0,
         le=1,
-        description="the index that the label has for the first choice: 0, or 1",
+        description="label of the first choice: 0 or 1",
     )
     delimiter: Delimiter = None
     header: Header = True
@@ -251,8 +250,8 @@ class ChooseSettings(Settings):
     max_length: int | None = Field(
         None,
         ge=8,
-        description="tokens of context, question and choice read together, special ones included; none: what the "
-        "model can take. The context's end is cut",
+        description="maximum number of tokens of context, question, and choice, special tokens included; none: "
+        "the model's maximum; the end of the context is truncated",
     )
     head: Head = "linear"
     second_encoder: SecondEncoderRun = ""
@@ -279,27 +278,29 @@ class RelateSettings(Settings):
 
     none_label: str | None = Field(
         None,
-        description="the label that means no relation, which F1 leaves out; none: Other, no_relation or NA, where "
-        "there is one",
+        description="label of no relation, which F1 omits; none: Other, no_relation, or NA",
     )
     text_column: str | None = Field(
         None,
-        description="of rows: the column of the text, or in .jsonl of the list of words; none: text, sentence, "
-        "tokens or words",
+        description="column of the text, or in .jsonl of the list of words; none: text, sentence, tokens, or "
+        "words",
     )
     head_column: str | None = Field(
         None,
-        description="the column of the first entity's [start, end]; none: head, e1 or subj, or tags in the text",
+        description="column of the first entity's [start, end]; none: head, e1, or subj, or tags in the text",
     )
-    tail_column: str | None = Field(None, description="likewise of the second; none: tail, e2 or obj")
-    label_column: str | None = Field(None, description="the column of the relation; none: relation or label")
+    tail_column: str | None = Field(
+        None,
+        description="column of the second entity's [start, end]; none: tail, e2, or obj, or tags in the text",
+    )
+    label_column: str | None = Field(None, description="column of the relation; none: relation or label")
     delimiter: Delimiter = None
     encoding: FileEncoding = None
     max_length: int | None = Field(
         None,
         ge=8,
-        description="tokens read of a text, markers and special ones included; none: what the model can take. A "
-        "window around both entities is read",
+        description="maximum number of tokens of a text, markers and special tokens included; none: the model's "
+        "maximum; longer texts are read in a window around both entities",
     )
     head: Head = "linear"
     second_encoder: SecondEncoderRun = ""
@@ -309,17 +310,17 @@ class EmbedSettings(Settings):
     """Settings of `embed`."""
 
     text_column: str | None = Field(
-        None, description="the column of the text, anchor or query; none: text, sentence1, anchor, query, …"
+        None, description="column of the text, anchor, or query; none: text, sentence1, anchor, query, …"
     )
     second_column: str | None = Field(
         None,
-        description="the column of what it is compared with; none: second, sentence2, positive, passage, …",
+        description="column of the other text; none: second, sentence2, positive, passage, …",
     )
     label_column: str | None = Field(
-        None, description="the column of a pair's score or label; none: label or score, where there is one"
+        None, description="column of a pair's score or label; none: label or score"
     )
     negative_column: str | None = Field(
-        None, description="the column of a text that does not match; none: negative, where there is one"
+        None, description="column of a text that does not match; none: negative"
     )
     delimiter: Delimiter = None
     header: Header = True
@@ -327,41 +328,41 @@ class EmbedSettings(Settings):
     max_length: int | None = Field(
         None,
         ge=3,
-        description="tokens read of a text, special ones included; none: as many as the base, if that is a model "
-        "for vectors itself, else what the model can take",
+        description="maximum number of tokens of a text, special tokens included; none: that of a base model for "
+        "embeddings, else the model's maximum",
     )
     pooling: Pooling | None = Field(
         None,
-        description="how a text's states become its vector: their mean, the first token's, the maximum; none: as "
-        "the base's, if that is a model for vectors itself, else the mean",
+        description="pooling of the hidden states: their mean, the first token, or the maximum; none: that of a "
+        "base model for embeddings, else the mean",
     )
     normalize: bool | None = Field(
         None,
-        description="whether finished vectors get the length 1, so that products are cosines; none: as the base's "
-        "do, if that is a model for vectors itself, else they get it",
+        description="scale vectors to length 1, so that dot products are cosines; none: as a base model for "
+        "embeddings, else true",
     )
     loss: Literal["auto", "cosine", "cosent", "contrastive", "softmax"] = Field(
         "auto",
-        description="what is learnt by; auto: cosine for scores, contrastive for two labels, else softmax",
+        description="loss; auto: cosine for scores, contrastive for two labels, else softmax",
     )
     scale: float = Field(
         20.0,
         gt=0,
         le=1000,
-        description="what cosines are multiplied by in softmax and cosent: 1 / temperature",
+        description="factor of cosines in softmax and cosent: 1 / temperature",
     )
     margin: float = Field(
-        0.5, gt=0, le=2, description="of contrastive: how far apart (1 - cosine) different texts should be"
+        0.5, gt=0, le=2, description="contrastive: the minimum distance (1 - cosine) of different texts"
     )
     symmetric: bool = Field(
-        False, description="whether softmax also asks for the query of each passage: the mean of both"
+        False, description="softmax also finds the query of each passage; the loss is the mean of both"
     )
     same_label: str | None = Field(
-        None, description="the label of pairs that mean the same; none: 1, true, yes, same, duplicate, …"
+        None, description="label of pairs that match; none: 1, true, yes, same, duplicate, …"
     )
     lowest_score: float | None = Field(
-        None, description="the score that stands for a cosine of 0; none: the lowest of the training pairs"
+        None, description="score that corresponds to a cosine of 0; none: the lowest of the training pairs"
     )
     highest_score: float | None = Field(
-        None, description="the score that stands for a cosine of 1; none: the highest of the training pairs"
+        None, description="score that corresponds to a cosine of 1; none: the highest of the training pairs"
     )
