@@ -38,7 +38,7 @@ def written(folder: Path, document: Any, name: str) -> Path:
 
 
 def read(file: Path, *, labelled: bool = True) -> list[ChoiceRow]:
-    return list(read_choices(file, labelled=labelled))
+    return list(read_choices(file, labeled=labelled))
 
 
 SWAG_HEADER = ",video-id,startphrase,sent1,sent2,gold-source,ending0,ending1,label\n"
@@ -78,7 +78,7 @@ def test_each_form_is_read(
     assert found[:4] == (context, question, tuple(choices), right)
     assert found.number == number
     assert found.place.startswith(str(file))
-    assert read(file, labelled=False)[0][:4] == (context, question, tuple(choices), None)
+    assert read(file, labeled=False)[0][:4] == (context, question, tuple(choices), None)
 
 
 def test_an_article_has_its_questions_and_a_folder_its_articles(tmp_path: Path) -> None:
@@ -206,12 +206,12 @@ def test_published_files(file: str, number: int, choices: int) -> None:
 def test_columns_of_other_names(tmp_path: Path, name: str, document: Any, names: ChoiceNames) -> None:
     file = written(tmp_path, document, name)
     header = name != "c.tsv"
-    (row,) = read_choices(file, labelled=True, names=names, header=header)
+    (row,) = read_choices(file, labeled=True, names=names, header=header)
     assert row[:4] == ("", "who?", ("x", "y", "z"), 1)
-    (row,) = read_choices(file, labelled=False, names=names._replace(label="not there"), header=header)
+    (row,) = read_choices(file, labeled=False, names=names._replace(label="not there"), header=header)
     assert row[:4] == ("", "who?", ("x", "y", "z"), None)
     with pytest.raises(InputError) as caught:
-        list(read_choices(file, labelled=False, names=names._replace(context="gone"), header=header))
+        list(read_choices(file, labeled=False, names=names._replace(context="gone"), header=header))
     assert (caught.value.code, caught.value.argument) == ("column_missing", "context_column")
 
 
@@ -221,7 +221,7 @@ def test_a_question_with_fewer_choices_leaves_the_last_columns_empty(tmp_path: P
     assert [row.choices for row in read(file)] == [("x", "y"), ("x", "", "z")]
     names = ChoiceNames(choices="c0,c1,c2")
     file = written(tmp_path, text.format("c", "c", "c"), "b.csv")
-    assert [row.choices for row in read_choices(file, labelled=True, names=names)] == [
+    assert [row.choices for row in read_choices(file, labeled=True, names=names)] == [
         ("x", "y"),
         ("x", "", "z"),
     ]
@@ -243,7 +243,7 @@ def test_a_label_that_is_no_choice_s_says_where_indices_begin(tmp_path: Path, la
         tmp_path, json.dumps({"context": "kaba", "choices": ["x", "y"], "label": label}), "a.jsonl"
     )
     with pytest.raises(InputError) as caught:
-        list(read_choices(file, labelled=True, names=ChoiceNames(first=first)))
+        list(read_choices(file, labeled=True, names=ChoiceNames(first=first)))
     assert caught.value.code == "answer_out_of_range"
     assert f"{first} to {first + 1}" in caught.value.message
     assert (option("first_index", 1) in (caught.value.hint or "")) == (first == 0)

@@ -32,7 +32,7 @@ def written(folder: Path, document: Any, name: str) -> Path:
 
 
 def read(file: Path, *, labelled: bool = True) -> list[Related]:
-    return list(read_related(file, labelled=labelled))
+    return list(read_related(file, labeled=labelled))
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_each_form_is_the_same_example(tmp_path: Path, name: str, document: Any)
     assert found[:4] == (TEXT, (4, 9), (27, 33), LABEL)
     assert found.number == "7"
     assert found.place.startswith(str(file))
-    assert read(file, labelled=False)[0][:4] == (TEXT, (4, 9), (27, 33), None)
+    assert read(file, labeled=False)[0][:4] == (TEXT, (4, 9), (27, 33), None)
 
 
 @pytest.mark.parametrize(
@@ -79,34 +79,34 @@ def test_spans_of_words_are_slices_of_the_joined_text(tmp_path: Path, spans: dic
 def test_columns_by_other_names(tmp_path: Path) -> None:
     names = RelatedNames("body", "who", "where", "kind")
     rows = f'id,body,who,where,kind,text\n7,{TEXT},"[4, 9]","[27, 33]",r,no\n'
-    (found,) = read_related(written(tmp_path, rows, "a.csv"), labelled=True, names=names)
+    (found,) = read_related(written(tmp_path, rows, "a.csv"), labeled=True, names=names)
     assert found[:4] == (TEXT, (4, 9), (27, 33), "r")
     words = {"body": TOKENS, "who": [1, 2], "where": [6, 7], "kind": "r", "text": "no"}
-    (found,) = read_related(written(tmp_path, words, "b.jsonl"), labelled=True, names=names)
+    (found,) = read_related(written(tmp_path, words, "b.jsonl"), labeled=True, names=names)
     assert found.text == " ".join(TOKENS)
     file = written(tmp_path, {"text": TAGGED, "kind": "r"}, "c.jsonl")
-    assert next(read_related(file, labelled=True, names=RelatedNames(relation="kind"))).relation == "r"
+    assert next(read_related(file, labeled=True, names=RelatedNames(relation="kind"))).relation == "r"
     for relation, code in ((None, "relation_missing"), ("rel", "column_missing")):
         with pytest.raises(InputError) as caught:
-            list(read_related(file, labelled=True, names=RelatedNames(relation=relation)))
+            list(read_related(file, labeled=True, names=RelatedNames(relation=relation)))
         assert (caught.value.code, caught.value.argument) == (code, "label_column")
         for text in ("text, kind", option("label_column")):
             assert text in (caught.value.hint or "")
-    assert next(read_related(file, labelled=False, names=RelatedNames(relation="rel"))).relation is None
+    assert next(read_related(file, labeled=False, names=RelatedNames(relation="rel"))).relation is None
 
 
 def test_to_predict_relations_are_not_needed(tmp_path: Path) -> None:
     plain = written(tmp_path, f"{TAGGED}\n\n{TAGGED}\n", "a.txt")
-    assert [(one.text, one.number, one.place) for one in read(plain, labelled=False)] == [
+    assert [(one.text, one.number, one.place) for one in read(plain, labeled=False)] == [
         (TEXT, None, f"{plain}:1"), (TEXT, None, f"{plain}:3"),
     ]  # fmt: skip
     numbered = written(tmp_path, f'8\t"{TAGGED}"\n9\t"{TAGGED}"\n', "b.txt")  # SemEval's test file
-    assert [one.number for one in read(numbered, labelled=False)] == ["8", "9"]
+    assert [one.number for one in read(numbered, labeled=False)] == ["8", "9"]
 
 
 def test_a_blank_row_is_an_empty_text_to_predict(tmp_path: Path) -> None:
     file = written(tmp_path, f"text,n\n{TAGGED},1\n,2\n", "a.csv")
-    assert [one.text for one in read(file, labelled=False)] == [TEXT, ""]
+    assert [one.text for one in read(file, labeled=False)] == [TEXT, ""]
 
 
 ROW = {"text": TAGGED, "relation": "r"}
