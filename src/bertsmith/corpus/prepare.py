@@ -28,11 +28,7 @@ from bertsmith.corpus.batching import batches
 from bertsmith.corpus.diagnostics import corpus_warnings
 from bertsmith.corpus.encode import EncodedPortion
 from bertsmith.corpus.manifest import FORMAT, FileEntry, Manifest, ShardEntry, file_entry, write_manifest
-from bertsmith.corpus.near_duplicates import (
-    DEFAULT_THRESHOLD,
-    SIGNATURE_BYTES,
-    duplicate_groups,
-)
+from bertsmith.corpus.near_duplicates import DEFAULT_THRESHOLD, SIGNATURE_BYTES, duplicate_groups
 from bertsmith.corpus.prepare_state import LAYOUT, PrepareState
 from bertsmith.corpus.rejected_rows import RejectFile
 from bertsmith.corpus.sentence_splitter import detect_language
@@ -162,13 +158,12 @@ def _load_tokenizer(tokenizer: Tokenizer | str | Path) -> Tokenizer:
     if not isinstance(tokenizer, Tokenizer):
         tokenizer = Tokenizer.load(tokenizer)
     if not tokenizer.num_separators:
-        raise InputError(
-            "tokenizer_without_separators",
+        message = (
             "this tokenizer does not add special tokens as BERT or RoBERTa does: [CLS] A [SEP], "
-            "[CLS] A [SEP] B [SEP]",
-            argument="tokenizer",
-            hint=f"use a tokenizer of BERT, RoBERTa, or ALBERT, or train one: {command('tokenizer train')}",
+            "[CLS] A [SEP] B [SEP]"
         )
+        hint = f"use a tokenizer of BERT, RoBERTa, or ALBERT, or train one: {command('tokenizer train')}"
+        raise InputError("tokenizer_without_separators", message, argument="tokenizer", hint=hint)
     return tokenizer
 
 
@@ -225,19 +220,12 @@ class _Preparation:
         self, files: Sequence[str | Path | Table], first_portion: Sequence[Document], rejects: RejectFile
     ) -> InputError:
         if rejects.first is not None:
-            return InputError(
-                "nothing_readable",
-                f"nothing in the files can be read; {rejects.first.reason}",
-                location=rejects.first.file,
-                hint=f"check them with {command('data check')}",
-            )
+            message = f"nothing in the files can be read; {rejects.first.reason}"
+            hint = f"check them with {command('data check')}"
+            return InputError("nothing_readable", message, location=rejects.first.file, hint=hint)
         if self._notes.empty and not first_portion:
-            return InputError(
-                "no_text",
-                "there is no text in the files",
-                location=f"{files[0]}:1",
-                hint="check how the files were made",
-            )
+            hint = "check how the files were made"
+            return InputError("no_text", "there is no text in the files", location=f"{files[0]}:1", hint=hint)
         return InputError(
             "no_tokens",
             "no document has a single token",
@@ -372,12 +360,9 @@ def _num_workers(workers: int | None, max_ram: int | None, engine: str) -> int |
     affordable = (max_ram - _BASE_BYTES) // _WORKER_BYTES
     if affordable < 1:
         minimum = (_BASE_BYTES + _WORKER_BYTES) / 1e6
-        raise InputError(
-            "max_ram_too_small",
-            f"{max_ram / 1e6:,.0f} MB of memory is too little",
-            argument="max_ram",
-            hint=f"give {minimum:,.0f} MB or more",
-        )
+        message = f"{max_ram / 1e6:,.0f} MB of memory is too little"
+        hint = f"give {minimum:,.0f} MB or more"
+        raise InputError("max_ram_too_small", message, argument="max_ram", hint=hint)
     return min(workers, affordable)
 
 

@@ -75,12 +75,9 @@ class PrepareState:
             except BaseException as error:
                 state._close(error)
                 if hardware.is_disk_full(error):
-                    raise MachineError(
-                        "disk_full",
-                        "the disk is full",
-                        location=out.parent,
-                        hint="free some space and start again; finished shards are kept",
-                    ) from None
+                    message = "the disk is full"
+                    hint = "free some space and start again; finished shards are kept"
+                    raise MachineError("disk_full", message, location=out.parent, hint=hint) from None
                 raise
 
     def save(self, progress: PreparationProgress) -> None:

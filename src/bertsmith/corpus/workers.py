@@ -169,12 +169,9 @@ def encode_with_ray(
                     runtime_env={"working_dir": empty},
                 )
         except (OSError, RuntimeError, ValueError) as error:
-            raise MachineError(
-                "ray_unreachable",
-                f"there is no Ray cluster at {address}: {error}",
-                argument="address",
-                hint="look at `ray status`",
-            ) from None
+            message = f"there is no Ray cluster at {address}: {error}"
+            hint = "look at `ray status`"
+            raise MachineError("ray_unreachable", message, argument="address", hint=hint) from None
     try:
         workers = workers or max(1, int(ray.cluster_resources().get("CPU", 1)))
         actor_class: Any = ray.remote(num_cpus=1, max_restarts=-1, max_task_retries=-1)(PortionEncoder)

@@ -114,51 +114,37 @@ class PostProcessor:
             step for step in _steps(definition.get("post_processor") or {}) if step.get("type") in _READERS
         ]
         if len(steps) > 1:
-            raise InputError(
-                "repeated_post_processors",
-                "the post-processor adds special tokens more than once",
-                location=location,
-                hint=_UNSUPPORTED_HINT,
-            )
+            message = "the post-processor adds special tokens more than once"
+            raise InputError("repeated_post_processors", message, location=location, hint=_UNSUPPORTED_HINT)
         if not steps:
             return cls()
         try:
             processor = _READERS[steps[0]["type"]](steps[0])
         except KeyError as error:  # tokenizers writes all other keys that are read here
+            message = f"the post-processor does not define the id of {error}"
             raise InputError(
-                "post_processor_token_without_id",
-                f"the post-processor does not define the id of {error}",
-                location=location,
-                hint=_UNSUPPORTED_HINT,
+                "post_processor_token_without_id", message, location=location, hint=_UNSUPPORTED_HINT
             ) from None
         single, pair = (
             [piece.sequence_id for piece in template if piece.sequence_id is not None]
             for template in (processor.single, processor.pair)
         )
         if single != [0] or sorted(pair) != [0, 1]:
-            raise InputError(
-                "post_processor_text_count",
-                "the post-processor does not contain each text exactly once",
-                location=location,
-                hint=_UNSUPPORTED_HINT,
-            )
+            message = "the post-processor does not contain each text exactly once"
+            raise InputError("post_processor_text_count", message, location=location, hint=_UNSUPPORTED_HINT)
         pieces = [*processor.single, *processor.pair]
         if not any(piece.ids for piece in pieces):
             # Models without special tokens, such as GPT-2, have no segment embeddings either.
             return cls()
         if any(piece.type_id > 1 for piece in pieces):
+            message = "the post-processor uses a segment other than 0 and 1"
             raise InputError(
-                "post_processor_segment_out_of_range",
-                "the post-processor uses a segment other than 0 and 1",
-                location=location,
-                hint=_UNSUPPORTED_HINT,
+                "post_processor_segment_out_of_range", message, location=location, hint=_UNSUPPORTED_HINT
             )
         if any(i >= vocab_size for piece in pieces for i in piece.ids):
+            message = "the post-processor uses an id that no token has"
             raise InputError(
-                "post_processor_id_out_of_range",
-                "the post-processor uses an id that no token has",
-                location=location,
-                hint=_UNSUPPORTED_HINT,
+                "post_processor_id_out_of_range", message, location=location, hint=_UNSUPPORTED_HINT
             )
         return processor
 
@@ -304,12 +290,9 @@ def _truncate_lengths(
     for index, (length, truncated) in enumerate(zip(lengths, truncated_lengths, strict=True)):
         if length and not truncated:
             text = "the text" if len(lengths) == 1 else f"the {_TEXT_NAMES[index]} text"
-            raise InputError(
-                "text_truncated_to_nothing",
-                f"a limit of {max_length} tokens removes all of {text}",
-                argument="max_length",
-                hint="raise the limit",
-            )
+            message = f"a limit of {max_length} tokens removes all of {text}"
+            hint = "raise the limit"
+            raise InputError("text_truncated_to_nothing", message, argument="max_length", hint=hint)
     return truncated_lengths
 
 
@@ -326,27 +309,19 @@ def _distribute_tokens(
     if total <= max_tokens:
         return lengths
     if truncation == "none":
-        raise InputError(
-            "text_too_long",
+        message = (
             f"the text has {total + max_length - max_tokens} tokens including special tokens, "
-            f"the limit is {max_length}",
-            hint="shorten the text, or allow truncation",
+            f"the limit is {max_length}"
         )
+        raise InputError("text_too_long", message, hint="shorten the text, or allow truncation")
     if max_tokens < 0:
-        raise InputError(
-            "max_length_too_small",
-            f"a limit of {max_length} tokens is too small for the special tokens",
-            argument="max_length",
-            hint="raise the limit",
-        )
+        message = f"a limit of {max_length} tokens is too small for the special tokens"
+        raise InputError("max_length_too_small", message, argument="max_length", hint="raise the limit")
     if len(lengths) == 1:
         if truncation == "only_second":
-            raise InputError(
-                "second_text_missing",
-                "there is no second text to truncate",
-                argument="truncation",
-                hint="truncate the first text",
-            )
+            message = "there is no second text to truncate"
+            hint = "truncate the first text"
+            raise InputError("second_text_missing", message, argument="truncation", hint=hint)
         return [max_tokens]
     if truncation != "longest_first":
         index = 0 if truncation == "only_first" else 1
@@ -354,13 +329,12 @@ def _distribute_tokens(
         remaining = max_tokens - lengths[other_index]
         if remaining < 0:
             other = _TEXT_NAMES[other_index]
-            raise InputError(
-                "other_text_too_long",
+            message = (
                 f"the {other} text alone has {lengths[other_index]} tokens, "
-                f"which exceeds the limit of {max_length} with special tokens",
-                argument="truncation",
-                hint=f"truncate the {other} text too (longest_first), or raise the limit",
+                f"which exceeds the limit of {max_length} with special tokens"
             )
+            hint = f"truncate the {other} text too (longest_first), or raise the limit"
+            raise InputError("other_text_too_long", message, argument="truncation", hint=hint)
         return [remaining, lengths[1]] if index == 0 else [lengths[0], remaining]
     shorter, longer = sorted(lengths)
     if 2 * shorter <= max_tokens:

@@ -55,35 +55,22 @@ def parse_model(data: bytes, location: object) -> SentencePieceModel:
         model = schema.ModelProto.FromString(data)
         pieces = [(str(piece.piece), float(piece.score)) for piece in model.pieces]
     except (DecodeError, ValueError):  # a piece that is not UTF-8
+        message = "the file is not a complete SentencePiece model"
         raise InputError(
-            "invalid_sentencepiece_model",
-            "the file is not a complete SentencePiece model",
-            location=location,
-            hint=CORRUPT_FILE_HINT,
+            "invalid_sentencepiece_model", message, location=location, hint=CORRUPT_FILE_HINT
         ) from None
     if (model_type := model.trainer_spec.model_type) != schema.TrainerSpec.UNIGRAM:
         name = schema.TrainerSpec.ModelType.Name(model_type)
-        raise InputError(
-            "unsupported_tokenizer_model",
-            f"the model is {name}, not Unigram",
-            location=location,
-            hint="use an ALBERT model",
-        )
+        message = f"the model is {name}, not Unigram"
+        hint = "use an ALBERT model"
+        raise InputError("unsupported_tokenizer_model", message, location=location, hint=hint)
     unknown = [i for i, piece in enumerate(model.pieces) if piece.type == piece.UNKNOWN]
     if not unknown:
-        raise InputError(
-            "unknown_token_missing",
-            "the SentencePiece model has no unknown piece",
-            location=location,
-            hint=CORRUPT_FILE_HINT,
-        )
+        message = "the SentencePiece model has no unknown piece"
+        raise InputError("unknown_token_missing", message, location=location, hint=CORRUPT_FILE_HINT)
     if invalid := [piece for piece, score in pieces if not math.isfinite(score)]:
-        raise InputError(
-            "invalid_piece_score",
-            f"the score of the piece {invalid[0]!r} is not finite",
-            location=location,
-            hint=CORRUPT_FILE_HINT,
-        )
+        message = f"the score of the piece {invalid[0]!r} is not finite"
+        raise InputError("invalid_piece_score", message, location=location, hint=CORRUPT_FILE_HINT)
     return SentencePieceModel(pieces, unknown[-1], bytes(model.normalizer_spec.precompiled_charsmap))
 
 
@@ -149,29 +136,20 @@ def build_unigram(
     token_ids = {piece: i for i, (piece, _) in enumerate(pieces)}
     if len(token_ids) < len(pieces):
         duplicate = next(piece for i, (piece, _) in enumerate(pieces) if token_ids[piece] != i)
-        raise InputError(
-            "duplicate_token",
-            f"the piece {duplicate!r} occurs twice",
-            location=location,
-            hint=CORRUPT_FILE_HINT,
-        )
+        message = f"the piece {duplicate!r} occurs twice"
+        raise InputError("duplicate_token", message, location=location, hint=CORRUPT_FILE_HINT)
     for token in special_tokens.values():
         if token not in token_ids:
-            raise InputError(
-                "special_token_missing",
-                f"the special token {token} is missing",
-                location=location,
-                hint="name it in tokenizer_config.json",
-            )
+            message = f"the special token {token} is missing"
+            hint = "name it in tokenizer_config.json"
+            raise InputError("special_token_missing", message, location=location, hint=hint)
     try:
         backend = tokenizers.Tokenizer(models.Unigram(list(pieces), unk_id=unk_id, byte_fallback=False))
         backend.normalizer = unigram_normalizer(lowercase, keep_accents, precompiled_charsmap)
     except Exception as error:  # The tokenizers library raises bare Exception here.
+        message = f"the tokenizers library cannot use the model ({error})"
         raise InputError(
-            "tokenizers_library_error",
-            f"the tokenizers library cannot use the model ({error})",
-            location=location,
-            hint=CORRUPT_FILE_HINT,
+            "tokenizers_library_error", message, location=location, hint=CORRUPT_FILE_HINT
         ) from None
     backend.pre_tokenizer = unigram_pre_tokenizer()
     backend.decoder = decoders.Metaspace(replacement=WORD_PREFIX, prepend_scheme="always")

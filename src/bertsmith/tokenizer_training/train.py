@@ -224,33 +224,23 @@ def _check_options(
 ) -> None:
     if kind not in (kinds := get_args(TokenizerKind)):
         near = difflib.get_close_matches(str(kind), kinds, n=1)
-        raise InputError(
-            "unknown_tokenizer_kind",
-            f"{kind!r} is not a kind of tokenizer",
-            argument="kind",
-            hint=f"did you mean {near[0]!r}?" if near else f"use one of {', '.join(kinds)}",
-        )
+        message = f"{kind!r} is not a kind of tokenizer"
+        hint = f"did you mean {near[0]!r}?" if near else f"use one of {', '.join(kinds)}"
+        raise InputError("unknown_tokenizer_kind", message, argument="kind", hint=hint)
     if kind == "byte_level_bpe" and (cased is False or chinese):
+        message = "byte-level BPE keeps case and all characters"
+        hint = f"omit {option('cased')} and {option('chinese')}"
         raise InputError(
-            "byte_level_bpe_keeps_case",
-            "byte-level BPE keeps case and all characters",
-            argument="chinese" if chinese else "cased",
-            hint=f"omit {option('cased')} and {option('chinese')}",
+            "byte_level_bpe_keeps_case", message, argument="chinese" if chinese else "cased", hint=hint
         )
     if kind == "unigram" and min_frequency != _DEFAULT_MIN_FREQUENCY:
-        raise InputError(
-            "min_frequency_not_applicable",
-            "Unigram merges no pairs, so it has no minimum frequency",
-            argument="min_frequency",
-            hint=f"omit {option('min_frequency')}",
-        )
+        message = "Unigram merges no pairs, so it has no minimum frequency"
+        hint = f"omit {option('min_frequency')}"
+        raise InputError("min_frequency_not_applicable", message, argument="min_frequency", hint=hint)
     if kind != "wordpiece" and normalizer != "hf":
-        raise InputError(
-            "normalizer_needs_wordpiece",
-            "the google normalizer is a variant of BERT's",
-            argument="normalizer",
-            hint=f"use {option('kind', 'wordpiece')}",
-        )
+        message = "the google normalizer is a variant of BERT's"
+        hint = f"use {option('kind', 'wordpiece')}"
+        raise InputError("normalizer_needs_wordpiece", message, argument="normalizer", hint=hint)
 
 
 def train_wordpiece(
@@ -311,12 +301,8 @@ def _train(
     min_size = len(ROBERTA_SPECIAL_TOKENS) + 256 if is_byte_level else 2 * len(BERT_SPECIAL_TOKENS)
     if settings.vocab_size < min_size:
         reason = f"all bytes and special tokens, which take {min_size}" if is_byte_level else "letters"
-        raise InputError(
-            "vocab_size_too_small",
-            f"a vocabulary of {settings.vocab_size:,} tokens is too small for {reason}",
-            argument="vocab_size",
-            hint="use several thousand",
-        )
+        message = f"a vocabulary of {settings.vocab_size:,} tokens is too small for {reason}"
+        raise InputError("vocab_size_too_small", message, argument="vocab_size", hint="use several thousand")
     corpus_words = count_training_words(
         corpus.files,
         split_runs=split_before_spaces if is_byte_level else split_at_spaces,
@@ -328,12 +314,8 @@ def _train(
         notes=corpus.notes,
     )
     if not corpus_words.words:
-        raise InputError(
-            "no_words",
-            "the files contain no words",
-            location=corpus.files[0],
-            hint="check how the files were created",
-        )
+        hint = "check how the files were created"
+        raise InputError("no_words", "the files contain no words", location=corpus.files[0], hint=hint)
     train_functions = {
         "wordpiece": _train_wordpiece,
         "byte_level_bpe": _train_byte_level_bpe,
@@ -394,10 +376,7 @@ def _train_wordpiece(settings: TokenizerTrainingSettings, words: Counter[str]) -
         settings, characters, train, lambda result: len(result[0])
     )
     tokenizer = Tokenizer.from_vocabulary(
-        tokens,
-        lowercase=settings.lowercase,
-        max_length=settings.max_length,
-        normalizer=settings.normalizer,
+        tokens, lowercase=settings.lowercase, max_length=settings.max_length, normalizer=settings.normalizer
     )
     return _TrainingResult(tokenizer, characters.counts, alphabet, training_words)
 
