@@ -28,7 +28,12 @@ from bertsmith.corpus.batching import batches
 from bertsmith.corpus.diagnostics import corpus_warnings
 from bertsmith.corpus.encode import EncodedPortion
 from bertsmith.corpus.manifest import FORMAT, FileEntry, Manifest, ShardEntry, file_entry, write_manifest
-from bertsmith.corpus.near_duplicates import DEFAULT_THRESHOLD, SIGNATURE_BYTES, duplicate_groups
+from bertsmith.corpus.near_duplicates import (
+    DEFAULT_THRESHOLD,
+    SIGNATURE_BYTES,
+    check_threshold,
+    duplicate_groups,
+)
 from bertsmith.corpus.prepare_state import LAYOUT, PrepareState
 from bertsmith.corpus.rejected_rows import RejectFile
 from bertsmith.corpus.sentence_splitter import detect_language
@@ -131,6 +136,7 @@ def prepare(
     """
     out, files, reading = Path(output_dir), to_sources(files), with_keywords(reading, options, prepare)
     check_name(out)
+    check_threshold(near_duplicate_threshold)
     replaces_folder = LAYOUT.check_replaceable(out, overwrite=overwrite)
     if not files:
         raise InputError(

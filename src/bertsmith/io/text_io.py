@@ -361,5 +361,7 @@ class LineReader:
 
 def too_long_error(location: str, unit: str, hint: str) -> InputError:
     """Return the error for a line or row of more than `MAX_LINE_BYTES` bytes."""
-    message = f"this {unit} is longer than {MAX_LINE_BYTES:,} bytes (rejects keep the first {EXCERPT_BYTES:,})"
+    message = (
+        f"this {unit} is longer than {MAX_LINE_BYTES:,} bytes (rejects keep the first {EXCERPT_BYTES:,})"
+    )
     return InputError("line_too_long", message, location=location, hint=hint)
