@@ -34,8 +34,7 @@ from bertsmith.corpus.near_duplicates import (
     check_threshold,
     duplicate_groups,
 )
-from bertsmith.corpus.prepare_state import LAYOUT, PrepareState
-from bertsmith.corpus.rejected_rows import RejectFile
+from bertsmith.corpus.prepare_state import LAYOUT, PrepareState, RejectFile
 from bertsmith.corpus.sentence_splitter import detect_language
 from bertsmith.corpus.shards import Shards, concat_column, list_values, read_batch, write_shard
 from bertsmith.corpus.tokenized_corpus import HashArray

@@ -57,37 +57,20 @@ def atomic_folder(target: Path, *, replace: bool = False) -> Iterator[Path]:
 
     Args:
         target: The folder to make. It must be missing or empty, unless `replace`.
-        replace: Replace an existing folder.
+        replace: Replace an existing folder atomically.
 
     Raises:
         InputError: As `check_output_folder` does, before anything is written.
     """
-    if replace:
-        with atomic_replacement(target) as folder:
-            yield folder
-        return
-    check_output_folder(target)
-    target = _resolve(target)
-    with _part_folder(target) as folder:
-        yield folder
-        commit_folder(folder, target)
-
-
-@contextmanager
-def atomic_replacement(target: Path) -> Iterator[Path]:
-    """Yield a hidden folder to write into; if no error occurs, it replaces `target` atomically."""
+    if not replace:
+        check_output_folder(target)
     target = _resolve(target)
     backup = _backup_name(target)
-    if backup.exists() and not target.exists():  # killed between the two renames of `_exchange`
+    if replace and backup.exists() and not target.exists():  # killed between the two renames of `_exchange`
         backup.rename(target)
     with _part_folder(target) as folder:
         yield folder
-        if not target.exists():
-            commit_folder(folder, target)
-            return
-        _flush(folder)
-        _exchange(folder, target, backup)
-        fsync(target.parent)
+        commit_folder(folder, target, replace=replace)
 
 
 def commit_folder(folder: Path, target: Path, *, replace: bool = False) -> None:

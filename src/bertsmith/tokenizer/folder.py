@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import tokenizers
 
@@ -54,8 +53,7 @@ _BackendWithSpecialTokens = tuple[tokenizers.Tokenizer, dict[str, str]]
 """A backend tokenizer, and the special tokens by role."""
 
 
-@dataclass(frozen=True)
-class TokenizerSource:
+class TokenizerSource(NamedTuple):
     """The data that define a tokenizer.
 
     Attributes:

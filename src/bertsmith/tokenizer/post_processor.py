@@ -73,16 +73,6 @@ class TemplatePiece:
     ids: tuple[int, ...] = ()
     type_id: int = 0
 
-    @classmethod
-    def for_text(cls, sequence_id: int, type_id: int = 0) -> TemplatePiece:
-        """Create the piece of the first text (0) or the second (1)."""
-        return cls(sequence_id, (), type_id)
-
-    @classmethod
-    def for_special_token(cls, token_id: int, type_id: int = 0) -> TemplatePiece:
-        """Create the piece of a special token."""
-        return cls(None, (token_id,), type_id)
-
 
 Template = tuple[TemplatePiece, ...]
 
@@ -91,8 +81,8 @@ Template = tuple[TemplatePiece, ...]
 class PostProcessor:
     """The templates for one text and for a pair of texts."""
 
-    single: Template = (TemplatePiece.for_text(0),)
-    pair: Template = (TemplatePiece.for_text(0), TemplatePiece.for_text(1))
+    single: Template = (TemplatePiece(0),)
+    pair: Template = (TemplatePiece(0), TemplatePiece(1))
 
     @classmethod
     def from_definition(
@@ -157,9 +147,9 @@ class PostProcessor:
         if separators < 1:
             return 0
         type_id = self.pair[-1].type_id
-        cls, sep = TemplatePiece.for_special_token(cls_id), TemplatePiece.for_special_token(sep_id)
-        first, second = TemplatePiece.for_text(0), TemplatePiece.for_text(1, type_id)
-        last_sep = TemplatePiece.for_special_token(sep_id, type_id)
+        cls, sep = TemplatePiece(None, (cls_id,)), TemplatePiece(None, (sep_id,))
+        first, second = TemplatePiece(0), TemplatePiece(1, type_id=type_id)
+        last_sep = TemplatePiece(None, (sep_id,), type_id)
         single = (cls, first, sep)
         pair = (cls, first, *[sep] * separators, second, last_sep)
         return separators if (self.single, self.pair) == (single, pair) else 0
@@ -239,11 +229,11 @@ def _read_template(step: Mapping[str, Any]) -> PostProcessor:
         for element in elements:
             if "Sequence" in element:
                 value = element["Sequence"]
-                pieces.append(TemplatePiece.for_text(_SEQUENCE_IDS[value["id"]], value["type_id"]))
+                pieces.append(TemplatePiece(_SEQUENCE_IDS[value["id"]], type_id=value["type_id"]))
             else:
                 value = element["SpecialToken"]
                 pieces += [
-                    TemplatePiece.for_special_token(token_id, value["type_id"])
+                    TemplatePiece(None, (token_id,), value["type_id"])
                     for token_id in special_ids[value["id"]]
                 ]
         return tuple(pieces)
@@ -253,19 +243,19 @@ def _read_template(step: Mapping[str, Any]) -> PostProcessor:
 
 def _read_roberta(step: Mapping[str, Any]) -> PostProcessor:
     cls, sep = _read_cls_and_sep(step)
-    first, second = TemplatePiece.for_text(0), TemplatePiece.for_text(1)
+    first, second = TemplatePiece(0), TemplatePiece(1)
     return PostProcessor((cls, first, sep), (cls, first, sep, sep, second, sep))
 
 
 def _read_bert(step: Mapping[str, Any]) -> PostProcessor:
     cls, sep = _read_cls_and_sep(step)
-    first, second = TemplatePiece.for_text(0), TemplatePiece.for_text(1, type_id=1)
+    first, second = TemplatePiece(0), TemplatePiece(1, type_id=1)
     return PostProcessor((cls, first, sep), (cls, first, sep, second, replace(sep, type_id=1)))
 
 
 def _read_cls_and_sep(step: Mapping[str, Any]) -> tuple[TemplatePiece, TemplatePiece]:
     (_, cls_id), (_, sep_id) = step["cls"], step["sep"]  # each a token and its id
-    return TemplatePiece.for_special_token(cls_id), TemplatePiece.for_special_token(sep_id)
+    return TemplatePiece(None, (cls_id,)), TemplatePiece(None, (sep_id,))
 
 
 _READERS = {

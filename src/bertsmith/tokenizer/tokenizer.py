@@ -115,8 +115,7 @@ class Tokenizer:
         Raises:
             InputError: The path is not a valid tokenizer; the error names the file.
         """
-        source = read_folder(Path(path), lowercase, normalizer)
-        return cls(source.definition, source.max_length, source.special_tokens, source.sentencepiece_model)
+        return cls(*read_folder(Path(path), lowercase, normalizer))
 
     @classmethod
     def from_vocabulary(
@@ -147,10 +146,7 @@ class Tokenizer:
 
     def save(self, folder: str | Path) -> None:
         """Write tokenizer.json, tokenizer_config.json, and the vocabulary files of the kind, each atomically."""
-        source = TokenizerSource(
-            self._definition, self.max_length, self._special_tokens, self._sentencepiece_model
-        )
-        write_folder(Path(folder), source, self.tokens)
+        write_folder(Path(folder), TokenizerSource(*self.__getstate__()), self.tokens)
 
     def __len__(self) -> int:
         """Return the vocabulary size."""
