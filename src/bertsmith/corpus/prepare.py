@@ -206,7 +206,8 @@ class _Preparation:
         with closing(RejectFile(path, self._settings.max_rejects)) as rejects:
             on_reject = rejects if self._settings.on_error == "skip" else None
             documents = read_documents(files, self._settings.reading, on_reject=on_reject, notes=self._notes)
-            portions = _portions(self._count_split_documents(documents))
+            documents = self._count_split_documents(documents)
+            portions = batches(documents, lambda document: len(document.text.encode("utf-8")), _PORTION_BYTES)
             first_portion = next(portions, [])
             texts = [document.text for document in first_portion]
             language = self._settings.language or detect_language(texts)
@@ -392,7 +393,3 @@ def _file_state(file: str | Path | Table) -> tuple[object, ...] | None:
     except OSError:
         return None
     return str(file), status.st_size, status.st_mtime_ns
-
-
-def _portions(documents: Iterable[Document]) -> Iterator[list[Document]]:
-    return batches(documents, lambda document: len(document.text.encode("utf-8")), _PORTION_BYTES)

@@ -19,10 +19,11 @@ from bertsmith.suggestions import not_found_error
 from bertsmith.tokenizer import byte_level_bpe, unigram, wordpiece
 from bertsmith.tokenizer.byte_level_bpe import GPT2_SPECIAL_TOKENS, ROBERTA_SPECIAL_TOKENS
 from bertsmith.tokenizer.config_schema import (
-    CORRUPT_FILE_HINT,
     SPECIAL_TOKEN_ROLES,
     TokenizerConfig,
     TokenizerOutline,
+    check_special_tokens,
+    corrupt_file_error,
     read_config,
     read_json_object,
     validate,
@@ -47,6 +48,7 @@ TOKENIZER_FILES = (
 _UNKNOWN_CHARACTER = "\U0010fffd"  # a private code point that no vocabulary has
 _ENTRY_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "spiece.model")
 _KINDS: dict[str, TokenizerKind] = {"WordPiece": "wordpiece", "BPE": "byte_level_bpe", "Unigram": "unigram"}
+_VOCABULARY_HINT = "name the vocabulary's special tokens in tokenizer_config.json"
 _DEFAULT_MAX_LENGTH = 512
 _MIN_UNLIMITED_LENGTH = 10**9  # transformers writes "no limit" as 10**30
 _BackendWithSpecialTokens = tuple[tokenizers.Tokenizer, dict[str, str]]
@@ -195,10 +197,11 @@ def _from_tokenizer_json(
     if kind == "byte_level_bpe":
         byte_level_bpe.check_byte_pieces(vocabulary, file)
     special_tokens = _special_tokens_by_role(kind, vocabulary, config)
-    _check_special_tokens(vocabulary, special_tokens, file, kind)
+    hint = _VOCABULARY_HINT if kind != "wordpiece" else "a BERT vocabulary has one token per line"
+    check_special_tokens(special_tokens.values(), vocabulary, file, hint)
     if sorted(vocabulary.values()) != list(range(len(vocabulary))):
         message = f"the ids are not 0 to {len(vocabulary) - 1}, each once"
-        raise InputError("token_ids_not_contiguous", message, location=file, hint=CORRUPT_FILE_HINT)
+        raise corrupt_file_error("token_ids_not_contiguous", message, location=file)
     # Special tokens that the file declares keep their flags (lstrip, normalized, …).
     declared = {token.content for token in backend.get_added_tokens_decoder().values() if token.special}
     undeclared = {role: token for role, token in special_tokens.items() if token not in declared}
@@ -218,7 +221,7 @@ def _parse_tokenizer_json(file: Path, content: Mapping[str, Any]) -> tokenizers.
         return tokenizers.Tokenizer.from_str(json.dumps(content))
     except Exception as error:  # The tokenizers library raises bare Exception here.
         message = f"the tokenizers library cannot read the file ({error})"
-        raise InputError("tokenizers_library_error", message, location=file, hint=CORRUPT_FILE_HINT) from None
+        raise corrupt_file_error("tokenizers_library_error", message, location=file) from None
 
 
 def _check_usable(file: Path, backend: tokenizers.Tokenizer, model: Mapping[str, Any]) -> None:
@@ -230,12 +233,13 @@ def _check_usable(file: Path, backend: tokenizers.Tokenizer, model: Mapping[str,
     # Checked here too because a normalizer may drop the character that is encoded below.
     if unk_token is not None and unk_token not in model["vocab"]:
         message = f"the unknown token {unk_token!r} is not in the vocabulary"
-        raise InputError("unknown_token_missing", message, location=file, hint=CORRUPT_FILE_HINT)
+        raise corrupt_file_error("unknown_token_missing", message, location=file)
     try:
         backend.encode(f"a {_UNKNOWN_CHARACTER}")
     except Exception as error:
-        message = f"the tokenizers library cannot use the file ({error})"
-        raise InputError("tokenizers_library_error", message, location=file, hint=CORRUPT_FILE_HINT) from None
+        raise corrupt_file_error(
+            "tokenizers_library_error", f"the tokenizers library cannot use the file ({error})", location=file
+        ) from None
 
 
 def _from_vocab_json(
@@ -244,7 +248,7 @@ def _from_vocab_json(
     vocabulary = byte_level_bpe.check_vocabulary(file, content)
     merges = byte_level_bpe.read_merges(file.with_name("merges.txt"), vocabulary)
     special_tokens = _special_tokens_by_role("byte_level_bpe", vocabulary, config)
-    _check_special_tokens(vocabulary, special_tokens, file, "byte_level_bpe")
+    check_special_tokens(special_tokens.values(), vocabulary, file, _VOCABULARY_HINT)
     _check_case(file, lowercase, False)
     backend = byte_level_bpe.build_byte_level_bpe(
         vocabulary, merges, special_tokens=special_tokens, add_prefix_space=bool(config.add_prefix_space)
@@ -299,19 +303,6 @@ def _config_token(definition: Mapping[str, Any], token: str) -> Any:
     if added is None or not (added["lstrip"] or added["rstrip"]):
         return token
     return {"__type": "AddedToken", **{key: value for key, value in added.items() if key != "id"}}
-
-
-def _check_special_tokens(
-    vocabulary: Mapping[str, int], special_tokens: Mapping[str, str], file: Path, kind: TokenizerKind
-) -> None:
-    hint = "a BERT vocabulary has one token per line"
-    if kind != "wordpiece":
-        hint = "name the vocabulary's special tokens in tokenizer_config.json"
-    for token in special_tokens.values():
-        if token not in vocabulary:
-            raise InputError(
-                "special_token_missing", f"the special token {token} is missing", location=file, hint=hint
-            )
 
 
 def _check_case(file: Path, lowercase: bool | None, lowercases_text: bool) -> None:

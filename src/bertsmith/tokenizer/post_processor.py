@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Literal
 
 from bertsmith.errors import InputError
@@ -17,7 +18,7 @@ from bertsmith.formatting import pluralize
 Truncation = Literal["longest_first", "only_first", "only_second", "none"]
 
 _MAX_REPR_TOKENS = 12
-_UNSUPPORTED_HINT = "use a tokenizer whose post-processor takes one text or two"
+_unsupported_error = partial(InputError, hint="use a tokenizer whose post-processor takes one text or two")
 _SEQUENCE_IDS = {"A": 0, "B": 1}  # names of the two texts in a TemplateProcessing
 _TEXT_NAMES = ("first", "second")
 
@@ -105,37 +106,31 @@ class PostProcessor:
         ]
         if len(steps) > 1:
             message = "the post-processor adds special tokens more than once"
-            raise InputError("repeated_post_processors", message, location=location, hint=_UNSUPPORTED_HINT)
+            raise _unsupported_error("repeated_post_processors", message, location=location)
         if not steps:
             return cls()
         try:
             processor = _READERS[steps[0]["type"]](steps[0])
         except KeyError as error:  # tokenizers writes all other keys that are read here
             message = f"the post-processor does not define the id of {error}"
-            raise InputError(
-                "post_processor_token_without_id", message, location=location, hint=_UNSUPPORTED_HINT
-            ) from None
+            raise _unsupported_error("post_processor_token_without_id", message, location=location) from None
         single, pair = (
             [piece.sequence_id for piece in template if piece.sequence_id is not None]
             for template in (processor.single, processor.pair)
         )
         if single != [0] or sorted(pair) != [0, 1]:
             message = "the post-processor does not contain each text exactly once"
-            raise InputError("post_processor_text_count", message, location=location, hint=_UNSUPPORTED_HINT)
+            raise _unsupported_error("post_processor_text_count", message, location=location)
         pieces = [*processor.single, *processor.pair]
         if not any(piece.ids for piece in pieces):
             # Models without special tokens, such as GPT-2, have no segment embeddings either.
             return cls()
         if any(piece.type_id > 1 for piece in pieces):
             message = "the post-processor uses a segment other than 0 and 1"
-            raise InputError(
-                "post_processor_segment_out_of_range", message, location=location, hint=_UNSUPPORTED_HINT
-            )
+            raise _unsupported_error("post_processor_segment_out_of_range", message, location=location)
         if any(i >= vocab_size for piece in pieces for i in piece.ids):
             message = "the post-processor uses an id that no token has"
-            raise InputError(
-                "post_processor_id_out_of_range", message, location=location, hint=_UNSUPPORTED_HINT
-            )
+            raise _unsupported_error("post_processor_id_out_of_range", message, location=location)
         return processor
 
     def num_separators(self, cls_id: int, sep_id: int) -> int:
