@@ -95,21 +95,21 @@ def test_temporary_names_are_random_and_follow_no_link(tmp_path: Path) -> None:
     assert (trap / "precious").read_text() == "x"
 
 
-@pytest.mark.parametrize("writer", ["atomic_file", "atomic_folder", "atomic_replacement"])
+@pytest.mark.parametrize(
+    ("writer", "options"), [("atomic_file", {}), ("atomic_folder", {}), ("atomic_folder", {"replace": True})]
+)
 def test_folders_of_killed_writers_are_removed_and_those_of_running_writers_stay(
-    tmp_path: Path, writer: str
+    tmp_path: Path, writer: str, options: dict[str, bool]
 ) -> None:
     target = tmp_path / "a [1]*"
-    code = f"with atomic.{writer}(Path(sys.argv[1])) as p:\n "
+    code = f"with atomic.{writer}(Path(sys.argv[1]), **{options}) as p:\n "
     run_and_kill(f"{code}(p / 'x').write_text('x') if p.is_dir() else p.write_text('x')\n {WAIT}", target)
     assert [path.suffix for path in tmp_path.iterdir()] == [".part"]
-    with getattr(atomic, writer)(target) as part:
+    with getattr(atomic, writer)(target, **options) as part:
         (part / "y" if part.is_dir() else part).write_text("y")
         (hidden,) = tmp_path.iterdir()
-        if writer != "atomic_folder":
-            with getattr(atomic, writer)(
-                target
-            ) as other:  # removes what killed writers left, but not `hidden`
+        if writer == "atomic_file" or options:  # It removes what killed writers left, but not `hidden`.
+            with getattr(atomic, writer)(target, **options) as other:
                 (other / "z" if other.is_dir() else other).write_text("z")
             assert hidden.is_dir()
     assert list(tmp_path.iterdir()) == [target]
@@ -187,13 +187,13 @@ def test_a_folder_is_replaced_completely(
         monkeypatch.setattr(ctypes, "CDLL", lambda *_, **__: None)
     target = tmp_path / "model"
     for content in ("one", "two"):
-        with atomic.atomic_replacement(target) as folder:
+        with atomic.atomic_folder(target, replace=True) as folder:
             (folder / content).write_text(content)
-    with pytest.raises(KeyError), atomic.atomic_replacement(target) as folder:
+    with pytest.raises(KeyError), atomic.atomic_folder(target, replace=True) as folder:
         raise KeyError
     assert [path.name for path in tmp_path.rglob("*")] == ["model", "two"]
     target.rename(tmp_path / ".model.old")  # the state between the two renames
-    with pytest.raises(KeyError), atomic.atomic_replacement(target) as folder:
+    with pytest.raises(KeyError), atomic.atomic_folder(target, replace=True) as folder:
         raise KeyError
     assert [path.name for path in tmp_path.rglob("*")] == ["model", "two"]
 

@@ -7,7 +7,9 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ import pytest
 from bertsmith.errors import InputError
 from bertsmith.io.documents import read_documents
 from bertsmith.tokenizer.tokenizer import Tokenizer
-from bertsmith.tokenizer_training.train import TrainingRecord, train_tokenizer, train_wordpiece
+from bertsmith.tokenizer_training.train import TrainingRecord, train_tokenizer
 
 STORY = "Der Bär sah den Wald, den Wald sah der Bär. 中国的中国人 [MASK] walking talking walked talked\n" * 5
 
@@ -31,6 +33,16 @@ def write_story(folder: Path, text: str = STORY) -> Path:
     file = folder / "story.txt"
     file.write_text(text, encoding="utf-8")
     return file
+
+
+def train_wordpiece(
+    files: list[Path], report: Callable[[TrainingRecord], None] = lambda _: None, **settings: Any
+) -> Tokenizer:
+    """Train a tokenizer in a temporary folder, and give its record to `report`."""
+    with tempfile.TemporaryDirectory() as folder:
+        tokenizer = train_tokenizer(files, folder, **settings)
+        report(TrainingRecord(**json.loads(Path(folder, "training.json").read_text("utf-8"))))
+        return tokenizer
 
 
 def train_in_processes(file: Path, folder: Path, size: int) -> set[str]:

@@ -302,7 +302,7 @@ def write_folder(
     }
     is_base_model = architecture == f"{model_family.class_prefix}Model"
     try:
-        with atomic.atomic_replacement(folder) as new_folder:
+        with atomic.atomic_folder(folder, replace=True) as new_folder:
             tensors = to_hf_names(state, model_family.names(config), is_base_model=is_base_model)
             save_file(tensors, new_folder / WEIGHTS_FILE, {"format": "pt"})
             _write_json(new_folder / CONFIG_FILE, values)

@@ -45,7 +45,7 @@ def data() -> None:
     type=click.FloatRange(0, 1, min_open=True),
     default=0.5,
     metavar="X",
-    help="Smallest ratio of shared 5-grams of near-duplicates; 1: equal documents only.",
+    help="Smallest ratio of shared word 5-grams of near-duplicates; 1: equal documents only.",
 )
 @click.option("--workers", type=Integer(1), help="Parallel workers; the shards are the same for any N.")
 @click.option("--max-ram", type=Size(), help="Memory limit, such as 512MB or 2GB.")

@@ -54,17 +54,16 @@ class PortionEncoder:
         ends = np.cumsum(sentence_lengths) - (np.cumsum(lengths) - lengths)[document_index]
         has_tokens = lengths > 0
         encoded = [document for document, keep in zip(documents, has_tokens, strict=True) if keep]
-        offsets = np.concatenate([[0], np.cumsum(lengths[has_tokens])])
-        signatures = minhash_signatures(ids, offsets)
+        texts = [document.text.encode("utf-8") for document in documents]
+        signatures = minhash_signatures([text for text, keep in zip(texts, has_tokens, strict=True) if keep])
+        hashes = [document_hash(part) for part in np.split(ids, np.cumsum(lengths[has_tokens]))[:-1]]
         batch = pa.record_batch(
             {
                 "ids": list_array(lengths[has_tokens], ids),
                 "sentence_ends": list_array(sentence_counts[has_tokens], ends.astype(np.int32)),
                 "place": pa.array([document.location for document in encoded], pa.string()),
                 "head": pa.array([document.head for document in encoded], pa.string()),
-                "hash": pa.array(
-                    [document_hash(part) for part in np.split(ids, offsets[1:])[:-1]], pa.uint64()
-                ),
+                "hash": pa.array(hashes, pa.uint64()),
                 "signature": pa.FixedSizeListArray.from_arrays(signatures.ravel(), SIGNATURE_BYTES),
             }
         )
@@ -74,7 +73,7 @@ class PortionEncoder:
             tokens=len(ids),
             unknown=int(np.count_nonzero(ids == self._tokenizer.unk_token_id)),
             characters=sum(len(document.text) for document in documents),
-            bytes=sum(len(document.text.encode("utf-8")) for document in documents),
+            bytes=sum(map(len, texts)),
             empty_documents_dropped=int((~has_tokens).sum()),
             empty_sentences_dropped=len(is_nonempty) - len(sentence_lengths),
         )

@@ -121,15 +121,20 @@ def ngram_hashes(tokens: HashArray, offsets: IntArray, n: int) -> tuple[HashArra
     first = np.arange(ngram_offsets[-1]) + np.repeat(offsets[:-1] - ngram_offsets[:-1], counts)
     last = np.minimum(first + n, np.repeat(offsets[1:], counts))
     sums = _prefix_sums(tokens)
-    hashes: HashArray = (sums[last] - sums[first]) * _inverse_powers(len(sums))[first]
+    hashes: HashArray = sums[last]
+    hashes -= sums[first]
+    hashes *= _inverse_powers(len(sums))[first]
     return _mix(hashes), first, ngram_offsets
 
 
 def _mix(x: HashArray) -> HashArray:
-    """Apply the finalizer of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014), which spreads every bit over all."""
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
+    """Apply the finalizer of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014) in place: it spreads each bit."""
+    x ^= x >> np.uint64(30)
+    x *= np.uint64(0xBF58476D1CE4E5B9)
+    x ^= x >> np.uint64(27)
+    x *= np.uint64(0x94D049BB133111EB)
+    x ^= x >> np.uint64(31)
+    return x
 
 
 def _prefix_sums(values: HashArray) -> HashArray:

@@ -114,12 +114,8 @@ def read_manifest(folder: Path) -> Manifest:
         hint = f"make it with {command('data prepare')}"
         if not os.path.lexists(folder):
             raise not_found_error(folder, "folder", hint)
-        raise InputError(
-            "not_prepared_data",
-            "there is no manifest.json, so this is no prepared data",
-            location=folder,
-            hint=hint,
-        )
+        message = "there is no manifest.json, so this is no prepared data"
+        raise InputError("not_prepared_data", message, location=folder, hint=hint)
     manifest = _parse(Manifest, content, path)
     names = [entry.name for entry in manifest.files]
     if len(set(names)) < len(names):
@@ -148,12 +144,8 @@ def _read_file(path: Path) -> bytes | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        raise InputError(
-            "file_unreadable",
-            f"cannot be read ({error.strerror})",
-            location=path,
-            hint="check its permissions",
-        ) from None
+        message = f"cannot be read ({error.strerror})"
+        raise InputError("file_unreadable", message, location=path, hint="check its permissions") from None
 
 
 def _parse(schema: type[_AnySchema], content: bytes, path: Path) -> _AnySchema:
@@ -162,12 +154,9 @@ def _parse(schema: type[_AnySchema], content: bytes, path: Path) -> _AnySchema:
     except ValidationError as error:
         first_error = error.errors(include_url=False)[0]
     if first_error["loc"] == ("format",) and isinstance(first_error["input"], int):
-        raise InputError(
-            "unknown_format",
-            f"the data has format {first_error['input']}, and this version reads format {FORMAT}",
-            location=path,
-            hint=f"prepare it again with {command('data prepare')}, or use the version of bertsmith that did",
-        )
+        message = f"the data has format {first_error['input']}, and this version reads format {FORMAT}"
+        hint = f"prepare it again with {command('data prepare')}, or use the version of bertsmith that did"
+        raise InputError("unknown_format", message, location=path, hint=hint)
     raise damaged_data_error("invalid_metadata", _describe(first_error), location=path)
 
 

@@ -1,22 +1,23 @@
-"""Group exact and near-duplicate documents with MinHash LSH over token 5-grams.
+"""Group exact and near-duplicate documents with MinHash LSH over word 5-grams.
 
 In next-sentence prediction, a random segment B from a duplicate of A's document may be A's true continuation, with
 the wrong label. A validation document that duplicates a training document measures nothing. `prepare` therefore
 groups such documents, and `corpus check` reports them.
 
-Two documents are near-duplicates if the Jaccard similarity of their 5-grams reaches a threshold. The tokens are
-those of the tokenizer in `prepare`, and words in `corpus check`, which needs no tokenizer: hashing words would
-slow `prepare` by 13 % (benchmarks/tried.md). rensa computes 128 MinHash values of a document (Broder 1997), of
-which one byte each is stored (b-bit minwise hashing, Li and König 2010). Candidates are documents that agree in
-one of 42 bands of 3 values: of pairs with a similarity of 0.4 this finds 94 %, with 0.5 99.6 %. The standard
-deviation of the estimated similarity is at most 0.045. A short document that is contained in a long one is no
-near-duplicate of it.
+Two documents are near-duplicates if the Jaccard similarity of their word 5-grams reaches a threshold. rensa
+computes 128 MinHash values of a document (Broder 1997), of which one byte each is stored (b-bit minwise hashing,
+Li and König 2010). Candidates are documents that agree in one of 42 bands of 3 values: of pairs with a similarity
+of 0.4 this finds 94 %, with 0.5 99.6 %. The standard deviation of the estimated similarity is at most 0.045. A
+short document that is contained in a long one is no near-duplicate of it.
 
-Shape letters: D documents, H bytes of a signature, P pairs of documents.
+Words are split in the bytes of UTF-8: with the words of `hashing`, `prepare` would take 5 % longer.
+
+Shape letters: D documents, W words, H bytes of a signature, P pairs of documents.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -24,46 +25,71 @@ import rensa
 from numpy.typing import NDArray
 
 from bertsmith.corpus import hashing
+from bertsmith.corpus.batching import batches
 from bertsmith.corpus.tokenized_corpus import HashArray, IntArray
+from bertsmith.errors import InputError
 
 NGRAM = 5
-"""The number of tokens of an n-gram."""
+"""The number of words of an n-gram."""
 DEFAULT_THRESHOLD = 0.5
 """The default of the smallest Jaccard similarity of near-duplicates."""
 SIGNATURE_BYTES = 128
 _BAND_BYTES = 3
 _SEED = 1
 _BATCH_PAIRS = 1 << 16
-_BATCH_TOKENS = 1 << 17
+_BATCH_BYTES = 1 << 19
+# ASCII letters in lower case and digits stay, and so do the bytes of other characters; the rest is blank.
+_WORD_BYTES = bytes(byte if byte >= 0x80 or chr(byte).isalnum() else 0x20 for byte in range(256)).lower()
+_PREFIX_BYTES = 8
+_LENGTH_FACTOR = np.uint64(0x9E3779B97F4A7C15)  # odd, without structure
+# By the length of a word, the bits of its bytes in a little-endian integer of eight bytes.
+_PREFIX_MASKS = np.array([(1 << 8 * length) - 1 for length in range(_PREFIX_BYTES + 1)], dtype=np.uint64)
 
 
-def minhash_signatures(tokens: NDArray[Any], offsets: IntArray) -> NDArray[np.uint8]:
-    """Compute the MinHash signatures of documents; each depends on its document alone.
+def check_threshold(threshold: float) -> None:
+    """Raise an `InputError` if the threshold is not above 0 and at most 1."""
+    if not 0 < threshold <= 1:
+        message, hint = f"{threshold:g} is no Jaccard similarity", "give a number above 0, at most 1"
+        raise InputError("threshold_out_of_range", message, argument="near_duplicate_threshold", hint=hint)
 
-    A signature covers the 5-grams of a document, or all its tokens if it has fewer.
 
-    Args:
-        tokens: uint16, uint32, or uint64, the tokens of all documents, or their hashes.
-        offsets: int64 [D + 1], the start of each document in `tokens`. No document is empty.
+def minhash_signatures(texts: Sequence[bytes]) -> NDArray[np.uint8]:
+    """Compute the MinHash signatures of D documents in UTF-8, uint8 [D, H]; each depends on its document alone.
 
-    Returns:
-        uint8 [D, H], the low byte of each MinHash value.
+    A signature has the low byte of each MinHash value. It covers the word 5-grams of a document, or all of its
+    words if it has fewer; documents without words have equal signatures.
     """
-    signatures = np.empty((len(offsets) - 1, SIGNATURE_BYTES), dtype=np.uint8)
-    start = 0
-    while start < len(signatures):
-        stop = int(np.searchsorted(offsets, offsets[start] + _BATCH_TOKENS, side="right")) - 1
-        stop = max(stop, start + 1)
-        batch = tokens[offsets[start] : offsets[stop]].astype(np.uint64)
-        ngrams, _, ngram_offsets = hashing.ngram_hashes(
-            batch, offsets[start : stop + 1] - offsets[start], NGRAM
-        )
+    signatures = [np.empty((0, SIGNATURE_BYTES), dtype=np.uint8)]
+    for batch in batches(texts, len, _BATCH_BYTES):
+        ngrams, _, offsets = hashing.ngram_hashes(*_split_words(batch), NGRAM)
         matrix = rensa.RMinHash.digest_matrix_from_flat_token_hashes(
-            ngrams, ngram_offsets.astype(np.uint64), SIGNATURE_BYTES, _SEED
+            ngrams, offsets.astype(np.uint64), SIGNATURE_BYTES, _SEED
         )
-        signatures[start:stop] = np.array(matrix.to_rows(), dtype=np.uint32)
-        start = stop
-    return signatures
+        signatures.append(np.array(matrix.to_rows(), dtype=np.uint32).astype(np.uint8))
+    return np.concatenate(signatures)
+
+
+def _split_words(texts: Sequence[bytes]) -> tuple[HashArray, IntArray]:
+    """Return a hash of each word of all texts, uint64 [W], and the first word of each text, int64 [D + 1].
+
+    A word is a run of letters and digits. A character of three or four bytes (of scripts without spaces, among
+    others) starts a word. The hash is that of the word's first eight bytes and of its length.
+    """
+    padded = b" ".join([*texts, b" " * _PREFIX_BYTES]).translate(_WORD_BYTES)
+    data = np.frombuffer(padded, dtype=np.uint8)
+    in_word = data != ord(" ")
+    is_boundary = data >= 0xE0  # the first byte of such a character
+    is_boundary[1:] |= in_word[1:] != in_word[:-1]
+    is_boundary[0] = True
+    starts = np.flatnonzero(is_boundary & in_word)
+    ends = np.flatnonzero(is_boundary[1:] & in_word[:-1]) + 1
+    # The eight bytes from each position on.
+    prefixes = np.ndarray(len(data) - _PREFIX_BYTES + 1, "<u8", padded, strides=(1,))[starts]
+    lengths = ends - starts
+    prefixes &= _PREFIX_MASKS[np.minimum(lengths, _PREFIX_BYTES)]
+    prefixes += lengths.view(np.uint64) * _LENGTH_FACTOR
+    text_starts = np.cumsum([0, *(len(text) + 1 for text in texts)])
+    return prefixes, np.searchsorted(starts, text_starts)
 
 
 def duplicate_groups(hashes: HashArray, signatures: NDArray[np.uint8], threshold: float) -> IntArray:

@@ -31,10 +31,10 @@ from bertsmith.corpus.manifest import FORMAT, FileEntry, Manifest, ShardEntry, f
 from bertsmith.corpus.near_duplicates import (
     DEFAULT_THRESHOLD,
     SIGNATURE_BYTES,
+    check_threshold,
     duplicate_groups,
 )
-from bertsmith.corpus.prepare_state import LAYOUT, PrepareState
-from bertsmith.corpus.rejected_rows import RejectFile
+from bertsmith.corpus.prepare_state import LAYOUT, PrepareState, RejectFile
 from bertsmith.corpus.sentence_splitter import detect_language
 from bertsmith.corpus.shards import Shards, concat_column, list_values, read_batch, write_shard
 from bertsmith.corpus.tokenized_corpus import HashArray
@@ -135,6 +135,7 @@ def prepare(
     """
     out, files, reading = Path(output_dir), to_sources(files), with_keywords(reading, options, prepare)
     check_name(out)
+    check_threshold(near_duplicate_threshold)
     replaces_folder = LAYOUT.check_replaceable(out, overwrite=overwrite)
     if not files:
         raise InputError(
@@ -162,13 +163,12 @@ def _load_tokenizer(tokenizer: Tokenizer | str | Path) -> Tokenizer:
     if not isinstance(tokenizer, Tokenizer):
         tokenizer = Tokenizer.load(tokenizer)
     if not tokenizer.num_separators:
-        raise InputError(
-            "tokenizer_without_separators",
+        message = (
             "this tokenizer does not add special tokens as BERT or RoBERTa does: [CLS] A [SEP], "
-            "[CLS] A [SEP] B [SEP]",
-            argument="tokenizer",
-            hint=f"use a tokenizer of BERT, RoBERTa, or ALBERT, or train one: {command('tokenizer train')}",
+            "[CLS] A [SEP] B [SEP]"
         )
+        hint = f"use a tokenizer of BERT, RoBERTa, or ALBERT, or train one: {command('tokenizer train')}"
+        raise InputError("tokenizer_without_separators", message, argument="tokenizer", hint=hint)
     return tokenizer
 
 
@@ -206,7 +206,8 @@ class _Preparation:
         with closing(RejectFile(path, self._settings.max_rejects)) as rejects:
             on_reject = rejects if self._settings.on_error == "skip" else None
             documents = read_documents(files, self._settings.reading, on_reject=on_reject, notes=self._notes)
-            portions = _portions(self._count_split_documents(documents))
+            documents = self._count_split_documents(documents)
+            portions = batches(documents, lambda document: len(document.text.encode("utf-8")), _PORTION_BYTES)
             first_portion = next(portions, [])
             texts = [document.text for document in first_portion]
             language = self._settings.language or detect_language(texts)
@@ -225,19 +226,12 @@ class _Preparation:
         self, files: Sequence[str | Path | Table], first_portion: Sequence[Document], rejects: RejectFile
     ) -> InputError:
         if rejects.first is not None:
-            return InputError(
-                "nothing_readable",
-                f"nothing in the files can be read; {rejects.first.reason}",
-                location=rejects.first.file,
-                hint=f"check them with {command('data check')}",
-            )
+            message = f"nothing in the files can be read; {rejects.first.reason}"
+            hint = f"check them with {command('data check')}"
+            return InputError("nothing_readable", message, location=rejects.first.file, hint=hint)
         if self._notes.empty and not first_portion:
-            return InputError(
-                "no_text",
-                "there is no text in the files",
-                location=f"{files[0]}:1",
-                hint="check how the files were made",
-            )
+            hint = "check how the files were made"
+            return InputError("no_text", "there is no text in the files", location=f"{files[0]}:1", hint=hint)
         return InputError(
             "no_tokens",
             "no document has a single token",
@@ -372,12 +366,9 @@ def _num_workers(workers: int | None, max_ram: int | None, engine: str) -> int |
     affordable = (max_ram - _BASE_BYTES) // _WORKER_BYTES
     if affordable < 1:
         minimum = (_BASE_BYTES + _WORKER_BYTES) / 1e6
-        raise InputError(
-            "max_ram_too_small",
-            f"{max_ram / 1e6:,.0f} MB of memory is too little",
-            argument="max_ram",
-            hint=f"give {minimum:,.0f} MB or more",
-        )
+        message = f"{max_ram / 1e6:,.0f} MB of memory is too little"
+        hint = f"give {minimum:,.0f} MB or more"
+        raise InputError("max_ram_too_small", message, argument="max_ram", hint=hint)
     return min(workers, affordable)
 
 
@@ -402,7 +393,3 @@ def _file_state(file: str | Path | Table) -> tuple[object, ...] | None:
     except OSError:
         return None
     return str(file), status.st_size, status.st_mtime_ns
-
-
-def _portions(documents: Iterable[Document]) -> Iterator[list[Document]]:
-    return batches(documents, lambda document: len(document.text.encode("utf-8")), _PORTION_BYTES)

@@ -2,11 +2,12 @@
 
 `.NAME.unfinished` beside the output folder holds `encoded-*.arrow`, each complete once `progress.json` lists it. A
 preparation resumes only if its request (files with sizes and times, tokenizer, settings that determine the bytes)
-is the same. A lock admits one preparation at a time.
+is the same. A lock admits one preparation at a time. `rejects.jsonl` lists the lines and rows that were skipped.
 """
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import logging
@@ -18,9 +19,10 @@ from pathlib import Path
 
 from bertsmith import hardware
 from bertsmith.corpus.manifest import PreparationProgress, read_progress
-from bertsmith.errors import InputError, MachineError
+from bertsmith.errors import InputError, MachineError, command, option
 from bertsmith.formatting import pluralize
 from bertsmith.io import atomic
+from bertsmith.io.text_io import RejectedRow
 
 logger = logging.getLogger(__name__)
 
@@ -75,12 +77,9 @@ class PrepareState:
             except BaseException as error:
                 state._close(error)
                 if hardware.is_disk_full(error):
-                    raise MachineError(
-                        "disk_full",
-                        "the disk is full",
-                        location=out.parent,
-                        hint="free some space and start again; finished shards are kept",
-                    ) from None
+                    message = "the disk is full"
+                    hint = "free some space and start again; finished shards are kept"
+                    raise MachineError("disk_full", message, location=out.parent, hint=hint) from None
                 raise
 
     def save(self, progress: PreparationProgress) -> None:
@@ -126,3 +125,47 @@ class PrepareState:
                 logger.warning("%s: its contents changed since it was written; starting over", path)
                 return None
         return progress
+
+
+class RejectFile:
+    """Write each reject: file, line (from 1), byte (from 0, of the decompressed file), reason, and raw bytes.
+
+    The bytes are text under the key `raw` if they are UTF-8, else base64 under `raw_base64`.
+    """
+
+    def __init__(self, path: Path, max_rejects: int) -> None:
+        """Create the file; more than `max_rejects` rejects raise `InputError`."""
+        self.count, self._max_rejects = 0, max_rejects
+        self.first: RejectedRow | None = None
+        self._path = path
+        self._file = path.open("w", encoding="utf-8", newline="\n")
+
+    def __call__(self, reject: RejectedRow) -> None:
+        """Write one reject."""
+        self.count += 1
+        self.first = self.first or reject
+        if self.count > self._max_rejects:
+            raise InputError(
+                "too_many_rejects",
+                f"more than {self._max_rejects:,} lines or rows cannot be read; this one: {reject.reason}",
+                location=reject.file if reject.line is None else f"{reject.file}:{reject.line}",
+                argument="max_rejects",
+                hint=f"check the files with {command('data check')}, or raise {option('max_rejects')}",
+            )
+        entry: dict[str, object] = {
+            "file": reject.file,
+            "line": reject.line,
+            "byte": reject.byte,
+            "reason": reject.reason,
+        }
+        try:
+            entry["raw"] = reject.raw.decode("utf-8")
+        except UnicodeDecodeError:
+            entry["raw_base64"] = base64.b64encode(reject.raw).decode("ascii")
+        self._file.write(json.dumps(entry, ensure_ascii=False) + "\n")
+
+    def close(self) -> None:
+        """Close the file, and remove it if it is empty."""
+        self._file.close()
+        if not self.count:
+            self._path.unlink(missing_ok=True)

@@ -160,11 +160,8 @@ class Shards:
             path = self.folder / entry.name
             _check_size(self.folder, entry)
             if atomic.sha256_of_file(path) != entry.sha256:
-                raise damaged_data_error(
-                    "file_changed",
-                    "its contents changed since it was written (the SHA-256 differs)",
-                    location=path,
-                )
+                message = "its contents changed since it was written (the SHA-256 differs)"
+                raise damaged_data_error("file_changed", message, location=path)
 
     def take(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the token ids at some positions; only their pages are read.
@@ -233,10 +230,9 @@ class Shards:
     def _out_of_vocabulary_error(self, position: int) -> InputError:
         shard = int(np.searchsorted(self._token_offsets, position, side="right")) - 1
         token_id = int(self._ids[shard][position - int(self._token_offsets[shard])])
+        message = f"the token id {token_id} is outside the vocabulary of {self.vocab_size}"
         return damaged_data_error(
-            "token_id_out_of_range",
-            f"the token id {token_id} is outside the vocabulary of {self.vocab_size}",
-            location=self.folder / self._shards[shard].name,
+            "token_id_out_of_range", message, location=self.folder / self._shards[shard].name
         )
 
     def location(self, document: int) -> str:
@@ -349,8 +345,5 @@ def _check_size(folder: Path, entry: FileEntry) -> None:
     if not path.is_file():
         raise damaged_data_error("file_missing", "this file is missing", location=path)
     if path.stat().st_size != entry.size:
-        raise damaged_data_error(
-            "file_size",
-            f"it has {pluralize(path.stat().st_size, 'byte')} and should have {entry.size:,}",
-            location=path,
-        )
+        message = f"it has {pluralize(path.stat().st_size, 'byte')} and should have {entry.size:,}"
+        raise damaged_data_error("file_size", message, location=path)

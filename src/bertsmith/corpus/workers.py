@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import signal
 import socket
 import subprocess
 import sys
@@ -24,13 +25,17 @@ from typing import Any
 import pyarrow as pa
 
 from bertsmith import hardware
-from bertsmith.corpus import worker_process
 from bertsmith.corpus.encode import EncodedPortion, PortionEncoder
 from bertsmith.errors import InputError, MachineError, option
 from bertsmith.io.documents import Document
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
 Portion = Sequence[Document]
+
+# The fields of Document.
+_SCHEMA = pa.schema(
+    {"text": pa.large_string(), "location": pa.string(), "part": pa.int64(), "head": pa.string()}
+)
 
 _MIN_PORTIONS = 4  # fewer are encoded before a process has started
 
@@ -80,7 +85,11 @@ def encode_locally(
 
 
 class _WorkerProcess:
-    """A process that runs `worker_process`, and its two pipes."""
+    """A process that runs `main` of this module, and its two pipes.
+
+    It does not use the multiprocessing module, which runs the caller's script again (so that the script needs
+    `if __name__ == "__main__"`) and sends pickles.
+    """
 
     def __init__(self, tokenizer: Path, language: str) -> None:
         # One thread per process is enough; freed memory goes back to the system.
@@ -90,7 +99,7 @@ class _WorkerProcess:
             "MALLOC_ARENA_MAX": "1",
         }
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", worker_process.__name__, str(tokenizer), language],
+            [sys.executable, "-P", "-m", __name__, str(tokenizer), language],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=hardware.subprocess_environment(**environment),
@@ -102,8 +111,8 @@ class _WorkerProcess:
         """Send a portion and wait for the result."""
         try:
             if self._writer is None:
-                self._writer = pa.ipc.new_stream(self._process.stdin, worker_process.SCHEMA)
-            self._writer.write_batch(worker_process.documents_to_batch(portion))
+                self._writer = pa.ipc.new_stream(self._process.stdin, _SCHEMA)
+            self._writer.write_batch(_documents_to_batch(portion))
             self._process.stdin.flush()  # type: ignore[union-attr]
             if self._reader is None:
                 self._reader = pa.ipc.open_stream(self._process.stdout, memory_pool=pa.system_memory_pool())
@@ -169,12 +178,9 @@ def encode_with_ray(
                     runtime_env={"working_dir": empty},
                 )
         except (OSError, RuntimeError, ValueError) as error:
-            raise MachineError(
-                "ray_unreachable",
-                f"there is no Ray cluster at {address}: {error}",
-                argument="address",
-                hint="look at `ray status`",
-            ) from None
+            message = f"there is no Ray cluster at {address}: {error}"
+            hint = "look at `ray status`"
+            raise MachineError("ray_unreachable", message, argument="address", hint=hint) from None
     try:
         workers = workers or max(1, int(ray.cluster_resources().get("CPU", 1)))
         actor_class: Any = ray.remote(num_cpus=1, max_restarts=-1, max_task_retries=-1)(PortionEncoder)
@@ -197,3 +203,32 @@ def _check_reachable(address: str | None) -> None:
     host, colon, port = (address or "").removeprefix("ray://").rpartition(":")
     if colon and port.isdigit():
         socket.create_connection((host, int(port)), timeout=10).close()
+
+
+def _documents_to_batch(documents: Sequence[Document]) -> pa.RecordBatch:
+    """Return documents as an Arrow batch, one row per document."""
+    columns = [
+        pa.array([getattr(document, field.name) for document in documents], field.type) for field in _SCHEMA
+    ]
+    return pa.record_batch(columns, schema=_SCHEMA)
+
+
+def main() -> None:
+    """Encode portions: read Arrow batches of documents from stdin and write encoded ones to stdout."""
+    # Ctrl-C reaches the whole group; the parent ends this process.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    hardware.return_freed_memory()
+    encoder = PortionEncoder(Tokenizer.load(sys.argv[1]), sys.argv[2])
+    # A batch is written when its portion is done, so the next write notices that the parent has ended.
+    with suppress(BrokenPipeError), pa.ipc.open_stream(sys.stdin.buffer) as source:
+        writer = None
+        for batch in source:
+            columns = [column.to_pylist() for column in batch.columns]
+            encoded, counts = encoder.encode([Document(*row) for row in zip(*columns, strict=True)])
+            writer = writer or pa.ipc.new_stream(sys.stdout.buffer, encoded.schema)
+            writer.write_batch(encoded, custom_metadata={"counts": json.dumps(counts)})
+            sys.stdout.buffer.flush()
+
+
+if __name__ == "__main__":
+    main()

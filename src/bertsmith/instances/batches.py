@@ -413,13 +413,12 @@ def token_counts(corpus: TokenizedCorpus, documents: IntArray, vocab_size: int) 
 def check_type_vocab_size(settings: DataSettings, uses_segments: bool, type_vocab_size: int) -> None:
     """Raise InputError if the tokenizer gives B segment id 1 and the model has fewer than two segment ids."""
     if type_vocab_size < 2 and uses_segments and settings.instances in PAIRS:
-        raise InputError(
-            "type_vocab_size_too_small",
-            f"the second segment of a pair needs a segment id of its own, and this is {type_vocab_size}",
-            argument="model.type_vocab_size",
-            hint=f"set {option('model.type_vocab_size', '2')}, or train without pairs: "
-            f"{option('data.instances', 'full_sentences')} and {option('data.sentence_task', 'none')}",
+        message = f"the second segment of a pair needs a segment id of its own, and this is {type_vocab_size}"
+        hint = (
+            f"set {option('model.type_vocab_size', '2')}, or train without pairs: "
+            f"{option('data.instances', 'full_sentences')} and {option('data.sentence_task', 'none')}"
         )
+        raise InputError("type_vocab_size_too_small", message, argument="model.type_vocab_size", hint=hint)
 
 
 def make_special_token_ids(

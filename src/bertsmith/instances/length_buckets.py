@@ -65,12 +65,9 @@ def compute_fill_stats(sizes: IntArray, bounds: IntArray, max_tokens: int) -> Fi
 def check_batch_tokens(budget: int | None, length: int) -> None:
     """Raise InputError if a single instance may have more tokens than a batch."""
     if budget is not None and budget < length:
-        raise InputError(
-            "batch_tokens_too_small",
-            f"{budget} tokens per batch are fewer than the {length} that an instance may have",
-            argument="train.batch_tokens",
-            hint=f"raise {option('train.batch_tokens')}, or lower {option('data.sequence_length')}",
-        )
+        message = f"{budget} tokens per batch are fewer than the {length} that an instance may have"
+        hint = f"raise {option('train.batch_tokens')}, or lower {option('data.sequence_length')}"
+        raise InputError("batch_tokens_too_small", message, argument="train.batch_tokens", hint=hint)
 
 
 def make_buckets(sizes: IntArray, budget: int, seed: int, epoch: int) -> tuple[IntArray, IntArray]:

@@ -182,9 +182,7 @@ def make_chunks_from_either_end(
     document = np.repeat(index, np.diff(fragments.offsets))
     mirrored = (fragments.offsets[:-1] + fragments.offsets[1:] - 1)[document] - np.arange(len(document))
     boundaries = np.where(
-        is_from_end[document],
-        mirror_sum[document] - fragments.boundaries[mirrored],
-        fragments.boundaries,
+        is_from_end[document], mirror_sum[document] - fragments.boundaries[mirrored], fragments.boundaries
     )
     chunks = make_segment_chunks(
         replace(fragments, boundaries=boundaries), max_tokens, seed, epoch, short_seq_prob

@@ -119,9 +119,7 @@ class DataSettings(Settings):
         "subset of a larger one, and the validation split stays the same",
     )
     max_validation_instances: int = Field(
-        1024,
-        ge=1,
-        description="maximum instances to validate on; their masks are the same for every seed",
+        1024, ge=1, description="maximum instances to validate on; their masks are the same for every seed"
     )
 
     @model_validator(mode="after")

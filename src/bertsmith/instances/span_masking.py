@@ -174,11 +174,7 @@ def select_spans(
         active = active[(remaining[active] > 0) & (next_in_order[active] < end[active])]
     extra = order[
         _first_words_of_empty(
-            words.sequence[order],
-            words.size[order],
-            span_start[order] >= 0,
-            num_predictions,
-            max_predictions,
+            words.sequence[order], words.size[order], span_start[order] >= 0, num_predictions, max_predictions
         )
     ]
     span_start[extra] = words.first[extra]

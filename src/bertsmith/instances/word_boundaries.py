@@ -41,23 +41,17 @@ class ChineseWordStarts:
         try:
             import rjieba
         except ImportError:
-            raise InputError(
-                "jieba_missing",
-                "the word segmenter jieba needs a package that is not installed",
-                argument="data.word_segmenter",
-                hint=f"run pip install 'bertsmith[zh]', or set {option('data.word_segmenter', 'none')}",
-            ) from None
+            message = "the word segmenter jieba needs a package that is not installed"
+            hint = f"run pip install 'bertsmith[zh]', or set {option('data.word_segmenter', 'none')}"
+            raise InputError("jieba_missing", message, argument="data.word_segmenter", hint=hint) from None
         self._segment: Callable[[str], list[str]] = rjieba.cut
         self._word_starts = tokenizer.word_starts
         self._characters = [_chinese_character(token) for token in tokenizer.tokens]
         self._is_chinese = np.array([character != "" for character in self._characters], dtype=np.bool_)
         if not self._is_chinese.any():
-            raise InputError(
-                "no_chinese_characters",
-                "jieba joins Chinese characters, and this vocabulary has none",
-                argument="data.word_segmenter",
-                hint=f"set {option('data.word_segmenter', 'none')}",
-            )
+            message = "jieba joins Chinese characters, and this vocabulary has none"
+            hint = f"set {option('data.word_segmenter', 'none')}"
+            raise InputError("no_chinese_characters", message, argument="data.word_segmenter", hint=hint)
 
     def __call__(self, ids: IntArray) -> NDArray[np.bool_]:
         """Return True for tokens that start a word: ids [N] → bool [N]."""

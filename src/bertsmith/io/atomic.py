@@ -57,37 +57,20 @@ def atomic_folder(target: Path, *, replace: bool = False) -> Iterator[Path]:
 
     Args:
         target: The folder to make. It must be missing or empty, unless `replace`.
-        replace: Replace an existing folder.
+        replace: Replace an existing folder atomically.
 
     Raises:
         InputError: As `check_output_folder` does, before anything is written.
     """
-    if replace:
-        with atomic_replacement(target) as folder:
-            yield folder
-        return
-    check_output_folder(target)
-    target = _resolve(target)
-    with _part_folder(target) as folder:
-        yield folder
-        commit_folder(folder, target)
-
-
-@contextmanager
-def atomic_replacement(target: Path) -> Iterator[Path]:
-    """Yield a hidden folder to write into; if no error occurs, it replaces `target` atomically."""
+    if not replace:
+        check_output_folder(target)
     target = _resolve(target)
     backup = _backup_name(target)
-    if backup.exists() and not target.exists():  # killed between the two renames of `_exchange`
+    if replace and backup.exists() and not target.exists():  # killed between the two renames of `_exchange`
         backup.rename(target)
     with _part_folder(target) as folder:
         yield folder
-        if not target.exists():
-            commit_folder(folder, target)
-            return
-        _flush(folder)
-        _exchange(folder, target, backup)
-        fsync(target.parent)
+        commit_folder(folder, target, replace=replace)
 
 
 def commit_folder(folder: Path, target: Path, *, replace: bool = False) -> None:
@@ -137,13 +120,9 @@ class FolderLayout:
         others = [name for name in names if not any(fnmatch(name, pattern) for pattern in self.patterns)]
         if others or not (target / self.required_name).exists():
             reason = f"it holds '{others[0]}'" if others else f"it has no {self.required_name}"
-            raise InputError(
-                "not_replaceable",
-                f"is not replaced, since it is not only {self.description}: {reason}",
-                location=out,
-                argument=self.argument,
-                hint=f"choose another {option(self.argument)}, or remove this folder",
-            )
+            message = f"is not replaced, since it is not only {self.description}: {reason}"
+            hint = f"choose another {option(self.argument)}, or remove this folder"
+            raise InputError("not_replaceable", message, location=out, argument=self.argument, hint=hint)
         _refuse_in_use(out, in_place)
         return True
 
@@ -170,25 +149,18 @@ def check_output_folder(out: Path, *, in_place: bool = False, argument: str = "o
     """
     target = _resolve(out)
     if os.path.lexists(target) and (not target.is_dir() or any(target.iterdir())):
-        raise InputError(
-            "output_exists",
-            "already exists and is not empty",
-            location=out,
-            argument=argument,
-            hint=f"choose another {option(argument)}, or remove it; in Python, overwrite=True replaces it",
-        )
+        message = "already exists and is not empty"
+        hint = f"choose another {option(argument)}, or remove it; in Python, overwrite=True replaces it"
+        raise InputError("output_exists", message, location=out, argument=argument, hint=hint)
     _refuse_in_use(out, in_place)
 
 
 def _refuse_in_use(out: Path, in_place: bool) -> None:
     target = _resolve(out)
     if not in_place and target.is_dir() and (target == Path.cwd() or target.is_mount()):
-        raise InputError(
-            "folder_in_use",
-            "this folder is in use (as the current folder or a mount point) and cannot be replaced",
-            location=out,
-            hint=f"name a folder inside it: {out / 'result'}",
-        )
+        message = "this folder is in use (as the current folder or a mount point) and cannot be replaced"
+        hint = f"name a folder inside it: {out / 'result'}"
+        raise InputError("folder_in_use", message, location=out, hint=hint)
     _refuse_unwritable(out, [target, *target.parents] if in_place else target.parents)
 
 
@@ -228,12 +200,9 @@ def folder_lock(folder: Path, writer: str, display_path: Path | None = None) -> 
         handle = _open_folder(path)
         if not _lock(handle, without_locks=True):
             os.close(handle)
-            raise InputError(
-                "folder_locked",
-                f"another {writer} is writing here",
-                location=display_path or folder,
-                hint=f"wait until it ends, or choose another {option('output_dir')}",
-            )
+            message = f"another {writer} is writing here"
+            hint = f"wait until it ends, or choose another {option('output_dir')}"
+            raise InputError("folder_locked", message, location=display_path or folder, hint=hint)
         if _has_name(handle, path):
             break
         os.close(handle)  # removed or replaced between opening and locking

@@ -63,13 +63,9 @@ def detect_delimiter(
         # A missing file or a workbook: no delimiter would help it.
         utf8_blocks(path, encoding)
         comma = "','"
-        raise InputError(
-            "delimiter_unknown",
-            f"the suffix '{suffix}' does not determine what separates columns",
-            location=path,
-            argument="delimiter",
-            hint=f"add {option('delimiter', comma)}",
-        )
+        message = f"the suffix '{suffix}' does not determine what separates columns"
+        hint = f"add {option('delimiter', comma)}"
+        raise InputError("delimiter_unknown", message, location=path, argument="delimiter", hint=hint)
     return _SUFFIX_DELIMITERS[suffix]
 
 
@@ -118,23 +114,15 @@ def column_names(fields: Sequence[str], location: str) -> list[str]:
     for i, field in enumerate(fields):
         name = field.strip() or str(i + 1)  # pandas leaves the name of its index blank
         if name in columns:
-            raise InputError(
-                "duplicate_column",
-                f"the column '{name}' occurs twice in the header",
-                location=location,
-                hint="rename one, or read the file without a header",
-            )
+            message = f"the column '{name}' occurs twice in the header"
+            hint = "rename one, or read the file without a header"
+            raise InputError("duplicate_column", message, location=location, hint=hint)
         columns[name] = None
     return list(columns)
 
 
 def missing_column_hint(
-    name: str,
-    columns: Sequence[str],
-    argument: str | None = None,
-    *,
-    unit: str = "columns",
-    note: str = "",
+    name: str, columns: Sequence[str], argument: str | None = None, *, unit: str = "columns", note: str = ""
 ) -> str:
     """Return the hint for a missing column: the columns that exist (at most 40) and a similar name.
 
@@ -160,14 +148,9 @@ def missing_column_hint(
 
 def missing_column_error(location: str, column: str, columns: Sequence[str], raw: bytes = b"") -> FileError:
     """Return the error for a file of a corpus without the column of the text."""
-    return FileError(
-        "column_missing",
-        f"column '{column}' is missing",
-        location=location,
-        argument="text_column",
-        hint=missing_column_hint(column, columns, "text_column", note=FOR_ALL_FILES),
-        raw=raw,
-    )
+    message = f"column '{column}' is missing"
+    hint = missing_column_hint(column, columns, "text_column", note=FOR_ALL_FILES)
+    return FileError("column_missing", message, location=location, argument="text_column", hint=hint, raw=raw)
 
 
 def field_count_error(

@@ -180,15 +180,9 @@ def _text_field(row: Row, column: str) -> str:
     if isinstance(text, str):
         return text
     if column not in row.values:
-        raise InputError(
-            "field_missing",
-            f"the field '{column}' is missing",
-            location=row.location,
-            argument="text_column",
-            hint=missing_column_hint(
-                column, list(row.values), "text_column", unit="keys", note=FOR_ALL_FILES
-            ),
-        )
+        message = f"the field '{column}' is missing"
+        hint = missing_column_hint(column, list(row.values), "text_column", unit="keys", note=FOR_ALL_FILES)
+        raise InputError("field_missing", message, location=row.location, argument="text_column", hint=hint)
     type_name = "null" if text is None else _JSON_TYPES.get(type(text), f"a {type(text).__name__}")
     message = f"the field '{column}' is not a string, but {type_name}"
     hint = "write each text as a string in quotes"

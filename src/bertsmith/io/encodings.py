@@ -72,14 +72,13 @@ def resolve_encoding(name: str) -> str:
             raise LookupError
     except (LookupError, ValueError, UnicodeError):
         similar = _similar_name(name.lower().replace("_", "-"))
-        raise InputError(
-            "unknown_encoding",
-            f"there is no text encoding called {name!r}",
-            argument="encoding",
-            hint=f"did you mean {similar!r}?"
+        message = f"there is no text encoding called {name!r}"
+        hint = (
+            f"did you mean {similar!r}?"
             if similar
-            else "use utf-8, cp1252, utf-16, gb18030, shift_jis, or another encoding of Python",
-        ) from None
+            else "use utf-8, cp1252, utf-16, gb18030, shift_jis, or another encoding of Python"
+        )
+        raise InputError("unknown_encoding", message, argument="encoding", hint=hint) from None
     return _SUPERSETS.get(codec, codec)
 
 

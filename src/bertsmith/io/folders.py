@@ -116,12 +116,9 @@ def _expand(path: str | Path, notes: CorpusNotes) -> list[Path]:
         files = _walk(path, folder_notes)
         if not files:
             skipped = f" (skipped: {folder_notes.skipped_names()})" if folder_notes.skipped else ""
-            raise InputError(
-                "no_files",
-                f"there is no .txt, .md, .jsonl, .csv, .tsv, or .parquet in this folder{skipped}",
-                location=path,
-                hint=f"name files with another suffix: {path}/*",
-            )
+            message = f"there is no .txt, .md, .jsonl, .csv, .tsv, or .parquet in this folder{skipped}"
+            hint = f"name files with another suffix: {path}/*"
+            raise InputError("no_files", message, location=path, hint=hint)
         notes.skipped += folder_notes.skipped
         notes.hidden += folder_notes.hidden
         return files

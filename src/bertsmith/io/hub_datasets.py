@@ -33,19 +33,12 @@ def load_split(name: str) -> tuple[Any, Mapping[str, Any]]:
     files = sorted(_download(name, dataset, pattern).glob(pattern))
     configs = sorted({file.parents[1].name for file in files})
     if not files:
-        raise InputError(
-            "no_such_split",
-            f"the data set has no split '{split}'{f' of {config}' if config else ''}",
-            location=name,
-            hint=_NAME_HINT,
-        )
+        message = f"the data set has no split '{split}'{f' of {config}' if config else ''}"
+        raise InputError("no_such_split", message, location=name, hint=_NAME_HINT)
     if len(configs) > 1:
-        raise InputError(
-            "several_configurations",
-            f"the data set has several configurations: {', '.join(configs)}",
-            location=name,
-            hint=f"name one: {PREFIX}{dataset}:{configs[0]}:{split}",
-        )
+        message = f"the data set has several configurations: {', '.join(configs)}"
+        hint = f"name one: {PREFIX}{dataset}:{configs[0]}:{split}"
+        raise InputError("several_configurations", message, location=name, hint=hint)
     return _read(files)
 
 
@@ -63,12 +56,9 @@ def _download(name: str, dataset: str, pattern: str) -> Path:
     try:
         from huggingface_hub import snapshot_download
     except ImportError:
-        raise InputError(
-            "package_missing",
-            "data sets of the hub need the package huggingface_hub",
-            location=name,
-            hint="pip install 'bertsmith[hub]'",
-        ) from None
+        message = "data sets of the hub need the package huggingface_hub"
+        hint = "pip install 'bertsmith[hub]'"
+        raise InputError("package_missing", message, location=name, hint=hint) from None
     try:
         return Path(
             snapshot_download(dataset, repo_type="dataset", revision=_REVISION, allow_patterns=[pattern])
@@ -76,12 +66,9 @@ def _download(name: str, dataset: str, pattern: str) -> Path:
     except Exception as error:  # the hub's errors are many and its network's more: each means "not found"
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         offline = " (HF_HUB_OFFLINE is set)" if os.environ.get("HF_HUB_OFFLINE") else ""
-        raise InputError(
-            "dataset_not_found",
-            f"there is no such data set in the cache or on the hub{offline}: {reason}",
-            location=name,
-            hint=f"{_NAME_HINT}; or name a file",
-        ) from None
+        message = f"there is no such data set in the cache or on the hub{offline}: {reason}"
+        hint = f"{_NAME_HINT}; or name a file"
+        raise InputError("dataset_not_found", message, location=name, hint=hint) from None
 
 
 def _read(files: Sequence[Path]) -> tuple[Any, Mapping[str, Any]]:

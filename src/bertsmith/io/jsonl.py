@@ -77,12 +77,9 @@ def read_json_bytes(path: str | Path, encoding: str | None = None) -> bytes:
     for block in utf8_blocks(path, encoding)[1]:
         size += len(block)
         if size > _MAX_JSON_BYTES:
-            raise InputError(
-                "file_too_large",
-                f"a .json file is read at once, and this one has more than {_MAX_JSON_BYTES >> 20} MiB",
-                location=path,
-                hint="write one row per line into a .jsonl, or split the file",
-            )
+            message = f"a .json file is read at once, and this one has more than {_MAX_JSON_BYTES >> 20} MiB"
+            hint = "write one row per line into a .jsonl, or split the file"
+            raise InputError("file_too_large", message, location=path, hint=hint)
         parts.append(block)
     return b"".join(parts).removeprefix(codecs.BOM_UTF8)
 
@@ -92,11 +89,10 @@ def read_json(path: str | Path, encoding: str | None = None) -> Any:
     try:
         return json.loads(read_json_bytes(path, encoding).decode("utf-8"))
     except json.JSONDecodeError as error:
+        message = f"this is not JSON ({error.msg[0].lower()}{error.msg[1:]})"
+        hint = "the file is incomplete or damaged, or it has one object per line and should be called .jsonl"
         raise InputError(
-            "not_json",
-            f"this is not JSON ({error.msg[0].lower()}{error.msg[1:]})",
-            location=f"{path}:{error.lineno}:{error.colno}",
-            hint="the file is incomplete or damaged, or it has one object per line and should be called .jsonl",
+            "not_json", message, location=f"{path}:{error.lineno}:{error.colno}", hint=hint
         ) from None
     except RecursionError:
         raise InputError("json_too_deep", "this JSON is nested too deeply", location=path) from None

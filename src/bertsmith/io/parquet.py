@@ -108,13 +108,9 @@ def _check_text_column(path: str | Path, schema: pa.Schema, column: str) -> None
         "large_string",
         "string_view",
     ):
-        raise FileError(
-            "column_not_text",
-            f"column '{column}' holds {dtype}, not text",
-            location=path,
-            argument="text_column",
-            hint=f"name the column of the text with {option('text_column')}",
-        )
+        message = f"column '{column}' holds {dtype}, not text"
+        hint = f"name the column of the text with {option('text_column')}"
+        raise FileError("column_not_text", message, location=path, argument="text_column", hint=hint)
 
 
 def _strings(column: pa.Array) -> Iterator[str | bytes | None]:

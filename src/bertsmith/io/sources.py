@@ -80,12 +80,9 @@ class Texts(Table):
             name: The name of the texts in locations.
         """
         if isinstance(texts, str):
-            raise InputError(
-                "single_text",
-                "Texts takes a list of texts, not one text",
-                argument="texts",
-                hint=f"put it in brackets: [{texts[:40]!r}]",
-            )
+            message = "Texts takes a list of texts, not one text"
+            hint = f"put it in brackets: [{texts[:40]!r}]"
+            raise InputError("single_text", message, argument="texts", hint=hint)
         values = texts.to_pylist() if hasattr(texts, "to_pylist") else list(texts)
         name = f"{name}{IN_MEMORY}"
         rows = _Rows(name, len(values), lambda start, stop: [{"text": text} for text in values[start:stop]])
@@ -271,12 +268,9 @@ def _table_of_columns(data: Mapping[Any, Any], name: str) -> Table:
     columns = {str(key): _values(column, f"{name}: column '{key}'") for key, column in data.items()}
     if len({len(column) for column in columns.values()}) > 1:
         lengths = ", ".join(f"{key} {len(column):,}" for key, column in columns.items())
-        raise InputError(
-            "length_mismatch",
-            f"the columns differ in length: {lengths}",
-            location=name,
-            hint="give each row a value in every column",
-        )
+        message = f"the columns differ in length: {lengths}"
+        hint = "give each row a value in every column"
+        raise InputError("length_mismatch", message, location=name, hint=hint)
     return _table_of_rows(
         [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)], name
     )
@@ -309,12 +303,9 @@ def _dicts_of_tuples(
         raise InputError("bad_row", message, location=f"{name} row {index + 1}", hint=f"give {_EXPECTED}")
     columns = tuple_columns(len(rows[0]))
     if len(columns) != len(rows[0]):
-        raise InputError(
-            "field_count",
-            f"a tuple of {pluralize(len(rows[0]), 'value')}, where {', '.join(columns)} are expected",
-            location=f"{name} row 1",
-            hint=f"give {pluralize(len(columns), 'value')}, or {_EXPECTED}",
-        )
+        message = f"a tuple of {pluralize(len(rows[0]), 'value')}, where {', '.join(columns)} are expected"
+        hint = f"give {pluralize(len(columns), 'value')}, or {_EXPECTED}"
+        raise InputError("field_count", message, location=f"{name} row 1", hint=hint)
     for number, row in enumerate(rows, start=1):
         if not isinstance(row, list | tuple) or len(row) != len(columns):
             expected = ", ".join(columns)

@@ -101,14 +101,12 @@ class Table:
             InputError: The table, or a row of a JSON lines file, lacks the column.
         """
         if name not in self.columns and self.is_plain:
-            raise InputError(
-                "column_missing",
-                f"column '{name}' is missing: this file has one text per line and nothing that separates columns",
-                location=self.start,
-                argument=argument,
-                hint="give a .csv, .tsv, or .jsonl file; finetune, evaluate, and predict also take "
-                f"{option('delimiter')}",
+            message = f"column '{name}' is missing: this file has one text per line and no delimiter"
+            hint = (
+                "give a .csv, .tsv, or .jsonl file; finetune, evaluate, and predict also take "
+                f"{option('delimiter')}"
             )
+            raise InputError("column_missing", message, location=self.start, argument=argument, hint=hint)
         if name not in self.columns:
             hint = missing_column_hint(name, self.columns, argument, note="" if self.in_memory else note)
             message = f"column '{name}' is missing"
@@ -118,12 +116,10 @@ class Table:
             value = row.values.get(name)
             if value is None and not (self.in_memory and name in row.values):
                 present = [key for key, other in row.values.items() if other is not None or self.in_memory]
+                message = f"the field '{name}' is missing or null"
+                hint = f"give it in every line; the keys of this one are {', '.join(present) or 'none'}"
                 raise InputError(
-                    "field_missing",
-                    f"the field '{name}' is missing or null",
-                    location=row.location,
-                    argument=argument,
-                    hint=f"give it in every line; the keys of this one are {', '.join(present) or 'none'}",
+                    "field_missing", message, location=row.location, argument=argument, hint=hint
                 )
             values.append(value)
         return values

@@ -218,12 +218,10 @@ def _transcode(path: str, blocks: Iterator[bytes], encoding: str) -> Iterator[by
         if text:
             yield text.encode("utf-8", "surrogatepass")
         if error is not None:
+            message = f"from here on the file is not {encoding} ({error.reason})"
+            hint = "check that the file is complete and that this is its encoding"
             raise FileError(
-                "decoding_failed",
-                f"from here on the file is not {encoding} ({error.reason})",
-                location=f"{path}:{line}",
-                argument="encoding",
-                hint="check that the file is complete and that this is its encoding",
+                "decoding_failed", message, location=f"{path}:{line}", argument="encoding", hint=hint
             )
 
 
@@ -363,9 +361,7 @@ class LineReader:
 
 def too_long_error(location: str, unit: str, hint: str) -> InputError:
     """Return the error for a line or row of more than `MAX_LINE_BYTES` bytes."""
-    return InputError(
-        "line_too_long",
-        f"this {unit} is longer than {MAX_LINE_BYTES:,} bytes (of a reject the first {EXCERPT_BYTES:,} are kept)",
-        location=location,
-        hint=hint,
+    message = (
+        f"this {unit} is longer than {MAX_LINE_BYTES:,} bytes (rejects keep the first {EXCERPT_BYTES:,})"
     )
+    return InputError("line_too_long", message, location=location, hint=hint)

@@ -21,7 +21,7 @@ from tokenizers import AddedToken, decoders, models, pre_tokenizers, processors
 from bertsmith.errors import InputError
 from bertsmith.io.text_io import read_lines
 from bertsmith.suggestions import not_found_error
-from bertsmith.tokenizer.config_schema import CORRUPT_FILE_HINT
+from bertsmith.tokenizer.config_schema import corrupt_file_error
 
 ROBERTA_SPECIAL_TOKENS = {"pad": "<pad>", "unk": "<unk>", "cls": "<s>", "sep": "</s>", "mask": "<mask>"}
 # transformers gives GPT-2 an unknown token with this name, although no text is ever unknown.
@@ -46,22 +46,17 @@ def check_vocabulary(file: Path, vocabulary: Mapping[str, Any]) -> dict[str, int
     """Check that the ids of a vocab.json are 0 to V - 1 and that every byte has a piece; return its content."""
     for token, token_id in vocabulary.items():
         if not isinstance(token_id, int) or isinstance(token_id, bool):
-            raise InputError(
-                "invalid_token_id",
-                f"the id of {token!r} is {token_id!r}, not an integer",
-                location=file,
-                hint=CORRUPT_FILE_HINT,
+            raise corrupt_file_error(
+                "invalid_token_id", f"the id of {token!r} is {token_id!r}, not an integer", location=file
             )
     token_ids = set(vocabulary.values())
     for expected_id in range(len(vocabulary)):
         if expected_id not in token_ids:
-            raise InputError(
-                "token_ids_not_contiguous",
+            message = (
                 f"no token has the id {expected_id}; {len(vocabulary)} tokens need the ids "
-                f"0 to {len(vocabulary) - 1}",
-                location=file,
-                hint=CORRUPT_FILE_HINT,
+                f"0 to {len(vocabulary) - 1}"
             )
+            raise corrupt_file_error("token_ids_not_contiguous", message, location=file)
     check_byte_pieces(vocabulary, file)
     return dict(vocabulary)
 
@@ -70,12 +65,9 @@ def check_byte_pieces(vocabulary: Mapping[str, int], file: Path) -> None:
     """Raise an `InputError` if a byte has no piece: texts would silently lose characters."""
     for character, byte in byte_decoder().items():
         if character not in vocabulary:
-            raise InputError(
-                "byte_piece_missing",
-                f"the byte 0x{byte:02X} ({character!r}) has no piece",
-                location=file,
-                hint="a byte-level vocabulary has a piece for each of the 256 bytes",
-            )
+            message = f"the byte 0x{byte:02X} ({character!r}) has no piece"
+            hint = "a byte-level vocabulary has a piece for each of the 256 bytes"
+            raise InputError("byte_piece_missing", message, location=file, hint=hint)
 
 
 def read_merges(file: Path, vocabulary: Mapping[str, int]) -> list[tuple[str, str]]:
@@ -89,22 +81,14 @@ def read_merges(file: Path, vocabulary: Mapping[str, int]) -> list[tuple[str, st
     for line_number, line in lines:
         if line_number == 1 and line.startswith("#version"):
             continue
-        parts = line.split(" ")
+        location, parts = f"{file}:{line_number}", line.split(" ")
         if len(parts) != 2 or not all(parts):
-            raise InputError(
-                "invalid_merge",
-                "a merge is two pieces with one space between them",
-                location=f"{file}:{line_number}",
-                hint=CORRUPT_FILE_HINT,
-            )
+            message = "a merge is two pieces with one space between them"
+            raise corrupt_file_error("invalid_merge", message, location=location)
         for piece in (*parts, "".join(parts)):
             if piece not in vocabulary:
-                raise InputError(
-                    "merge_not_in_vocabulary",
-                    f"the piece {piece!r} is not in vocab.json",
-                    location=f"{file}:{line_number}",
-                    hint=CORRUPT_FILE_HINT,
-                )
+                message = f"the piece {piece!r} is not in vocab.json"
+                raise corrupt_file_error("merge_not_in_vocabulary", message, location=location)
         merges.append((parts[0], parts[1]))
     return merges
 

@@ -7,6 +7,8 @@ tokenizer.json.
 from __future__ import annotations
 
 import json
+from collections.abc import Collection, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -14,7 +16,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from bertsmith.errors import InputError
 
-CORRUPT_FILE_HINT = "download or copy the file again"
+corrupt_file_error = partial(InputError, hint="download or copy the file again")
+"""Create the error of an incomplete or damaged file."""
 SPECIAL_TOKEN_ROLES = ("pad", "unk", "cls", "sep", "mask")
 _ModelT = TypeVar("_ModelT", bound=BaseModel)
 
@@ -84,6 +87,16 @@ class TokenizerOutline(_Schema):
     pre_tokenizer: PipelineStep | None = None
 
 
+def check_special_tokens(
+    special_tokens: Iterable[str], vocabulary: Collection[str], location: object, hint: str
+) -> None:
+    """Raise an `InputError` if a special token is not in the vocabulary."""
+    for token in special_tokens:
+        if token not in vocabulary:
+            message = f"the special token {token} is missing"
+            raise InputError("special_token_missing", message, location=location, hint=hint)
+
+
 def read_config(folder: Path) -> TokenizerConfig:
     """Read the configuration in a folder; tokenizer_config.json overrides special_tokens_map.json."""
     values: dict[str, Any] = {}
@@ -100,13 +113,9 @@ def read_json_object(file: Path) -> dict[str, Any]:
     try:
         value = json.loads(file.read_bytes().decode("utf-8"))
     except (ValueError, RecursionError):  # not UTF-8, not JSON, a number of 5,000 digits
-        raise InputError(
-            "invalid_json", "the file is not complete JSON", location=file, hint=CORRUPT_FILE_HINT
-        ) from None
+        raise corrupt_file_error("invalid_json", "the file is not complete JSON", location=file) from None
     if not isinstance(value, dict):
-        raise InputError(
-            "not_a_json_object", "the file is not a JSON object", location=file, hint=CORRUPT_FILE_HINT
-        )
+        raise corrupt_file_error("not_a_json_object", "the file is not a JSON object", location=file)
     return value
 
 
@@ -118,10 +127,8 @@ def validate(values: dict[str, Any], schema: type[_ModelT], file: Path) -> _Mode
         first = error.errors(include_url=False)[0]
         name = ".".join(str(part) for part in first["loc"])
         if first["type"] == "missing":
-            raise InputError(
-                "field_missing", f"the field '{name}' is missing", location=file, hint=CORRUPT_FILE_HINT
+            raise corrupt_file_error(
+                "field_missing", f"the field '{name}' is missing", location=file
             ) from None
         reason = first["msg"][0].lower() + first["msg"][1:]
-        raise InputError(
-            "invalid_field", f"'{name}': {reason}", location=file, hint=CORRUPT_FILE_HINT
-        ) from None
+        raise corrupt_file_error("invalid_field", f"'{name}': {reason}", location=file) from None

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import tokenizers
 
@@ -20,10 +19,11 @@ from bertsmith.suggestions import not_found_error
 from bertsmith.tokenizer import byte_level_bpe, unigram, wordpiece
 from bertsmith.tokenizer.byte_level_bpe import GPT2_SPECIAL_TOKENS, ROBERTA_SPECIAL_TOKENS
 from bertsmith.tokenizer.config_schema import (
-    CORRUPT_FILE_HINT,
     SPECIAL_TOKEN_ROLES,
     TokenizerConfig,
     TokenizerOutline,
+    check_special_tokens,
+    corrupt_file_error,
     read_config,
     read_json_object,
     validate,
@@ -47,19 +47,15 @@ TOKENIZER_FILES = (
 """All files that `write_folder` may write."""
 _UNKNOWN_CHARACTER = "\U0010fffd"  # a private code point that no vocabulary has
 _ENTRY_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "spiece.model")
-_KINDS: dict[str, TokenizerKind] = {
-    "WordPiece": "wordpiece",
-    "BPE": "byte_level_bpe",
-    "Unigram": "unigram",
-}
+_KINDS: dict[str, TokenizerKind] = {"WordPiece": "wordpiece", "BPE": "byte_level_bpe", "Unigram": "unigram"}
+_VOCABULARY_HINT = "name the vocabulary's special tokens in tokenizer_config.json"
 _DEFAULT_MAX_LENGTH = 512
 _MIN_UNLIMITED_LENGTH = 10**9  # transformers writes "no limit" as 10**30
 _BackendWithSpecialTokens = tuple[tokenizers.Tokenizer, dict[str, str]]
 """A backend tokenizer, and the special tokens by role."""
 
 
-@dataclass(frozen=True)
-class TokenizerSource:
+class TokenizerSource(NamedTuple):
     """The data that define a tokenizer.
 
     Attributes:
@@ -88,12 +84,10 @@ def read_folder(
     file = _entry_file(path)
     config = read_config(file.parent)
     if normalizer is not None and file.name != "vocab.txt":
+        message = "a normalizer can be chosen only for a vocab.txt; this file defines its own"
+        hint = "load the vocab.txt of the same folder, if there is one"
         raise InputError(
-            "normalizer_not_applicable",
-            "a normalizer can be chosen only for a vocab.txt; this file defines its own",
-            location=file,
-            argument="normalizer",
-            hint="load the vocab.txt of the same folder, if there is one",
+            "normalizer_not_applicable", message, location=file, argument="normalizer", hint=hint
         )
     if file.name == "merges.txt":
         file = file.with_name("vocab.json")
@@ -179,12 +173,8 @@ def _entry_file(path: Path) -> Path:
     for name in _ENTRY_FILES:
         if (file := path / name).is_file():
             return file
-    raise InputError(
-        "tokenizer_file_missing",
-        "the folder has no tokenizer.json, vocab.txt, vocab.json, or spiece.model",
-        location=path,
-        hint="name a tokenizer's folder",
-    )
+    message = "the folder has no tokenizer.json, vocab.txt, vocab.json, or spiece.model"
+    raise InputError("tokenizer_file_missing", message, location=path, hint="name a tokenizer's folder")
 
 
 def _from_tokenizer_json(
@@ -192,21 +182,14 @@ def _from_tokenizer_json(
 ) -> _BackendWithSpecialTokens:
     outline = validate(content, TokenizerOutline, file)
     if outline.model.type not in _KINDS:
-        raise InputError(
-            "unsupported_tokenizer_model",
-            f"the model is {outline.model.type}, not WordPiece, byte-level BPE, or Unigram",
-            location=file,
-            hint="use another tokenizer",
-        )
+        message = f"the model is {outline.model.type}, not WordPiece, byte-level BPE, or Unigram"
+        raise InputError("unsupported_tokenizer_model", message, location=file, hint="use another tokenizer")
     kind = _KINDS[outline.model.type]
     pre_tokenizer = outline.pre_tokenizer
     if kind == "byte_level_bpe" and (pre_tokenizer is None or not pre_tokenizer.has_type("ByteLevel")):
-        raise InputError(
-            "unsupported_tokenizer_model",
-            "the model is BPE, but not byte-level",
-            location=file,
-            hint="use a tokenizer of RoBERTa's kind",
-        )
+        message = "the model is BPE, but not byte-level"
+        hint = "use a tokenizer of RoBERTa's kind"
+        raise InputError("unsupported_tokenizer_model", message, location=file, hint=hint)
     backend = _parse_tokenizer_json(file, content)
     backend.no_truncation()
     backend.no_padding()
@@ -214,14 +197,11 @@ def _from_tokenizer_json(
     if kind == "byte_level_bpe":
         byte_level_bpe.check_byte_pieces(vocabulary, file)
     special_tokens = _special_tokens_by_role(kind, vocabulary, config)
-    _check_special_tokens(vocabulary, special_tokens, file, kind)
+    hint = _VOCABULARY_HINT if kind != "wordpiece" else "a BERT vocabulary has one token per line"
+    check_special_tokens(special_tokens.values(), vocabulary, file, hint)
     if sorted(vocabulary.values()) != list(range(len(vocabulary))):
-        raise InputError(
-            "token_ids_not_contiguous",
-            f"the ids are not 0 to {len(vocabulary) - 1}, each once",
-            location=file,
-            hint=CORRUPT_FILE_HINT,
-        )
+        message = f"the ids are not 0 to {len(vocabulary) - 1}, each once"
+        raise corrupt_file_error("token_ids_not_contiguous", message, location=file)
     # Special tokens that the file declares keep their flags (lstrip, normalized, …).
     declared = {token.content for token in backend.get_added_tokens_decoder().values() if token.special}
     undeclared = {role: token for role, token in special_tokens.items() if token not in declared}
@@ -240,12 +220,8 @@ def _parse_tokenizer_json(file: Path, content: Mapping[str, Any]) -> tokenizers.
     try:
         return tokenizers.Tokenizer.from_str(json.dumps(content))
     except Exception as error:  # The tokenizers library raises bare Exception here.
-        raise InputError(
-            "tokenizers_library_error",
-            f"the tokenizers library cannot read the file ({error})",
-            location=file,
-            hint=CORRUPT_FILE_HINT,
-        ) from None
+        message = f"the tokenizers library cannot read the file ({error})"
+        raise corrupt_file_error("tokenizers_library_error", message, location=file) from None
 
 
 def _check_usable(file: Path, backend: tokenizers.Tokenizer, model: Mapping[str, Any]) -> None:
@@ -256,20 +232,13 @@ def _check_usable(file: Path, backend: tokenizers.Tokenizer, model: Mapping[str,
     unk_token = model.get("unk_token")
     # Checked here too because a normalizer may drop the character that is encoded below.
     if unk_token is not None and unk_token not in model["vocab"]:
-        raise InputError(
-            "unknown_token_missing",
-            f"the unknown token {unk_token!r} is not in the vocabulary",
-            location=file,
-            hint=CORRUPT_FILE_HINT,
-        )
+        message = f"the unknown token {unk_token!r} is not in the vocabulary"
+        raise corrupt_file_error("unknown_token_missing", message, location=file)
     try:
         backend.encode(f"a {_UNKNOWN_CHARACTER}")
     except Exception as error:
-        raise InputError(
-            "tokenizers_library_error",
-            f"the tokenizers library cannot use the file ({error})",
-            location=file,
-            hint=CORRUPT_FILE_HINT,
+        raise corrupt_file_error(
+            "tokenizers_library_error", f"the tokenizers library cannot use the file ({error})", location=file
         ) from None
 
 
@@ -279,7 +248,7 @@ def _from_vocab_json(
     vocabulary = byte_level_bpe.check_vocabulary(file, content)
     merges = byte_level_bpe.read_merges(file.with_name("merges.txt"), vocabulary)
     special_tokens = _special_tokens_by_role("byte_level_bpe", vocabulary, config)
-    _check_special_tokens(vocabulary, special_tokens, file, "byte_level_bpe")
+    check_special_tokens(special_tokens.values(), vocabulary, file, _VOCABULARY_HINT)
     _check_case(file, lowercase, False)
     backend = byte_level_bpe.build_byte_level_bpe(
         vocabulary, merges, special_tokens=special_tokens, add_prefix_space=bool(config.add_prefix_space)
@@ -336,29 +305,9 @@ def _config_token(definition: Mapping[str, Any], token: str) -> Any:
     return {"__type": "AddedToken", **{key: value for key, value in added.items() if key != "id"}}
 
 
-def _check_special_tokens(
-    vocabulary: Mapping[str, int], special_tokens: Mapping[str, str], file: Path, kind: TokenizerKind
-) -> None:
-    hint = "a BERT vocabulary has one token per line"
-    if kind != "wordpiece":
-        hint = "name the vocabulary's special tokens in tokenizer_config.json"
-    for token in special_tokens.values():
-        if token not in vocabulary:
-            raise InputError(
-                "special_token_missing",
-                f"the special token {token} is missing",
-                location=file,
-                hint=hint,
-            )
-
-
 def _check_case(file: Path, lowercase: bool | None, lowercases_text: bool) -> None:
     """Raise an `InputError` if the requested `lowercase` contradicts the file."""
     if lowercase is not None and lowercase != lowercases_text:
-        raise InputError(
-            "case_conflict",
-            f"the tokenizer {'lower-cases text' if lowercases_text else 'keeps case'}",
-            location=file,
-            argument="lowercase",
-            hint="load its vocab.txt to change that",
-        )
+        message = f"the tokenizer {'lower-cases text' if lowercases_text else 'keeps case'}"
+        hint = "load its vocab.txt to change that"
+        raise InputError("case_conflict", message, location=file, argument="lowercase", hint=hint)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Literal
 
 from bertsmith.errors import InputError
@@ -17,7 +18,7 @@ from bertsmith.formatting import pluralize
 Truncation = Literal["longest_first", "only_first", "only_second", "none"]
 
 _MAX_REPR_TOKENS = 12
-_UNSUPPORTED_HINT = "use a tokenizer whose post-processor takes one text or two"
+_unsupported_error = partial(InputError, hint="use a tokenizer whose post-processor takes one text or two")
 _SEQUENCE_IDS = {"A": 0, "B": 1}  # names of the two texts in a TemplateProcessing
 _TEXT_NAMES = ("first", "second")
 
@@ -73,16 +74,6 @@ class TemplatePiece:
     ids: tuple[int, ...] = ()
     type_id: int = 0
 
-    @classmethod
-    def for_text(cls, sequence_id: int, type_id: int = 0) -> TemplatePiece:
-        """Create the piece of the first text (0) or the second (1)."""
-        return cls(sequence_id, (), type_id)
-
-    @classmethod
-    def for_special_token(cls, token_id: int, type_id: int = 0) -> TemplatePiece:
-        """Create the piece of a special token."""
-        return cls(None, (token_id,), type_id)
-
 
 Template = tuple[TemplatePiece, ...]
 
@@ -91,8 +82,8 @@ Template = tuple[TemplatePiece, ...]
 class PostProcessor:
     """The templates for one text and for a pair of texts."""
 
-    single: Template = (TemplatePiece.for_text(0),)
-    pair: Template = (TemplatePiece.for_text(0), TemplatePiece.for_text(1))
+    single: Template = (TemplatePiece(0),)
+    pair: Template = (TemplatePiece(0), TemplatePiece(1))
 
     @classmethod
     def from_definition(
@@ -114,52 +105,32 @@ class PostProcessor:
             step for step in _steps(definition.get("post_processor") or {}) if step.get("type") in _READERS
         ]
         if len(steps) > 1:
-            raise InputError(
-                "repeated_post_processors",
-                "the post-processor adds special tokens more than once",
-                location=location,
-                hint=_UNSUPPORTED_HINT,
-            )
+            message = "the post-processor adds special tokens more than once"
+            raise _unsupported_error("repeated_post_processors", message, location=location)
         if not steps:
             return cls()
         try:
             processor = _READERS[steps[0]["type"]](steps[0])
         except KeyError as error:  # tokenizers writes all other keys that are read here
-            raise InputError(
-                "post_processor_token_without_id",
-                f"the post-processor does not define the id of {error}",
-                location=location,
-                hint=_UNSUPPORTED_HINT,
-            ) from None
+            message = f"the post-processor does not define the id of {error}"
+            raise _unsupported_error("post_processor_token_without_id", message, location=location) from None
         single, pair = (
             [piece.sequence_id for piece in template if piece.sequence_id is not None]
             for template in (processor.single, processor.pair)
         )
         if single != [0] or sorted(pair) != [0, 1]:
-            raise InputError(
-                "post_processor_text_count",
-                "the post-processor does not contain each text exactly once",
-                location=location,
-                hint=_UNSUPPORTED_HINT,
-            )
+            message = "the post-processor does not contain each text exactly once"
+            raise _unsupported_error("post_processor_text_count", message, location=location)
         pieces = [*processor.single, *processor.pair]
         if not any(piece.ids for piece in pieces):
             # Models without special tokens, such as GPT-2, have no segment embeddings either.
             return cls()
         if any(piece.type_id > 1 for piece in pieces):
-            raise InputError(
-                "post_processor_segment_out_of_range",
-                "the post-processor uses a segment other than 0 and 1",
-                location=location,
-                hint=_UNSUPPORTED_HINT,
-            )
+            message = "the post-processor uses a segment other than 0 and 1"
+            raise _unsupported_error("post_processor_segment_out_of_range", message, location=location)
         if any(i >= vocab_size for piece in pieces for i in piece.ids):
-            raise InputError(
-                "post_processor_id_out_of_range",
-                "the post-processor uses an id that no token has",
-                location=location,
-                hint=_UNSUPPORTED_HINT,
-            )
+            message = "the post-processor uses an id that no token has"
+            raise _unsupported_error("post_processor_id_out_of_range", message, location=location)
         return processor
 
     def num_separators(self, cls_id: int, sep_id: int) -> int:
@@ -171,9 +142,9 @@ class PostProcessor:
         if separators < 1:
             return 0
         type_id = self.pair[-1].type_id
-        cls, sep = TemplatePiece.for_special_token(cls_id), TemplatePiece.for_special_token(sep_id)
-        first, second = TemplatePiece.for_text(0), TemplatePiece.for_text(1, type_id)
-        last_sep = TemplatePiece.for_special_token(sep_id, type_id)
+        cls, sep = TemplatePiece(None, (cls_id,)), TemplatePiece(None, (sep_id,))
+        first, second = TemplatePiece(0), TemplatePiece(1, type_id=type_id)
+        last_sep = TemplatePiece(None, (sep_id,), type_id)
         single = (cls, first, sep)
         pair = (cls, first, *[sep] * separators, second, last_sep)
         return separators if (self.single, self.pair) == (single, pair) else 0
@@ -253,11 +224,11 @@ def _read_template(step: Mapping[str, Any]) -> PostProcessor:
         for element in elements:
             if "Sequence" in element:
                 value = element["Sequence"]
-                pieces.append(TemplatePiece.for_text(_SEQUENCE_IDS[value["id"]], value["type_id"]))
+                pieces.append(TemplatePiece(_SEQUENCE_IDS[value["id"]], type_id=value["type_id"]))
             else:
                 value = element["SpecialToken"]
                 pieces += [
-                    TemplatePiece.for_special_token(token_id, value["type_id"])
+                    TemplatePiece(None, (token_id,), value["type_id"])
                     for token_id in special_ids[value["id"]]
                 ]
         return tuple(pieces)
@@ -267,19 +238,19 @@ def _read_template(step: Mapping[str, Any]) -> PostProcessor:
 
 def _read_roberta(step: Mapping[str, Any]) -> PostProcessor:
     cls, sep = _read_cls_and_sep(step)
-    first, second = TemplatePiece.for_text(0), TemplatePiece.for_text(1)
+    first, second = TemplatePiece(0), TemplatePiece(1)
     return PostProcessor((cls, first, sep), (cls, first, sep, sep, second, sep))
 
 
 def _read_bert(step: Mapping[str, Any]) -> PostProcessor:
     cls, sep = _read_cls_and_sep(step)
-    first, second = TemplatePiece.for_text(0), TemplatePiece.for_text(1, type_id=1)
+    first, second = TemplatePiece(0), TemplatePiece(1, type_id=1)
     return PostProcessor((cls, first, sep), (cls, first, sep, second, replace(sep, type_id=1)))
 
 
 def _read_cls_and_sep(step: Mapping[str, Any]) -> tuple[TemplatePiece, TemplatePiece]:
     (_, cls_id), (_, sep_id) = step["cls"], step["sep"]  # each a token and its id
-    return TemplatePiece.for_special_token(cls_id), TemplatePiece.for_special_token(sep_id)
+    return TemplatePiece(None, (cls_id,)), TemplatePiece(None, (sep_id,))
 
 
 _READERS = {
@@ -304,12 +275,9 @@ def _truncate_lengths(
     for index, (length, truncated) in enumerate(zip(lengths, truncated_lengths, strict=True)):
         if length and not truncated:
             text = "the text" if len(lengths) == 1 else f"the {_TEXT_NAMES[index]} text"
-            raise InputError(
-                "text_truncated_to_nothing",
-                f"a limit of {max_length} tokens removes all of {text}",
-                argument="max_length",
-                hint="raise the limit",
-            )
+            message = f"a limit of {max_length} tokens removes all of {text}"
+            hint = "raise the limit"
+            raise InputError("text_truncated_to_nothing", message, argument="max_length", hint=hint)
     return truncated_lengths
 
 
@@ -326,27 +294,19 @@ def _distribute_tokens(
     if total <= max_tokens:
         return lengths
     if truncation == "none":
-        raise InputError(
-            "text_too_long",
+        message = (
             f"the text has {total + max_length - max_tokens} tokens including special tokens, "
-            f"the limit is {max_length}",
-            hint="shorten the text, or allow truncation",
+            f"the limit is {max_length}"
         )
+        raise InputError("text_too_long", message, hint="shorten the text, or allow truncation")
     if max_tokens < 0:
-        raise InputError(
-            "max_length_too_small",
-            f"a limit of {max_length} tokens is too small for the special tokens",
-            argument="max_length",
-            hint="raise the limit",
-        )
+        message = f"a limit of {max_length} tokens is too small for the special tokens"
+        raise InputError("max_length_too_small", message, argument="max_length", hint="raise the limit")
     if len(lengths) == 1:
         if truncation == "only_second":
-            raise InputError(
-                "second_text_missing",
-                "there is no second text to truncate",
-                argument="truncation",
-                hint="truncate the first text",
-            )
+            message = "there is no second text to truncate"
+            hint = "truncate the first text"
+            raise InputError("second_text_missing", message, argument="truncation", hint=hint)
         return [max_tokens]
     if truncation != "longest_first":
         index = 0 if truncation == "only_first" else 1
@@ -354,13 +314,12 @@ def _distribute_tokens(
         remaining = max_tokens - lengths[other_index]
         if remaining < 0:
             other = _TEXT_NAMES[other_index]
-            raise InputError(
-                "other_text_too_long",
+            message = (
                 f"the {other} text alone has {lengths[other_index]} tokens, "
-                f"which exceeds the limit of {max_length} with special tokens",
-                argument="truncation",
-                hint=f"truncate the {other} text too (longest_first), or raise the limit",
+                f"which exceeds the limit of {max_length} with special tokens"
             )
+            hint = f"truncate the {other} text too (longest_first), or raise the limit"
+            raise InputError("other_text_too_long", message, argument="truncation", hint=hint)
         return [remaining, lengths[1]] if index == 0 else [lengths[0], remaining]
     shorter, longer = sorted(lengths)
     if 2 * shorter <= max_tokens:

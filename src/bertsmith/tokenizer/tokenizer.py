@@ -115,8 +115,7 @@ class Tokenizer:
         Raises:
             InputError: The path is not a valid tokenizer; the error names the file.
         """
-        source = read_folder(Path(path), lowercase, normalizer)
-        return cls(source.definition, source.max_length, source.special_tokens, source.sentencepiece_model)
+        return cls(*read_folder(Path(path), lowercase, normalizer))
 
     @classmethod
     def from_vocabulary(
@@ -147,10 +146,7 @@ class Tokenizer:
 
     def save(self, folder: str | Path) -> None:
         """Write tokenizer.json, tokenizer_config.json, and the vocabulary files of the kind, each atomically."""
-        source = TokenizerSource(
-            self._definition, self.max_length, self._special_tokens, self._sentencepiece_model
-        )
-        write_folder(Path(folder), source, self.tokens)
+        write_folder(Path(folder), TokenizerSource(*self.__getstate__()), self.tokens)
 
     def __len__(self) -> int:
         """Return the vocabulary size."""
@@ -491,11 +487,9 @@ class Tokenizer:
     def _special_id(self, role: str) -> int:
         special_id = self._special_ids.get(role)
         if special_id is None:
-            raise InputError(
-                "special_token_undefined",
-                f"this vocabulary has no {role} token, which BERT's inputs need",
-                hint="use a tokenizer with the special tokens of BERT, RoBERTa, or ALBERT, or train one",
-            )
+            message = f"this vocabulary has no {role} token, which BERT's inputs need"
+            hint = "use a tokenizer with the special tokens of BERT, RoBERTa, or ALBERT, or train one"
+            raise InputError("special_token_undefined", message, hint=hint)
         return int(special_id)
 
     def __getstate__(self) -> tuple[str, int, dict[str, str], bytes | None]:
@@ -522,19 +516,13 @@ def validate_texts(texts: Iterable[Any]) -> Iterator[str]:
     """Yield the texts; raise an `InputError` with the number (from 1) of the first that is not valid Unicode."""
     for number, text in enumerate(texts, start=1):
         if not isinstance(text, str):
-            raise InputError(
-                "text_not_a_string",
-                f"{text!r:.60} is not a string",
-                location=f"text {number}",
-                hint="pass each text as a string",
-            )
+            message = f"{text!r:.60} is not a string"
+            hint = "pass each text as a string"
+            raise InputError("text_not_a_string", message, location=f"text {number}", hint=hint)
         try:
             text.encode()
         except UnicodeEncodeError:
-            raise InputError(
-                "lone_surrogate",
-                "the text contains half a character (a lone surrogate)",
-                location=f"text {number}",
-                hint="correct the text",
-            ) from None
+            message = "the text contains half a character (a lone surrogate)"
+            hint = "correct the text"
+            raise InputError("lone_surrogate", message, location=f"text {number}", hint=hint) from None
         yield text

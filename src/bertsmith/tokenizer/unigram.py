@@ -19,7 +19,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from bertsmith.errors import InputError
 from bertsmith.tokenizer.byte_level_bpe import make_added_tokens
-from bertsmith.tokenizer.config_schema import CORRUPT_FILE_HINT
+from bertsmith.tokenizer.config_schema import check_special_tokens, corrupt_file_error
 
 ALBERT_SPECIAL_TOKENS = {"pad": "<pad>", "unk": "<unk>", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
 WORD_PREFIX = "▁"  # represents the space before a word
@@ -55,34 +55,22 @@ def parse_model(data: bytes, location: object) -> SentencePieceModel:
         model = schema.ModelProto.FromString(data)
         pieces = [(str(piece.piece), float(piece.score)) for piece in model.pieces]
     except (DecodeError, ValueError):  # a piece that is not UTF-8
-        raise InputError(
-            "invalid_sentencepiece_model",
-            "the file is not a complete SentencePiece model",
-            location=location,
-            hint=CORRUPT_FILE_HINT,
+        raise corrupt_file_error(
+            "invalid_sentencepiece_model", "the file is not a complete SentencePiece model", location=location
         ) from None
     if (model_type := model.trainer_spec.model_type) != schema.TrainerSpec.UNIGRAM:
         name = schema.TrainerSpec.ModelType.Name(model_type)
-        raise InputError(
-            "unsupported_tokenizer_model",
-            f"the model is {name}, not Unigram",
-            location=location,
-            hint="use an ALBERT model",
-        )
+        message = f"the model is {name}, not Unigram"
+        hint = "use an ALBERT model"
+        raise InputError("unsupported_tokenizer_model", message, location=location, hint=hint)
     unknown = [i for i, piece in enumerate(model.pieces) if piece.type == piece.UNKNOWN]
     if not unknown:
-        raise InputError(
-            "unknown_token_missing",
-            "the SentencePiece model has no unknown piece",
-            location=location,
-            hint=CORRUPT_FILE_HINT,
+        raise corrupt_file_error(
+            "unknown_token_missing", "the SentencePiece model has no unknown piece", location=location
         )
     if invalid := [piece for piece, score in pieces if not math.isfinite(score)]:
-        raise InputError(
-            "invalid_piece_score",
-            f"the score of the piece {invalid[0]!r} is not finite",
-            location=location,
-            hint=CORRUPT_FILE_HINT,
+        raise corrupt_file_error(
+            "invalid_piece_score", f"the score of the piece {invalid[0]!r} is not finite", location=location
         )
     return SentencePieceModel(pieces, unknown[-1], bytes(model.normalizer_spec.precompiled_charsmap))
 
@@ -149,30 +137,17 @@ def build_unigram(
     token_ids = {piece: i for i, (piece, _) in enumerate(pieces)}
     if len(token_ids) < len(pieces):
         duplicate = next(piece for i, (piece, _) in enumerate(pieces) if token_ids[piece] != i)
-        raise InputError(
-            "duplicate_token",
-            f"the piece {duplicate!r} occurs twice",
-            location=location,
-            hint=CORRUPT_FILE_HINT,
+        raise corrupt_file_error(
+            "duplicate_token", f"the piece {duplicate!r} occurs twice", location=location
         )
-    for token in special_tokens.values():
-        if token not in token_ids:
-            raise InputError(
-                "special_token_missing",
-                f"the special token {token} is missing",
-                location=location,
-                hint="name it in tokenizer_config.json",
-            )
+    hint = "name it in tokenizer_config.json"
+    check_special_tokens(special_tokens.values(), token_ids, location, hint)
     try:
         backend = tokenizers.Tokenizer(models.Unigram(list(pieces), unk_id=unk_id, byte_fallback=False))
         backend.normalizer = unigram_normalizer(lowercase, keep_accents, precompiled_charsmap)
     except Exception as error:  # The tokenizers library raises bare Exception here.
-        raise InputError(
-            "tokenizers_library_error",
-            f"the tokenizers library cannot use the model ({error})",
-            location=location,
-            hint=CORRUPT_FILE_HINT,
-        ) from None
+        message = f"the tokenizers library cannot use the model ({error})"
+        raise corrupt_file_error("tokenizers_library_error", message, location=location) from None
     backend.pre_tokenizer = unigram_pre_tokenizer()
     backend.decoder = decoders.Metaspace(replacement=WORD_PREFIX, prepend_scheme="always")
     cls, sep = special_tokens["cls"], special_tokens["sep"]

@@ -12,7 +12,7 @@ from tokenizers import decoders, models, processors
 
 from bertsmith.errors import InputError
 from bertsmith.io.text_io import read_lines
-from bertsmith.tokenizer.config_schema import CORRUPT_FILE_HINT
+from bertsmith.tokenizer.config_schema import check_special_tokens, corrupt_file_error
 from bertsmith.tokenizer.normalizer import NormalizerName, bert_normalizer, bert_pre_tokenizer
 
 BERT_SPECIAL_TOKENS = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
@@ -52,30 +52,18 @@ def build_wordpiece(
     """
     for line_number, token in enumerate(tokens, start=1):
         if not token:
-            raise InputError(
-                "empty_token",
-                "the token is empty",
-                location=f"{location}:{line_number}",
-                hint=CORRUPT_FILE_HINT,
+            raise corrupt_file_error(
+                "empty_token", "the token is empty", location=f"{location}:{line_number}"
             )
     if len(set(tokens)) < len(tokens):
         duplicate, _ = Counter(tokens).most_common(1)[0]
         line_number = tokens.index(duplicate, tokens.index(duplicate) + 1) + 1
-        raise InputError(
-            "duplicate_token",
-            f"the token '{duplicate}' occurs twice",
-            location=f"{location}:{line_number}",
-            hint=CORRUPT_FILE_HINT,
+        raise corrupt_file_error(
+            "duplicate_token", f"the token '{duplicate}' occurs twice", location=f"{location}:{line_number}"
         )
     vocabulary = {token: i for i, token in enumerate(tokens)}
-    for token in special_tokens.values():
-        if token not in vocabulary:
-            raise InputError(
-                "special_token_missing",
-                f"the special token {token} is missing",
-                location=location,
-                hint="a BERT vocabulary has one token per line",
-            )
+    hint = "a BERT vocabulary has one token per line"
+    check_special_tokens(special_tokens.values(), vocabulary, location, hint)
     model = models.WordPiece(vocabulary, unk_token=special_tokens["unk"], max_input_chars_per_word=100)
     backend = tokenizers.Tokenizer(model)
     backend.normalizer = bert_normalizer(lowercase, handle_chinese_chars, strip_accents, normalizer)
@@ -97,12 +85,9 @@ def bert_template(
             special_tokens=[(cls, token_ids[cls]), (sep, token_ids[sep])],
         )
     except ValueError:  # Templates reserve the colon, and the dollar sign at the start.
-        raise InputError(
-            "special_token_reserved",
-            f"a template cannot contain tokens with the names {cls!r} and {sep!r}",
-            location=location,
-            hint="rename the tokens",
-        ) from None
+        message = f"a template cannot contain tokens with the names {cls!r} and {sep!r}"
+        hint = "rename the tokens"
+        raise InputError("special_token_reserved", message, location=location, hint=hint) from None
 
 
 def join_contractions(text: str) -> str:

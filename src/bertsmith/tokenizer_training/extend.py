@@ -180,12 +180,9 @@ def propose_words(
     """
     kind, splitter = VOCABULARY_KINDS[tokenizer.kind], _WordSplitter(tokenizer)
     if keep_others and not kind.changes_only_longer_words:
-        raise InputError(
-            "keep_others_unsupported",
-            "only with WordPiece can the words be determined that a new word changes",
-            argument="keep_others",
-            hint="omit it: the report shows the words that change",
-        )
+        message = "only with WordPiece can the words be determined that a new word changes"
+        hint = "omit it: the report shows the words that change"
+        raise InputError("keep_others_unsupported", message, argument="keep_others", hint=hint)
     token_counts = kind.candidate_tokens(word_counts.counts)
     reference_token_counts = None
     if reference_counts is not None:
@@ -313,56 +310,34 @@ def _check_word(
         location: The file and line that the error names.
     """
     if word in special_tokens:
-        raise InputError(
-            "word_is_special_token",
-            f"'{word}' is a special token",
-            location=location,
-            hint="remove it from the list",
-        )
+        message = f"'{word}' is a special token"
+        raise InputError("word_is_special_token", message, location=location, hint="remove it from the list")
     if prefix and word.startswith(prefix):
-        raise InputError(
-            "word_is_continuation",
-            f"'{word}' is a piece that continues a word",
-            location=location,
-            hint="list complete words",
-        )
+        message = f"'{word}' is a piece that continues a word"
+        raise InputError("word_is_continuation", message, location=location, hint="list complete words")
     if kind.candidate_token(kind.to_token(word)) != kind.to_token(word):
-        raise InputError(
-            "word_has_other_characters",
-            f"a new Unigram token has letters and digits only, and '{word[:60]}' has other characters",
-            location=location,
-            hint="list words of letters and digits only",
-        )
+        message = f"a new Unigram token has letters and digits only, and '{word[:60]}' has other characters"
+        hint = "list words of letters and digits only"
+        raise InputError("word_has_other_characters", message, location=location, hint=hint)
     read_words = [kind.to_word(token) for token in pre_tokenize(backend, kind.to_text(word))]
     if not read_words:
-        raise InputError(
-            "word_normalizes_to_nothing",
-            f"the tokenizer removes all characters of {word!r}",
-            location=location,
-            hint="remove it from the list",
-        )
+        message = f"the tokenizer removes all characters of {word!r}"
+        hint = "remove it from the list"
+        raise InputError("word_normalizes_to_nothing", message, location=location, hint=hint)
     if len(read_words) > 1:
-        raise InputError(
-            "several_words",
+        message = (
             f"the tokenizer splits '{word[:60]}' into {pluralize(len(read_words), 'word')}: "
-            f"{' '.join(read_words[:8])[:60]}",
-            location=location,
-            hint="list single words: words that the tokenizer splits cannot become one token",
+            f"{' '.join(read_words[:8])[:60]}"
         )
+        hint = "list single words: words that the tokenizer splits cannot become one token"
+        raise InputError("several_words", message, location=location, hint=hint)
     if read_words[0] != word:
-        raise InputError(
-            "word_not_normalized",
-            f"the tokenizer reads '{word[:60]}' as '{read_words[0][:60]}'",
-            location=location,
-            hint=f"write '{read_words[0][:60]}'",
-        )
+        message = f"the tokenizer reads '{word[:60]}' as '{read_words[0][:60]}'"
+        hint = f"write '{read_words[0][:60]}'"
+        raise InputError("word_not_normalized", message, location=location, hint=hint)
     if kind.max_word_length is not None and len(word) > kind.max_word_length:
-        raise InputError(
-            "word_too_long",
-            f"the word has {pluralize(len(word), 'character')}; WordPiece reads at most {kind.max_word_length}",
-            location=location,
-            hint="remove it from the list",
-        )
+        message = f"the word has {len(word):,} characters; WordPiece reads at most {kind.max_word_length}"
+        raise InputError("word_too_long", message, location=location, hint="remove it from the list")
 
 
 def add_words(tokenizer: Tokenizer, words: Sequence[str]) -> Tokenizer:
@@ -379,11 +354,8 @@ def add_words(tokenizer: Tokenizer, words: Sequence[str]) -> Tokenizer:
     if duplicates := [
         word for word, count in Counter(words).items() if count > 1 or kind.to_token(word) in vocabulary
     ]:
-        raise InputError(
-            "word_not_new",
-            f"'{duplicates[0]}' is repeated, or the vocabulary already has it",
-            hint="name new words",
-        )
+        message = f"'{duplicates[0]}' is repeated, or the vocabulary already has it"
+        raise InputError("word_not_new", message, hint="name new words")
     model = definition["model"]
     added_token_ids = _added_tokens_outside_vocabulary(tokenizer, definition)
     if tokenizer.kind == "unigram":
@@ -428,11 +400,9 @@ def _added_tokens_outside_vocabulary(tokenizer: Tokenizer, definition: Mapping[s
     vocab = {entry if isinstance(entry, str) else entry[0] for entry in definition["model"]["vocab"]}
     added_token_ids = {token: token_id for token_id, token in added_tokens if token not in vocab}
     if words := [token for token in added_token_ids if pre_tokenize(backend, token) == [token]]:
-        raise InputError(
-            "added_token_is_word",
-            f"the added token '{words[0]}' is not in the vocabulary, so no word can be added after it",
-            hint="make it an entry of the vocabulary, or remove it",
-        )
+        message = f"the added token '{words[0]}' is not in the vocabulary, so no word can be added after it"
+        hint = "make it an entry of the vocabulary, or remove it"
+        raise InputError("added_token_is_word", message, hint=hint)
     return added_token_ids
 
 

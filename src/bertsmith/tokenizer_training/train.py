@@ -125,25 +125,6 @@ class TokenizerTrainingSettings(Settings):
     normalizer: NormalizerName = Field("hf", description="The variant of BERT's normalizer, for WordPiece.")
 
 
-@dataclass(frozen=True)
-class TrainingFiles:
-    """The files to train on.
-
-    Attributes:
-        files: Files, folders, or globs.
-        reading: How files are divided into documents.
-        max_ram: Maximum memory in bytes; None: no limit.
-        seed: The seed of the sample, if the words of all documents exceed `max_ram`.
-        notes: Collects the files that are skipped.
-    """
-
-    files: Sequence[str | Path | Table]
-    reading: Reading = DEFAULT_READING
-    max_ram: int | None = None
-    seed: int = 0
-    notes: CorpusNotes = field(default_factory=CorpusNotes)
-
-
 _FOLDER_LAYOUT = atomic.FolderLayout(
     "a trained tokenizer", "training.json", ("training.json", *TOKENIZER_FILES)
 )
@@ -209,9 +190,17 @@ def train_tokenizer(
         },
         "train_tokenizer",
     )
-    corpus = TrainingFiles(files, reading, max_ram, seed)
-    tokenizer, record = _train(settings, corpus, progress)
-    for sentence in corpus.notes.sentences():
+    notes = CorpusNotes()
+    tokenizer, record = _train(
+        settings,
+        files,
+        notes,
+        reading=reading,
+        max_ram=max_ram,
+        seed=seed,
+        progress=progress or (lambda _: None),
+    )
+    for sentence in notes.sentences():
         logger.info(sentence)
     with atomic.atomic_folder(out, replace=replace) as folder:
         tokenizer.save(folder)
@@ -224,86 +213,33 @@ def _check_options(
 ) -> None:
     if kind not in (kinds := get_args(TokenizerKind)):
         near = difflib.get_close_matches(str(kind), kinds, n=1)
-        raise InputError(
-            "unknown_tokenizer_kind",
-            f"{kind!r} is not a kind of tokenizer",
-            argument="kind",
-            hint=f"did you mean {near[0]!r}?" if near else f"use one of {', '.join(kinds)}",
-        )
+        message = f"{kind!r} is not a kind of tokenizer"
+        hint = f"did you mean {near[0]!r}?" if near else f"use one of {', '.join(kinds)}"
+        raise InputError("unknown_tokenizer_kind", message, argument="kind", hint=hint)
     if kind == "byte_level_bpe" and (cased is False or chinese):
+        message = "byte-level BPE keeps case and all characters"
+        hint = f"omit {option('cased')} and {option('chinese')}"
         raise InputError(
-            "byte_level_bpe_keeps_case",
-            "byte-level BPE keeps case and all characters",
-            argument="chinese" if chinese else "cased",
-            hint=f"omit {option('cased')} and {option('chinese')}",
+            "byte_level_bpe_keeps_case", message, argument="chinese" if chinese else "cased", hint=hint
         )
     if kind == "unigram" and min_frequency != _DEFAULT_MIN_FREQUENCY:
-        raise InputError(
-            "min_frequency_not_applicable",
-            "Unigram merges no pairs, so it has no minimum frequency",
-            argument="min_frequency",
-            hint=f"omit {option('min_frequency')}",
-        )
+        message = "Unigram merges no pairs, so it has no minimum frequency"
+        hint = f"omit {option('min_frequency')}"
+        raise InputError("min_frequency_not_applicable", message, argument="min_frequency", hint=hint)
     if kind != "wordpiece" and normalizer != "hf":
-        raise InputError(
-            "normalizer_needs_wordpiece",
-            "the google normalizer is a variant of BERT's",
-            argument="normalizer",
-            hint=f"use {option('kind', 'wordpiece')}",
-        )
-
-
-def train_wordpiece(
-    files: Sequence[str | Path | Table],
-    *,
-    vocab_size: int,
-    lowercase: bool = True,
-    chinese: bool = False,
-    min_frequency: int = _DEFAULT_MIN_FREQUENCY,
-    progress: Callable[[int], None] | None = None,
-    report: Callable[[TrainingRecord], None] | None = None,
-) -> Tokenizer:
-    """Train a WordPiece tokenizer without writing it.
-
-    The vocabulary is [PAD] [UNK] [CLS] [SEP] [MASK], the alphabet (sorted), its `##` forms (sorted), and merged
-    pieces, the most frequent pair first. Pairs with fewer than `min_frequency` occurrences are not merged.
-
-    The alphabet consists of as many characters as fit: first those with at least `min_frequency` occurrences, in
-    up to half of the vocabulary (with `chinese`, any characters in all of it), then others if merged pieces leave
-    entries free. Special strings in the text are text. Memory grows with the number of distinct words, not with
-    the length of the text.
-
-    Args:
-        files: Text files.
-        vocab_size: Number of entries.
-        lowercase: Lower-case text and strip accents.
-        chinese: For Chinese text: include every ideograph that fits.
-        min_frequency: Minimum number of occurrences of a pair that is merged.
-        progress: Called with the number of bytes read so far.
-        report: Called with the `TrainingRecord`.
-
-    Raises:
-        InputError: The vocabulary is too small for an alphabet, or the files have no words.
-    """
-    settings = TokenizerTrainingSettings.of(
-        {
-            "vocab_size": vocab_size,
-            "lowercase": lowercase,
-            "chinese": chinese,
-            "min_frequency": min_frequency,
-        },
-        "train_wordpiece",
-    )
-    tokenizer, record = _train(settings, TrainingFiles(files), progress)
-    if report is not None:
-        report(record)
-    return tokenizer
+        message = "the google normalizer is a variant of BERT's"
+        hint = f"use {option('kind', 'wordpiece')}"
+        raise InputError("normalizer_needs_wordpiece", message, argument="normalizer", hint=hint)
 
 
 def _train(
-    settings: TokenizerTrainingSettings, corpus: TrainingFiles, progress: Callable[[int], None] | None
+    settings: TokenizerTrainingSettings,
+    files: Sequence[str | Path | Table],
+    notes: CorpusNotes,
+    **reading_options: Any,
 ) -> tuple[Tokenizer, TrainingRecord]:
-    if not corpus.files:
+    """Train on files; `notes` collects the skipped ones, and the options are those of `count_training_words`."""
+    if not files:
         raise InputError(
             "no_training_files", "there is no file to train on", argument="files", hint="name text files"
         )
@@ -311,36 +247,25 @@ def _train(
     min_size = len(ROBERTA_SPECIAL_TOKENS) + 256 if is_byte_level else 2 * len(BERT_SPECIAL_TOKENS)
     if settings.vocab_size < min_size:
         reason = f"all bytes and special tokens, which take {min_size}" if is_byte_level else "letters"
-        raise InputError(
-            "vocab_size_too_small",
-            f"a vocabulary of {settings.vocab_size:,} tokens is too small for {reason}",
-            argument="vocab_size",
-            hint="use several thousand",
-        )
+        message = f"a vocabulary of {settings.vocab_size:,} tokens is too small for {reason}"
+        raise InputError("vocab_size_too_small", message, argument="vocab_size", hint="use several thousand")
     corpus_words = count_training_words(
-        corpus.files,
+        files,
         split_runs=split_before_spaces if is_byte_level else split_at_spaces,
         split_words=_word_splitter(settings),
-        reading=corpus.reading,
-        max_ram=corpus.max_ram,
-        seed=corpus.seed,
-        progress=progress or (lambda _: None),
-        notes=corpus.notes,
+        notes=notes,
+        **reading_options,
     )
     if not corpus_words.words:
-        raise InputError(
-            "no_words",
-            "the files contain no words",
-            location=corpus.files[0],
-            hint="check how the files were created",
-        )
+        hint = "check how the files were created"
+        raise InputError("no_words", "the files contain no words", location=files[0], hint=hint)
     train_functions = {
         "wordpiece": _train_wordpiece,
         "byte_level_bpe": _train_byte_level_bpe,
         "unigram": _train_unigram,
     }
     result = train_functions[settings.kind](settings, corpus_words.words)
-    return result.tokenizer, _make_record(settings, corpus_words, result, corpus.notes)
+    return result.tokenizer, _make_record(settings, corpus_words, result, notes)
 
 
 def _word_splitter(settings: TokenizerTrainingSettings) -> Splitter:
@@ -375,6 +300,7 @@ class _TrainingResult:
 
 
 def _train_wordpiece(settings: TokenizerTrainingSettings, words: Counter[str]) -> _TrainingResult:
+    """Train the vocabulary [PAD] [UNK] [CLS] [SEP] [MASK], the alphabet, its `##` forms, and merged pieces."""
     characters = CharacterCounts.from_words(words, has_continuations=True)
 
     def train(alphabet: frozenset[str]) -> tuple[list[str], Counter[str]]:
@@ -394,10 +320,7 @@ def _train_wordpiece(settings: TokenizerTrainingSettings, words: Counter[str]) -
         settings, characters, train, lambda result: len(result[0])
     )
     tokenizer = Tokenizer.from_vocabulary(
-        tokens,
-        lowercase=settings.lowercase,
-        max_length=settings.max_length,
-        normalizer=settings.normalizer,
+        tokens, lowercase=settings.lowercase, max_length=settings.max_length, normalizer=settings.normalizer
     )
     return _TrainingResult(tokenizer, characters.counts, alphabet, training_words)
 
@@ -408,7 +331,11 @@ def _fit_alphabet(
     train: Callable[[frozenset[str]], T],
     get_size: Callable[[T], int],
 ) -> tuple[T, frozenset[str]]:
-    """Train with the largest alphabet that fits; see `train_wordpiece` for its characters."""
+    """Train with the largest alphabet that fits.
+
+    It has first the characters with at least `min_frequency` occurrences, in up to half of the vocabulary (with
+    `chinese`, any characters in all of it), then others if merged pieces leave entries free.
+    """
     # Unigram's trainer nearly always fills the vocabulary, so no entries would remain for rarer characters.
     any_frequency = settings.chinese or settings.kind == "unigram"
     return train_with_largest_alphabet(

@@ -111,12 +111,8 @@ def count_training_words(
     paths = find_files(files, notes)
     word_bytes = None if max_ram is None else max_ram - _BASE_BYTES
     if max_ram is not None and word_bytes is not None and word_bytes < _MIN_WORD_BYTES:
-        raise InputError(
-            "max_ram_too_small",
-            f"{max_ram / 1e6:,.0f} MB are too few: the program itself needs {_BASE_BYTES / 1e6:,.0f} MB",
-            argument="max_ram",
-            hint="allow 256MB or more",
-        )
+        message = f"{max_ram / 1e6:,.0f} MB are too few: the program itself needs {_BASE_BYTES / 1e6:,.0f} MB"
+        raise InputError("max_ram_too_small", message, argument="max_ram", hint="allow 256MB or more")
     monotonic_progress = _MonotonicProgress(progress)
     ratio = 1.0
     while True:

@@ -66,11 +66,8 @@ def train_sentencepiece(words: Mapping[str, int], size: int) -> bytes:
             **_special_token_options(),
         )
     except RuntimeError as error:
-        raise InputError(
-            "sentencepiece_training_failed",
-            f"SentencePiece cannot train on these words ({error})",
-            hint="provide more text",
-        ) from None
+        message = f"SentencePiece cannot train on these words ({error})"
+        raise InputError("sentencepiece_training_failed", message, hint="provide more text") from None
     return _add_text_normalization(buffer.getvalue())
 
 

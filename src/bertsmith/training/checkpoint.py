@@ -110,7 +110,7 @@ def save(folder: Path, checkpoint: Checkpoint, keep: int) -> Path:
     state_json = state.model_dump_json(indent=1)
     TrainState.model_validate_json(state_json)
     try:
-        with atomic.atomic_replacement(final) as temporary:
+        with atomic.atomic_folder(final, replace=True) as temporary:
             for name, tensors in checkpoint.tensors.items():
                 _save_tensors(tensors, temporary / f"{name}.safetensors")
             (temporary / _STATE).write_text(state_json)

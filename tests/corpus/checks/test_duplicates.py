@@ -42,9 +42,7 @@ def summary_of(texts: Sequence[str], cuts: Sequence[int] = (), threshold: float 
     for start, end in pairwise(sorted({0, len(texts), *(min(cut, len(texts)) for cut in cuts)})):
         words = hashing.hash_words(*hashing.code_points(texts[start:end]))
         num_words = np.diff(words.offsets)
-        has_words = num_words > 0
-        part = [document for document, keep in zip(documents[start:end], has_words, strict=True) if keep]
-        check.update(part, words.hashes, num_words[has_words])
+        check.update([document for document, n in zip(documents[start:end], num_words, strict=True) if n])
     return check.summary(sum(map(len, texts)))
 
 

@@ -26,9 +26,8 @@ from bertsmith.corpus.checks.leakage import LeakageCheck
 from bertsmith.corpus.checks.lines import LineCheck, RepeatedLines, find_lines, line_hashes
 from bertsmith.corpus.checks.structure import DocumentCheck, assess_structure
 from bertsmith.corpus.checks.tokens import TokenizerCheck
-from bertsmith.corpus.near_duplicates import DEFAULT_THRESHOLD, NGRAM
+from bertsmith.corpus.near_duplicates import DEFAULT_THRESHOLD, NGRAM, check_threshold
 from bertsmith.corpus.sentence_splitter import detect_language, split_sentences
-from bertsmith.corpus.tokenized_corpus import HashArray
 from bertsmith.errors import InputError, render
 from bertsmith.formatting import pluralize
 from bertsmith.io.documents import Document, Reading, read_documents
@@ -88,6 +87,7 @@ def check_files(
         InputError: A file is missing. Lines that cannot be read are reported.
     """
     options = options or CheckOptions()
+    check_threshold(options.near_duplicate_threshold)
     if tokenizer is not None and not isinstance(tokenizer, Tokenizer):
         tokenizer = Tokenizer.load(tokenizer)
     encoding = options.reading.encoding
@@ -190,12 +190,10 @@ class _CorpusCheck:
         if self._language is None:
             self._language = detect_language(texts)
         num_words = np.zeros(len(texts), dtype=np.int64)
-        words: list[HashArray] = []
         sentences: list[list[str]] = [[] for _ in texts]
         for first, group, offset in hashing.windows(texts):
             part = slice(first, first + len(group))
             window = TextWindow(file, documents[part], group, offset, self._missing)
-            words.append(window.words.hashes)
             num_words[part] += np.diff(window.words.offsets)
             for i, text in enumerate(group, start=first):
                 text_sentences = split_sentences(text, self._language)
@@ -210,11 +208,12 @@ class _CorpusCheck:
         )
         self._num_bytes += sum(len(text.encode("utf-8", "surrogatepass")) for text in texts)
         self._num_split += sum(document.part == 1 for document in documents)
-        is_compared = np.array([document.part == 0 for document in documents]) & (num_words > 0)
         self._duplicates.update(
-            [document for document, compare in zip(documents, is_compared, strict=True) if compare],
-            np.concatenate(words)[np.repeat(is_compared, num_words)],
-            num_words[is_compared],
+            [
+                document
+                for document, n in zip(documents, num_words, strict=True)
+                if n > 0 and document.part == 0
+            ]
         )
 
     def _update_window(self, file: str, window: TextWindow) -> None:

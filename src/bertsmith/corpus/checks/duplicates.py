@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.corpus.near_duplicates import SIGNATURE_BYTES, duplicate_groups, minhash_signatures
-from bertsmith.corpus.tokenized_corpus import HashArray, IntArray
+from bertsmith.corpus.tokenized_corpus import IntArray
 from bertsmith.io.documents import Document
 
 MAX_NEAR_DOCUMENTS = 2_000_000
@@ -29,24 +29,16 @@ class DuplicateCheck:
         self._locations = LocationTable()
         self._hashes, self._sizes = array("Q"), array("q")
         self._signatures = [np.empty((0, SIGNATURE_BYTES), dtype=np.uint8)]
-        self._num_signatures = 0
 
-    def update(self, documents: Sequence[Document], words: HashArray, num_words: IntArray) -> None:
-        """Store the hashes of documents.
-
-        Args:
-            documents: D documents.
-            words: uint64, the hashes of the words of all documents.
-            num_words: int64 [D], at least 1 each.
-        """
+    def update(self, documents: Sequence[Document]) -> None:
+        """Store the hashes of documents."""
+        texts = [document.text.encode("utf-8", "surrogatepass") for document in documents]
+        self._signatures.append(minhash_signatures(texts[: max(0, MAX_NEAR_DOCUMENTS - len(self._hashes))]))
         for document in documents:
             self._locations.add(document.location)
-            self._hashes.append(_text_hash(document.text))
+            digest = hashlib.blake2b(document.text.strip().encode("utf-8", "surrogatepass"), digest_size=8)
+            self._hashes.append(int.from_bytes(digest.digest(), "little"))
             self._sizes.append(len(document.text))
-        num_stored = min(len(documents), MAX_NEAR_DOCUMENTS - self._num_signatures)
-        self._num_signatures += num_stored
-        offsets = np.concatenate([[0], np.cumsum(num_words[:num_stored])])
-        self._signatures.append(minhash_signatures(words, offsets))
 
     def summary(self, num_characters: int) -> dict[str, dict[str, Any]]:
         """Return for exact and for near-duplicates their number, share of the characters, and largest clusters."""
@@ -117,8 +109,3 @@ class LocationTable:
 
     def __getitem__(self, index: int) -> str:
         return self.unpack(self._packed[index])
-
-
-def _text_hash(text: str) -> int:
-    data = text.strip().encode("utf-8", "surrogatepass")
-    return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little")

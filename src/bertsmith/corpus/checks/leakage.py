@@ -240,11 +240,10 @@ def _parse_json(file: str | Path, number: int, text: str) -> Any:
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
+        message = "this is not JSON"
+        hint = "check how the file was made"
         raise InputError(
-            "invalid_json",
-            "this is not JSON",
-            location=f"{file}:{number + error.lineno - 1}:{error.colno}",
-            hint="check how the file was made",
+            "invalid_json", message, location=f"{file}:{number + error.lineno - 1}:{error.colno}", hint=hint
         ) from None
     except RecursionError:
         raise InputError(

@@ -214,27 +214,18 @@ def _assess_nsp(
     num_documents: int, one_sentence_ratio: float, faults: set[str], description: str
 ) -> dict[str, str]:
     if num_documents < 2:
-        return _verdict(
-            "unfit",
-            f"{description}; a random next sentence comes from another document",
-            "put a blank line between documents, or read with documents=line or documents=file; or train with "
-            + format_settings(NO_PAIR_SETTINGS),
-        )
+        hint = "put a blank line between documents, or read with documents=line or documents=file; or train with "
+        hint += format_settings(NO_PAIR_SETTINGS)
+        return _verdict("unfit", f"{description}; a random next sentence comes from another document", hint)
     if one_sentence_ratio > _MAX_ONE_SENTENCE_RATIO:
-        return _verdict(
-            "unfit",
-            f"{description}; one sentence has no next one",
-            f"give complete documents, or train with {format_settings(FULL_SENTENCE_SETTINGS)}",
-        )
+        hint = f"give complete documents, or train with {format_settings(FULL_SENTENCE_SETTINGS)}"
+        return _verdict("unfit", f"{description}; one sentence has no next one", hint)
     if "hard_wrapped" in faults:
         return _verdict("limited", "lines are split inside sentences", _JOIN_LINES)
     if num_documents < MIN_DOCUMENTS:
-        return _verdict(
-            "limited",
-            f"{description}; too few to hold some out",
-            "give more documents, with a blank line between them, or train with "
-            f"{format_settings(NO_VALIDATION_SETTINGS)}",
-        )
+        hint = "give more documents, with a blank line between them, or train with "
+        hint += format_settings(NO_VALIDATION_SETTINGS)
+        return _verdict("limited", f"{description}; too few to hold some out", hint)
     if "one_document" in faults:
         return _verdict(
             "limited", f"{description}; each file counts as a document", "put a blank line between documents"
@@ -249,11 +240,8 @@ def _assess_sop(
 ) -> dict[str, str]:
     if num_documents == 0 or one_sentence_ratio > _MAX_ONE_SENTENCE_RATIO:
         settings = format_settings(FULL_SENTENCE_SETTINGS if num_documents > 1 else NO_PAIR_SETTINGS)
-        return _verdict(
-            "unfit",
-            f"{description}; sentence order needs two sentences",
-            f"give complete documents, or train with {settings}",
-        )
+        hint = f"give complete documents, or train with {settings}"
+        return _verdict("unfit", f"{description}; sentence order needs two sentences", hint)
     if "hard_wrapped" in faults:
         return _verdict("limited", "lines are split inside sentences", _JOIN_LINES)
     if one_sentence_ratio > _GOOD_ONE_SENTENCE_RATIO:

@@ -49,19 +49,12 @@ def compare_tokenizers(
         InputError: There are no files or tokenizers, the files hold no text, or `read_documents` fails.
     """
     if not tokenizers:
-        raise InputError(
-            "tokenizers_missing",
-            "there is no tokenizer to inspect",
-            argument="tokenizers",
-            hint="name the folder of a tokenizer",
-        )
+        message = "there is no tokenizer to inspect"
+        hint = "name the folder of a tokenizer"
+        raise InputError("tokenizers_missing", message, argument="tokenizers", hint=hint)
     if not files:
-        raise InputError(
-            "files_missing",
-            "there is no text to inspect the tokenizers on",
-            argument="files",
-            hint="name some text files",
-        )
+        message = "there is no text to inspect the tokenizers on"
+        raise InputError("files_missing", message, argument="files", hint="name some text files")
     words = WordCounter()
     stats = {name: TokenizerStats(tokenizer) for name, tokenizer in tokenizers.items()}
     skipped = CorpusNotes()
@@ -77,12 +70,8 @@ def compare_tokenizers(
             progress(words.bytes)
     encode_waiting(words, stats.values())
     if not words.bytes:
-        raise InputError(
-            "no_text",
-            "there is no text in the files",
-            location=f"{paths[0]}:1",
-            hint="check how the files were made",
-        )
+        message = "there is no text in the files"
+        raise InputError("no_text", message, location=f"{paths[0]}:1", hint="check how the files were made")
     rows = {name: entry.summary(words, max_examples) for name, entry in stats.items()}
     for row in rows.values():
         row["many_unknown"] = row["unknown_word_share"] > MAX_UNKNOWN_RATIO

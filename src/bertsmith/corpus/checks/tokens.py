@@ -59,6 +59,7 @@ class WordCounter:
     """Count the bytes, characters, and words of a text, and hold the words that wait to be encoded.
 
     Attributes:
+        code_points: Counts of all characters, including blanks.
         waiting: Counts of the words to encode.
         bytes: Bytes of UTF-8.
         words: Words that were encoded.
@@ -66,7 +67,7 @@ class WordCounter:
     """
 
     def __init__(self) -> None:
-        self._character_counts = CodePointCounts()
+        self.code_points = CodePointCounts()
         self.waiting: Counter[str] = Counter()
         self._max_size = 0  # an upper bound on the characters of the waiting words
         self.bytes = self.words = 0
@@ -78,7 +79,7 @@ class WordCounter:
         codes = np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)
         counts = np.bincount(codes)
         counts[_LINE_FEED : _LINE_FEED + 1] = 0
-        self._character_counts.add(counts)
+        self.code_points.add(counts)
         self.bytes += len(text.encode("utf-8")) + 1
         self.waiting.update(word_pattern().findall(text))
         self._max_size += len(text)
@@ -93,20 +94,11 @@ class WordCounter:
     @property
     def characters(self) -> int:
         """Return the number of characters, including blanks."""
-        return sum(self._character_counts.by_character().values())
-
-    def character_counts(self) -> dict[str, int]:
-        """Return the number of occurrences of each character, without blanks."""
-        counts = self._character_counts.by_character()
-        return {character: count for character, count in counts.items() if not character.isspace()}
-
-    def letters(self) -> dict[str, int]:
-        """Return the number of letters by script, the most frequent first."""
-        return self._character_counts.letters_by_script()
+        return sum(self.code_points.by_character().values())
 
     def summary(self, truncated: Sequence[str]) -> dict[str, Any]:
         """Return the counts for a report; `truncated` lists the files that were not read to the end."""
-        letters = self.letters()
+        letters = self.code_points.letters_by_script()
         names = [*letters, *(["digits"] if self.by_script["digits"] else [])]
         return {
             "bytes": self.bytes,
@@ -211,7 +203,7 @@ class TokenizerStats:
         num_known = self._num_words - self._num_unknown_words
         num_unknown_tokens = 0 if self._unknown_id is None else int(self._token_counts[self._unknown_id])
         split_words = self._top_split_words(max_examples)
-        characters = text.character_counts()
+        characters = {c: n for c, n in text.code_points.by_character().items() if not c.isspace()}
         unknown, dropped = self._uncovered_characters(characters)
         return {
             "kind": self.algorithm,
@@ -263,7 +255,7 @@ class TokenizerStats:
     def _script_summary(
         self, text: WordCounter, unknown: Mapping[str, int], dropped: Mapping[str, int]
     ) -> dict[str, dict[str, Any]]:
-        letters = text.letters()
+        letters = text.code_points.letters_by_script()
         uncovered: Counter[str] = Counter()
         for character, times in chain(unknown.items(), dropped.items()):
             if character.isalpha():
