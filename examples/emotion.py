@@ -44,7 +44,7 @@ def main() -> None:
         overwrite=True,
         **data,
     )
-    print(rates.said)
+    print(rates.message)
 
     # Three epochs of one cycle: the rate rises to 2e-5 and falls to almost nothing.
     run = options.output_dir / "run"

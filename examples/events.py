@@ -17,7 +17,7 @@ import bertsmith as bs
 def events(tagger: bs.Model, relations: bs.Model, text: str) -> Iterator[tuple[str, str, str, float]]:
     """Head, relation, tail and its probability, for each pair of entities that has a relation."""
     (tagged,) = tagger.predict([text])
-    none = relations.task.facts.get("none")
+    none = relations.task.metadata.get("none")
     for head, tail in permutations(tagged.entities, 2):
         spans = [(entity["start_char"], entity["end_char"]) for entity in (head, tail)]
         (found,) = relations.predict([text], *([span] for span in spans))

@@ -211,7 +211,7 @@ def test_without_held_out_text_the_table_shows_the_training_loss(call: Call, tmp
         "pretrain", "--data", shards.folder, "--output-dir", tmp_path / "run", "--validation-split", 0, *SMALL
     )
     assert told.code == 0, told.told
-    loss = re.search(r"training loss, the last\W+(\d\.\d{3}) \(no text was held out\)", told.out)
+    loss = re.search(r"last training loss\W+(\d\.\d{3}) \(without validation\)", told.out)
     assert loss is not None, told.out
     line = json.loads((tmp_path / "run" / "log.jsonl").read_text().splitlines()[0])
     assert float(loss[1]) == round(line["loss"], 3)
@@ -236,5 +236,5 @@ def test_another_vocabulary_is_advised_before_the_next_step(call: Call, tmp_path
     told = call(
         "tokenizer", "train", file, "--output-dir", tmp_path / "t", "--vocab-size", 400
     ).told.splitlines()
-    assert told[-2].endswith("train this tokenizer with --chinese; or, with this one as it is:")
+    assert told[-2].endswith("train this tokenizer with --chinese; or, to use this one:")
     assert told[-1].startswith("next: bertsmith data prepare")

@@ -215,7 +215,7 @@ def test_against_takes_files_and_globs(capsys: pytest.CaptureFixture[str], corpu
 
 def test_help_begins_with_what_it_does_and_an_example(capsys: pytest.CaptureFixture[str]) -> None:
     out, _ = run(capsys, "--help")
-    assert out.index("Example:") < out.index("Options:")
+    assert out.index("Example:") < out.index("─ Options")
     assert "--against" in out
 
 

@@ -116,12 +116,12 @@ def test_svg_limit_globs_and_two_of_one_name(place: Path, capsys: pytest.Capture
         (["inspect", "one", "one", "--text", "text.txt"], "named twice"),
         (["inspect", "one", "--cased", "two", "--text", "text.txt"], "not one of the tokenizers"),
         (["inspect", "one", "--text", "text.txt", "--plot", "p.gif"], "p.gif: this file name does not end in"),
-        (["inspect", "one", "--text", "text.txt", "--html", "no/p.html"], "no/p.html: the folder no"),
+        (["inspect", "one", "--text", "text.txt", "--html", "no/p.html"], "no: no such folder"),
         (["inspect", "one", "--text", "text.txt", "--html", "one"], "this is a folder"),
         (["inspect", "one"], "--text"),
         (["extend", "text.txt", "--tokenizer", "one"], "--output-dir DIR or --propose-only"),
         (["extend", "text.txt", "--tokenizer", "one", "--output-dir", "o", "--propose-only"], "--output-dir DIR"),
-        (["extend", "--tokenizer", "one", "--output-dir", "o"], "FILES, or a --word-list"),
+        (["extend", "--tokenizer", "one", "--output-dir", "o"], "or a --word-list"),
         (["extend", "text.txt", "--output-dir", "o"], "either a tokenizer or a model"),
         (["extend", "text.txt", "--tokenizer", "one", "--output-dir", "one"], "already exists"),
         (["extend", "--tokenizer", "one", "--output-dir", "o", "--word-list", "l", "--words", "3"], "--words"),
@@ -143,7 +143,7 @@ def test_what_is_refused(
 def test_extend_proposes_then_adds(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     how: list[Any] = ["extend", "text.txt", "--tokenizer", "one"]
     out, told = run(capsys, *how, "--propose-only")
-    assert "no more such words: 2 of the 1,000 asked" in told
+    assert "only 2 of the 1,000 requested words" in told
     assert "cardio" in out
     assert "saved" in out
     assert max(map(len, out.splitlines())) <= 80
@@ -169,5 +169,5 @@ def test_extend_proposes_then_adds(place: Path, capsys: pytest.CaptureFixture[st
 @pytest.mark.parametrize("verb", ["inspect", "extend"])
 def test_help_begins_with_an_example(capsys: pytest.CaptureFixture[str], verb: str) -> None:
     out, _ = run(capsys, verb, "--help")
-    assert out.index("Example:") < out.index("Options:")
+    assert out.index("Example:") < out.index("─ Options")
     assert f"bertsmith tokenizer {verb}" in out

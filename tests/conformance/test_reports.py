@@ -97,7 +97,7 @@ def test_the_page_is_made_of_the_report_alone(made: Made) -> None:
         if isinstance(value, float) and name not in {"chance", *chosen}:
             assert f">{value:.4f}<" in page, name
     for name, value in chosen.items():
-        assert f"{value:.4g}, chosen on dev" in page, name
+        assert f"{value:.4g}, chosen on the validation data" in page, name
     if (chance := made.report["dev"].get("chance")) is not None:
         assert f"Random choices would be right in {format_percent(chance)}" in page.replace("\xa0", " ")
     assert "<script" not in page

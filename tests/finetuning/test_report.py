@@ -126,7 +126,7 @@ def test_all_findings_stand_in_one_table_of_80_columns(
         ]
     )
     (of_remarks,) = [Diagnostic("d", "1 label has spaces around", ["x:1"], ["' joy' (x:1)"])]
-    log_examples(overview, [of_remarks], FileSettings(train=files[0], dev="dev.csv"))
+    log_examples(overview, [of_remarks], FileSettings(train=files[0], validation="dev.csv"))
     (table,) = caplog.messages
     assert all(len(line) <= 80 for line in table.splitlines())
     for shown in ("some_examples.csv:2 ", "some_examples.csv:6 ", "and 2 more", "' joy' (x:1)", "all is one"):
@@ -178,7 +178,7 @@ def test_a_dev_of_one_label_gets_a_warning(
     run = bs.finetune("classify", base, tmp_path / "run", train=train, validation=dev, settings=few)
     assert not any("train longer" in line for line in caplog.messages)
     score, beside = run.report["dev"]["accuracy"], run.report["baseline"]["accuracy"]
-    said = any("all dev examples have the answer" in line for line in caplog.messages)
+    said = any("all validation examples have the" in line for line in caplog.messages)
     assert said == (score <= beside)
     one = learning_warnings(
         named("accuracy"),

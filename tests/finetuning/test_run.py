@@ -83,7 +83,7 @@ def test_the_same_file_or_the_same_texts_on_both_sides_are_reported(
     rows = [*tiny_run.examples(30)[:4], ("zu zu zu", "joy"), ("zu zu", "fear")]
     dev = tiny_run.table(tmp_path / "dev.csv", rows)
     bs.finetune("classify", base, tmp_path / "a", train=train, validation=train, settings=FEW)
-    assert any("training and dev are the same file" in line for line in caplog.messages)
+    assert any("the validation file is the training file" in line for line in caplog.messages)
     caplog.clear()
     bs.finetune("classify", base, tmp_path / "b", train=train, validation=dev, settings=FEW)
     sides = "4 of 6 dev examples have a text that is also trained on, which raises the scores"

@@ -34,7 +34,7 @@ def test_two_presets() -> None:
     traits = rows(document, "family")
     assert traits["usual tokenizer"] == ("wordpiece", "byte_level_bpe")
     assert traits["pre-trained with data.sentence_task"] == ("nsp", "none")
-    assert traits["pre-trained with train.betas"] == ([0.9, 0.999], [0.9, 0.98])
+    assert traits["pre-trained with train.adam_beta2"] == (0.999, 0.98)
     assert traits["has a sentence pair head"] == (True, False)
     assert "has a pooler" not in traits  # both have one
     assert rows(document, "parameters") == {

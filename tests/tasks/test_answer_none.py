@@ -308,8 +308,9 @@ def test_an_unfinished_model_has_the_threshold_of_its_best_evaluation(
     settings = ["train.max_steps=60", "train.batch_size=4", "train.learning_rate=1e-6", "train.threads=1"]
     more = ["train.eval_steps=1", "train.report_to=none"]
     files = {name: trained.path.parent / f"{name}.json" for name in ("train", "dev")}
+    sources = {"train": files["train"], "validation": files["dev"]}
     with pytest.raises(Stopped):
-        bs.finetune("answer", trained.path, tmp_path / "run", **files, settings=[*settings, *more])
+        bs.finetune("answer", trained.path, tmp_path / "run", **sources, settings=[*settings, *more])
     log = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
     scores = [line["f1"] for line in log if line["kind"] == "evaluation"]
     assert scores[-1] < max(scores)

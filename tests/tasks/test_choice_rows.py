@@ -37,8 +37,8 @@ def written(folder: Path, document: Any, name: str) -> Path:
     return file
 
 
-def read(file: Path, *, labelled: bool = True) -> list[ChoiceRow]:
-    return list(read_choices(file, labeled=labelled))
+def read(file: Path, *, labeled: bool = True) -> list[ChoiceRow]:
+    return list(read_choices(file, labeled=labeled))
 
 
 SWAG_HEADER = ",video-id,startphrase,sent1,sent2,gold-source,ending0,ending1,label\n"

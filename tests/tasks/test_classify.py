@@ -307,7 +307,7 @@ def test_probabilities_are_calibrated_on_dev_where_that_is_asked(moods: bs.Model
     temperature = calibrated.folder.record["decoder_state"]["temperature"]
     assert temperature != 1.0
     assert calibrated.report["chosen_on_dev"] == {"temperature": temperature}
-    assert f"{temperature:.4g}, chosen on dev" in (calibrated.path / "report.html").read_text(
+    assert f"{temperature:.4g}, chosen on the validation data" in (calibrated.path / "report.html").read_text(
         encoding="utf-8"
     )
     again = bs.load(tmp_path / "kept")

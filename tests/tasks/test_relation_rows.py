@@ -31,8 +31,8 @@ def written(folder: Path, document: Any, name: str) -> Path:
     return file
 
 
-def read(file: Path, *, labelled: bool = True) -> list[Related]:
-    return list(read_related(file, labeled=labelled))
+def read(file: Path, *, labeled: bool = True) -> list[Related]:
+    return list(read_related(file, labeled=labeled))
 
 
 @pytest.mark.parametrize(

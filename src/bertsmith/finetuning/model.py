@@ -214,7 +214,7 @@ def _load_second_encoder(
             hint="choose a run with the base's tokenizer",
         )
     is_set = {
-        "frozen": train.freeze_encoder,
+        "freeze_encoder": train.freeze_encoder,
         "freeze_embeddings": train.freeze_embeddings,
         "freeze_layers": train.freeze_layers > 0,
         "layerwise_lr_decay": train.layerwise_lr_decay < 1,
