@@ -99,7 +99,7 @@ def test_the_command_line_shows_them(base: bs.Model, tmp_path: Path) -> None:
     some = [word for setting in LEARN for word in ("--set", setting)]
     done = CliRunner().invoke(bertsmith, [*map(str, call), str(tmp_path / "run"), *some])
     assert done.exit_code == 0, done.output
-    (kept,) = (line for line in done.stdout.splitlines() if "← kept" in line)
+    (kept,) = (line for line in done.stdout.splitlines() if "← best" in line)
     best = json.loads((tmp_path / "run" / "report.json").read_text())
     assert str(best["best_step"]) in kept
     assert f"{best['dev']['accuracy']:.4f}" in kept
@@ -134,7 +134,7 @@ def test_all_findings_stand_in_one_table_of_80_columns(
     # Equal names are shown with their folders.
     assert "some_examples.csv:7" not in table
     assert files[0] not in table
-    log_examples(overview, [], FileSettings(train=files[0], dev=files[1]))
+    log_examples(overview, [], FileSettings(train=files[0], validation=files[1]))
     assert files[0] in "".join(caplog.messages[1].replace("│", "").split())
     places = ", ".join(f"{files[0]}:{i}" for i in range(2, 7))
     assert overview.diagnostics[0].text == f"7 things are odd: {places} and 2 more: mend them"
