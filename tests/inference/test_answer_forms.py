@@ -133,7 +133,7 @@ def test_a_task_declares_its_form_and_every_form_has_a_writer() -> None:
 
 
 def test_forms_are_offered_by_the_task_of_the_run(tagger: bs.Model, tmp_path: Path) -> None:
-    assert "the form of the task's field: conll, semeval, squad" in " ".join(predict("--help").stdout.split())
+    assert "a format of the task: conll, semeval, squad" in " ".join(predict("--help").stdout.split())
     wrong = predict(tagger.path, "kaba", "--format", "squad")
     assert isinstance(wrong.exception, InputError)
     assert (wrong.exception.code, wrong.exception.argument) == ("unknown_format", "format")
