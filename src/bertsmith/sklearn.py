@@ -56,7 +56,7 @@ class _SavedModelMixin:
         return tags
 
     def __getstate__(self) -> dict[str, Any]:
-        state = dict(super().__getstate__())  # type: ignore[call-overload]
+        state: dict[str, Any] = dict(super().__getstate__())  # type: ignore[call-overload]
         if (model := state.pop("model_", None)) is not None:
             state[_MODEL_FILES_KEY] = {
                 file.relative_to(model.model_folder).as_posix(): file.read_bytes()

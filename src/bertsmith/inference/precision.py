@@ -137,7 +137,10 @@ class ModelPrecision:
         if self.requested.precision != "bf16" or self.model.folder.record.get("precision") == "bf16":
             return 1.0
         model = self.model
-        return self._once("bf16", lambda: bf16_cosine(model.encoder, model.tokenizer, self.requested))
+        cosine: float = self._once(
+            "bf16", lambda: bf16_cosine(model.encoder, model.tokenizer, self.requested)
+        )
+        return cosine
 
     def log_bf16(self) -> None:
         """Log a large effect of bf16, once for the same weights."""
