@@ -92,10 +92,10 @@ def test_from_python(model: bs.Model, tmp_path: Path) -> None:
         )
     for text in ("kaba", "mide", "kaba lode", "."):  # of which nothing is left for the others, nor less
         assert all(row["others"] == 0 for row in model.attention(text).summary())
-    one = found.of([1], [0])
+    one = found.select([1], [0])
     assert (one.layers, one.heads) == ([1], [0])
     assert np.array_equal(one.weights[0, 0], found.weights[1, 0])
-    for maps, name in ((found, "all.png"), (one, "one.png"), (found.of(heads=[1, 0, 1]), "some.png")):
+    for maps, name in ((found, "all.png"), (one, "one.png"), (found.select(heads=[1, 0, 1]), "some.png")):
         assert maps.plot(tmp_path / name).read_bytes().startswith(b"\x89PNG")
 
 

@@ -80,7 +80,7 @@ def test_a_long_text_is_read_in_windows(model: bs.Model) -> None:
     words = (tiny_run.WORDS * 2)[:37]
     scorer = model.scorer()
     (found,) = scorer.scores([" ".join(words)])
-    assert (found.tokens, found.whole) == (37, False)
+    assert (found.tokens, found.is_complete) == (37, False)
     ids = model.tokenizer.encode(" ".join(words), max_length=100).ids[1:-1]
     total, room = 0.0, scorer.max_tokens
     with torch.no_grad():

@@ -133,7 +133,7 @@ def test_a_sample_has_of_each_group_its_share(groups: list[tuple[str, str]], num
     some = every.sample(number, seed)
     assert len(some) == min(number, len(every))
     assert [pair.line for pair in some.pairs] == sorted({pair.line for pair in some.pairs})
-    assert some.of == len(pairs)
+    assert some.total == len(pairs)
     assert some.pairs == every.sample(number, seed).pairs
     whole, drawn = Counter(groups), Counter(tuple(pair.groups.values()) for pair in some.pairs)
     for group, size in whole.items():
