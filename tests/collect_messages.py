@@ -12,7 +12,11 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-ERRORS = ("InputError", "MachineError", "Diverged", "damaged_data_error")
+ERRORS = (
+    *("InputError", "MachineError", "Diverged", "FileError", "LineError"),
+    *("damaged_data_error", "corrupt_file_error", "_unsupported_error"),
+)
+MAX_DISTANCE = 12  # lines from the assignment of a message or hint to its error
 SOURCE = Path(__file__).parents[1] / "src" / "bertsmith"
 GOLDEN = Path(__file__).parent / "style" / "messages.txt"
 
@@ -33,19 +37,40 @@ def template(node: ast.expr) -> str:
     return f"{{{ast.unparse(node)}}}"
 
 
+def assignments(tree: ast.AST) -> Iterator[tuple[int, str, ast.expr]]:
+    """Yield the line, name, and value of each assignment to variables."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign):
+            target, value = node.targets[0], node.value
+            pairs = [(target, value)]
+            if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
+                pairs = list(zip(target.elts, value.elts, strict=False))
+            yield from ((node.lineno, name.id, part) for name, part in pairs if isinstance(name, ast.Name))
+
+
 def entries() -> Iterator[str]:
     """Yield an entry for each error with a code."""
     for path in sorted(SOURCE.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        assigned = sorted(assignments(tree), key=lambda item: item[0])
+        for node in ast.walk(tree):
             if not (
                 isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ERRORS
             ):
                 continue
             if len(node.args) != 2 or not isinstance(node.args[0], ast.Constant):
                 continue
-            hints = [template(keyword.value) for keyword in node.keywords if keyword.arg == "hint"]
+            values = {
+                name: value
+                for line, name, value in assigned
+                if node.lineno - MAX_DISTANCE <= line < node.lineno and name in ("message", "hint")
+            }
+            texts = [node.args[1], *(keyword.value for keyword in node.keywords if keyword.arg == "hint")]
+            message, *hints = (
+                template(values.get(text.id, text) if isinstance(text, ast.Name) else text) for text in texts
+            )
             header = f"{node.args[0].value} ({path.relative_to(SOURCE)})"
-            yield "\n    ".join([header, template(node.args[1]), *(hint for hint in hints if hint != "None")])
+            yield "\n    ".join([header, message, *(hint for hint in hints if hint != "None")])
 
 
 def golden() -> str:
