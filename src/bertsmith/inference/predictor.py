@@ -16,7 +16,7 @@ PrecisionCheck = Callable[[Sequence[Any]], None]
 """Compares the first answers with fp32 and raises InputError if they differ too much."""
 
 
-class Batch(NamedTuple):
+class PredictedBatch(NamedTuple):
     """Requests that were answered together, with each step's results."""
 
     requests: Sequence[Any]
@@ -51,14 +51,14 @@ class Predictor(ABC):
     def decode(self, outputs: Any, prepared: Any, requests: Sequence[Any]) -> Sequence[Any]:
         """Return one answer per request."""
 
-    def batches(self, requests: Iterable[Any]) -> Iterator[Batch]:
+    def batches(self, requests: Iterable[Any]) -> Iterator[PredictedBatch]:
         """Yield answers with the results of each step. The first batches are small, to answer early."""
         with closing(prefetch(growing_batches(requests, self.chunk_size), self.preprocess)) as chunks:
             for chunk, prepared in chunks:
                 if self.check is not None:
                     self.check(chunk)
                 outputs = self.forward(prepared)
-                yield Batch(chunk, prepared, outputs, self.decode(outputs, prepared, chunk))
+                yield PredictedBatch(chunk, prepared, outputs, self.decode(outputs, prepared, chunk))
 
     def predict_stream(self, requests: Iterable[Any]) -> Iterator[Any]:
         """Yield an answer per request, in order; requests may be any number."""

@@ -25,7 +25,7 @@ from bertsmith.device import ComputeContext
 from bertsmith.errors import InputError, option
 from bertsmith.formatting import join_names, pluralize
 from bertsmith.inference.fill_mask import window_starts
-from bertsmith.inference.predictor import Batch, Predictor
+from bertsmith.inference.predictor import PredictedBatch, Predictor
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import MaskedLMHead
 from bertsmith.models.layers import linear
@@ -175,7 +175,7 @@ class Scorer(Predictor):
         """
         return replace(self, progress=_Progress(progress)).predict(texts)
 
-    def batches(self, requests: Iterable[Any]) -> Iterator[Batch]:
+    def batches(self, requests: Iterable[Any]) -> Iterator[PredictedBatch]:
         """Yield the scores of some texts at a time."""
         return super().batches(validate_texts(requests))
 
