@@ -247,7 +247,7 @@ def test_the_prediction_of_an_empty_text_is_marked_as_empty(
 ) -> None:
     predictions = [one.to_dict() for one in moods.predict(["kaba", "", " \n", "mi"])]
     assert caplog.messages == ["2 texts are empty and not predicted: text 2, text 3"]
-    assert [predictions[0], predictions[3]] == moods.predict(["kaba", "mi"])
+    assert [predictions[0], predictions[3]] == [one.to_dict() for one in moods.predict(["kaba", "mi"])]
     assert predictions[1] == {
         "label": None,
         "score": None,
@@ -267,8 +267,8 @@ def test_a_missing_text_in_memory_is_an_empty_text(
     predictions = [one.to_dict() for one in moods.predict(rows)]
     assert caplog.messages == ["1 text is empty and not predicted: data (in memory):3"]
     assert predictions[2]["label"] is None
-    assert [*predictions[:2], *predictions[3:]] == moods.predict(ROWS[:9])
-    assert moods.predict([row["title"] for row in rows]) == predictions
+    assert [*predictions[:2], *predictions[3:]] == [one.to_dict() for one in moods.predict(ROWS[:9])]
+    assert [one.to_dict() for one in moods.predict([row["title"] for row in rows])] == predictions
     blank = [dict(row, title="") if row["title"] is missing else row for row in rows]
     assert moods.evaluate(rows) == moods.evaluate(blank)
     messages: list[str] = []

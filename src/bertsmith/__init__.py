@@ -17,7 +17,7 @@ BertsmithError      InputError, MachineError, Stopped
 
 Data is one path, several paths, or in memory: data frames, tables,
 datasets, dicts of columns, lists of dicts. Settings are keywords:
-pretrain(shards, "bert", num_train_epochs=3). Details: help(bertsmith.prepare).
+pretrain(shards, "bert", num_train_epochs=3). Details: help(bs.prepare).
 """
 
 # Each name is imported on first use, so that `import bertsmith` is fast.

@@ -130,8 +130,8 @@ class TrainSettings(Settings):
         description="on a GPU: use only deterministic algorithms, which are slower, so that an interrupted run "
         "resumes bit for bit, as it always does on a CPU",
     )
-    device: MayChange[str] = Field("auto", description="cpu, cuda, or cuda:1; auto: a GPU if there is one")
-    threads: int | None = Field(
+    device: str = Field("auto", description="cpu, cuda, or cuda:1; auto: a GPU if there is one")
+    threads: MayChange[int | None] = Field(
         None,
         ge=1,
         le=1024,
