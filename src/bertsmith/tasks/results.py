@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from bertsmith.formatting import join_names, pluralize
-from bertsmith.notebook import Result
+from bertsmith.notebook import Report, Result
 
 _MAX_LOCATIONS = 20  # of a diagnostic in a report
 
@@ -41,6 +41,9 @@ class Metrics(Result):
             if name in values:
                 return values[name]
         raise AttributeError(f"there is no metric '{name}'")
+
+    def _repr_html_(self) -> str:
+        return Report(self.to_dict())._repr_html_()
 
     def to_dict(self) -> dict[str, Any]:
         """Return values, details, and notes (if there are any) as one JSON object."""
