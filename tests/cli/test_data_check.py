@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import re
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
@@ -56,7 +55,6 @@ def test_the_tables_fit_80_columns_and_begin_with_the_findings(
     nul = next(i for i, line in enumerate(corpus.read_text("utf-8").split("\n"), start=1) if "\0" in line)
     assert f":{nul}:6" in out.replace("\n", "")
     for part in (
-        "faults by file",
         "NUL characters",
         "word for word",
         "nsp".upper(),
@@ -82,19 +80,10 @@ def test_the_tables_can_be_read_on_40_columns(
         assert any(word in line.replace("┃", " ").replace("│", " ").split() for line in tables), word
 
 
-def test_the_faults_of_each_file_are_listed(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    for i in range(12):
-        (tmp_path / f"{i:02d}.txt").write_text("A NUL\0 here.\n" * 6, encoding="utf-8")
-    out, told = run(capsys, tmp_path, "--no-benchmark")
-    joined = " ".join(re.sub("[│┃]", " ", out).split())
-    assert joined.count("NUL characters: 6, first at 1:6, 2:6, 3:6") == 10
-    assert "2 more files have faults: --html and --json list them" in told
-
-
 def test_json_is_one_document_with_everything(capsys: pytest.CaptureFixture[str], corpus: Path) -> None:
     out, _ = run(capsys, corpus, "--json", "--no-benchmark", "--epochs", "3")
     report = json.loads(out)
-    assert {"findings", "encoding", "characters", "duplicates", "lines", "documents", "scripts", "languages",
+    assert {"findings", "encoding", "characters", "duplicates", "lines", "documents", "scripts",
             "structure", "forecast", "limits"} <= set(report)  # fmt: skip
     assert report["duplicates"]["exact"]["number"] == 1
     assert report["findings"][0]["severity"] == "problem"

@@ -10,7 +10,6 @@ from bertsmith import console
 from bertsmith.formatting import format_bytes, format_percent, format_seconds, pluralize
 
 _ROWS = 10
-_MAX_LOCATIONS = 3  # of a fault in a file
 
 
 def print_check(report: dict[str, Any]) -> None:
@@ -20,7 +19,6 @@ def print_check(report: dict[str, Any]) -> None:
         console.print_table("findings", columns, map(_finding_row, findings))
     else:
         console.print_result("no problems")
-    _print_faults(report["faults_by_file"])
     _print_corpus(report)
     structure = report["structure"]
     console.print_table(
@@ -59,29 +57,6 @@ def _remedy(remedy: str) -> tuple[str, ...]:
     return (f"→ {remedy}",) if remedy else ()
 
 
-def _print_faults(report: dict[str, Any]) -> None:
-    """Print the faults of each file with their first locations."""
-    files = report["files"]
-    if not files:
-        return
-    rows = [((entry["file"], *map(_fault, entry["faults"])),) for entry in files[:_ROWS]]
-    console.print_table("faults by file", ["file; faults at line:column, or line of a record"], rows)
-    if more := len(files) - len(rows) + report["files_not_listed"]:
-        console.print_note(
-            f"{pluralize(more, 'more file has', 'more files have')} faults: --html and --json list them"
-        )
-
-
-def _fault(fault: dict[str, Any]) -> str:
-    places = fault["places"][:_MAX_LOCATIONS]
-    if not places[0]["at"]:
-        return f"- {fault['what']}: {places[0]['told']}"
-    separator = "; " if any(place["told"] for place in places) else ", "
-    first = "first " if fault["number"] > len(places) else ""
-    locations = separator.join(f"{place['at']} {place['told']}".rstrip() for place in places)
-    return f"- {fault['what']}: {fault['number']:,}, {first}at {locations}"
-
-
 def _print_corpus(report: dict[str, Any]) -> None:
     documents = report["documents"]
     lengths, lines = documents["characters"], report["lines"]["lengths"]
@@ -98,7 +73,6 @@ def _print_corpus(report: dict[str, Any]) -> None:
         ("words", f"{report['words']:,}"),
         ("lines not like prose", f"{format_percent(boilerplate['share_of_characters'])} of the characters"),
         ("scripts", _shares(report["scripts"])),
-        ("languages (a guess)", _shares(report["languages"])),
     ]
     console.print_table("the corpus", ["measure", "value"], rows)
 

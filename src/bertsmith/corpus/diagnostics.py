@@ -23,20 +23,31 @@ NO_VALIDATION_SETTINGS = {"data.validation_split": "0"}
 """The settings for two or three documents."""
 FULL_SENTENCE_SETTINGS = {"data.sentence_task": "none", "data.instances": "full_sentences"}
 """The settings for documents of one sentence."""
-# With more documents of one sentence, next-sentence pairs are too few to learn from.
-_MAX_ONE_SENTENCE_RATIO = 0.5
-# A single document with at least this many sentences is taken for a book with chapters.
-_MIN_BOOK_SENTENCES = 50
+MAX_ONE_SENTENCE_RATIO = 0.5
+"""With more documents of one sentence, next-sentence pairs are too few to learn from."""
 
 
 def required_settings(shards: Shards) -> dict[str, str]:
     """Return the settings that pre-training on this corpus needs; {} if the defaults work."""
+    return _assess(shards)[1]
+
+
+def _assess(shards: Shards) -> tuple[str, dict[str, str]]:
+    """Return a problem of the documents, and the settings without it; "" and {} if the defaults work."""
     num_different = len(np.unique(shards.hashes))
+    one_sentence_ratio = float((np.diff(shards.document_sentence_offsets) == 1).mean())
+    separate = "put blank lines between documents and prepare again (with documents=line, each line is one)"
     if num_different < 2:
-        return NO_PAIR_SETTINGS
-    if _one_sentence_ratio(shards) > _MAX_ONE_SENTENCE_RATIO:
-        return FULL_SENTENCE_SETTINGS
-    return NO_VALIDATION_SETTINGS if num_different < MIN_DOCUMENTS else {}
+        problem = "all the text is one document: next-sentence pairs and validation need another one"
+        return f"{problem}; {separate}", NO_PAIR_SETTINGS
+    if one_sentence_ratio > MAX_ONE_SENTENCE_RATIO:
+        documents = pluralize(len(shards.hashes), "document")
+        problem = f"{one_sentence_ratio:.0%} of the {documents} have one sentence, which has no next one"
+        return f"{problem}; give complete documents", FULL_SENTENCE_SETTINGS
+    if num_different < MIN_DOCUMENTS:
+        problem = f"{pluralize(num_different, 'different document')}: too few to hold some out"
+        return f"{problem}; {separate}", NO_VALIDATION_SETTINGS
+    return "", {}
 
 
 def format_settings(settings: Mapping[str, str]) -> str:
@@ -52,27 +63,9 @@ def corpus_warnings(shards: Shards, characters: Mapping[str, int]) -> Iterator[s
         characters: Counts of each character, at least at the start of the text.
     """
     yield from unknown_token_warnings(shards.counts, characters)
-    num_different, num_sentences = len(np.unique(shards.hashes)), int(shards.counts.get("sentences", 0))
-    settings = format_settings(required_settings(shards))
-    if num_different < 2:
-        units = "chapters" if num_sentences >= _MIN_BOOK_SENTENCES else "documents"
-        problem = f"all the text is one document of {pluralize(num_sentences, 'sentence')}"
-        if len(shards.hashes) > 1:
-            problem = f"all {len(shards.hashes):,} documents are equal, or parts of one"
-        yield (
-            f"{problem}: next-sentence pairs and validation need another one. Put blank lines between the {units} "
-            f"and prepare again (with documents=line, each line is a document), or train with {settings}"
-        )
-    elif _one_sentence_ratio(shards) > _MAX_ONE_SENTENCE_RATIO:
-        yield (
-            f"{_one_sentence_ratio(shards):.0%} of the {pluralize(len(shards.hashes), 'document')} have one "
-            f"sentence, which has no next one: train with {settings}"
-        )
-    elif num_different < MIN_DOCUMENTS:
-        yield (
-            f"{pluralize(num_different, 'different document')}: too few to hold some out. Put blank lines between "
-            f"documents and prepare again, or train with {settings}"
-        )
+    problem, settings = _assess(shards)
+    if problem:
+        yield f"{problem}, or train with {format_settings(settings)}"
 
 
 def unknown_token_warnings(
@@ -87,8 +80,3 @@ def unknown_token_warnings(
             f"{ratio:.1%} of the tokens are unknown to this tokenizer, and the model learns nothing about them: "
             f"train a tokenizer on this text{options} and prepare again with it"
         )
-
-
-def _one_sentence_ratio(shards: Shards) -> float:
-    lengths = np.diff(shards.document_sentence_offsets)
-    return float((lengths == 1).mean()) if len(lengths) else 0.0

@@ -24,6 +24,7 @@ import rensa
 from numpy.typing import NDArray
 
 from bertsmith.corpus.batching import batches
+from bertsmith.corpus.hashing import hash_ngrams
 from bertsmith.corpus.tokenized_corpus import HashArray, IntArray
 from bertsmith.errors import InputError
 
@@ -67,7 +68,7 @@ def minhash_signatures(texts: Sequence[bytes]) -> NDArray[np.uint8]:
         # The others contain the end of a document.
         runs = np.stack([num_ngrams, np.diff(first_words) - num_ngrams], axis=1).ravel()
         is_within = np.repeat(np.tile([True, False], len(batch)), runs)
-        ngrams = _hash_ngrams(words)
+        ngrams = hash_ngrams(words, NGRAM)
         matrix = rensa.RMinHash.digest_matrix_from_flat_token_hashes(
             ngrams[is_within[: len(ngrams)]],
             np.append(0, np.cumsum(num_ngrams)).astype(np.uint64),
@@ -98,16 +99,6 @@ def _hash_words(texts: Sequence[bytes]) -> tuple[HashArray, IntArray]:
     words += lengths.view(np.uint64) * _FACTOR
     text_starts = np.cumsum([0, *(len(text) + len(_END) for text in texts)])
     return words, np.searchsorted(starts, text_starts)
-
-
-def _hash_ngrams(words: HashArray) -> HashArray:
-    """Return the hash of the n-gram from each word on, uint64 [W - n + 1]."""
-    ngrams = words[: len(words) - NGRAM + 1].copy()
-    for i in range(1, NGRAM):
-        ngrams *= _FACTOR
-        ngrams += words[i : i + len(ngrams)]
-    ngrams ^= ngrams >> np.uint64(32)
-    return ngrams
 
 
 def duplicate_groups(hashes: HashArray, signatures: NDArray[np.uint8], threshold: float) -> IntArray:

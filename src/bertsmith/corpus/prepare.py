@@ -23,7 +23,6 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from bertsmith import console, hardware
-from bertsmith.corpus import hashing
 from bertsmith.corpus.batching import batches
 from bertsmith.corpus.diagnostics import corpus_warnings
 from bertsmith.corpus.encode import EncodedPortion
@@ -186,7 +185,7 @@ class _Preparation:
         self._notes = notes
         self._dropped: Counter[str] = Counter()
         self._counts: Counter[str] = Counter()
-        self.first_characters: dict[str, int] = {}
+        self.first_characters: Counter[str] = Counter()
 
     def run(
         self,
@@ -211,8 +210,7 @@ class _Preparation:
             first_portion = next(portions, [])
             texts = [document.text for document in first_portion]
             language = self._settings.language or detect_language(texts)
-            counts = np.bincount(hashing.code_points(texts)[0])
-            self.first_characters = {chr(code): int(counts[code]) for code in np.flatnonzero(counts)}
+            self.first_characters = Counter("".join(texts))
             # Finished portions are read again, for their rejects, but not encoded again.
             remaining = islice(chain([first_portion], portions), resumed.portions, None)
             self._write_encoded(encode(remaining, language), progress)

@@ -9,10 +9,9 @@ from bertsmith.formatting import pluralize
 from bertsmith.reports import plots
 from bertsmith.reports.page import render
 
-_MAX_BARS = 10  # in a chart of scripts or languages
+_MAX_BARS = 10  # in a chart of scripts
 _MAX_PIECES = 6  # the last bar is of words with this many pieces or more
 _UNKNOWN = "with an unknown piece"
-_MAX_FILES = 200  # files whose faults are listed
 _MAX_ROWS = 50  # rows of evaluation data that the corpus contains
 
 
@@ -27,7 +26,6 @@ def corpus_page(report: Mapping[str, Any]) -> str:
     ]
     bars = {
         "scripts": _top_shares(report["scripts"]),
-        "languages": _top_shares(report["languages"]),
         "repeated": _repetition_shares(report),
         "pieces": _piece_shares(report["tokenizer"]) if "tokenizer" in report else [],
     }
@@ -37,7 +35,6 @@ def corpus_page(report: Mapping[str, Any]) -> str:
         lengths=list(filter(None, lengths)),
         bars=bars,
         unknown=_UNKNOWN,
-        max_files=_MAX_FILES,
         max_rows=_MAX_ROWS,
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import random
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tiny_run
-from bertsmith.corpus.checks import file_errors
+from bertsmith.corpus.checks import lines as lines_module
 from bertsmith.corpus.checks.characters import CHARACTER_CLASSES
 from bertsmith.corpus.checks.check import CheckOptions, check_files
 from bertsmith.corpus.checks.histogram import Histogram
-from bertsmith.corpus.checks.lines import BOILERPLATE, RepeatedLines, find_lines, line_hashes
-from bertsmith.corpus.hashing import code_points
+from bertsmith.corpus.checks.lines import BOILERPLATE, RepeatedLines, boilerplate_kinds
 from bertsmith.corpus.prepare import prepare
 from bertsmith.errors import InputError
 from bertsmith.io.documents import Reading
@@ -79,7 +79,6 @@ def test_a_clean_corpus_has_no_findings(tmp_path: Path) -> None:
     assert report["findings"] == []
     assert [report["structure"][k]["verdict"] for k in ("nsp", "sop", "full_sentences")] == ["fit"] * 3
     assert report["documents"]["number"] == 30
-    assert report["languages"]["en"]["share"] == 1.0
     assert list(report["scripts"]) == ["Latin"]
 
 
@@ -153,7 +152,7 @@ def test_unwanted_characters_are_counted_with_locations(tmp_path: Path, name: st
 
 
 def test_every_class_of_characters_is_tested() -> None:
-    assert set(PLANTED) == set(CHARACTER_CLASSES[1:]) - {"half characters (lone surrogates)"}
+    assert set(PLANTED) == set(CHARACTER_CLASSES) - {"half characters (lone surrogates)"}
 
 
 @pytest.mark.parametrize("character", ["é", "ü", "’", "“", "–", "…", "中", "č", "Я", "😀", "ß", "©"])
@@ -180,56 +179,6 @@ def test_valid_text_is_no_mojibake(tmp_path: Path, text: str) -> None:
     texts = documents(2)
     texts[0][0] += f" {text}."
     assert check_files([write(tmp_path / "a.txt", texts)])["characters"]["mojibake"]["number"] == 0
-
-
-def test_the_errors_of_every_file_are_listed(tmp_path: Path) -> None:
-    """Forty errors of one file do not hide those of later files."""
-    many = write(tmp_path / "a.txt", [["Wort\0 \x07Ã©."] * 40])
-    few = write(tmp_path / "b.txt", [["Good.", "A NUL\0 here, and Ã¼."], ["Fine."]])
-    (bad := tmp_path / "c.txt").write_bytes(b"Good.\ncaf\xe9 \xff.\n")
-    (rows := tmp_path / "d.jsonl").write_text('{broken\n{"text": "A NUL\\u0000."}\n', encoding="utf-8")
-    (packed := tmp_path / "e.txt.gz").write_bytes(b"not gzip")
-    clean = write(tmp_path / "f.txt", documents(3))
-    files = [many, few, bad, rows, packed, clean]
-    report = check_files(files, CheckOptions(max_examples=20))
-    assert len(report["characters"]["kinds"]["NUL characters"]["places"]) == 20
-    errors = report["faults_by_file"]
-    assert errors["files_not_listed"] == 0
-    assert [entry["file"] for entry in errors["files"]] == [str(file) for file in files[:-1]]
-    by_file = [{f["what"]: f for f in entry["faults"]} for entry in errors["files"]]
-    mojibake = "UTF-8 that was read as another encoding"
-    assert {what: f["number"] for what, f in by_file[0].items()} == {
-        "NUL characters": 40, "control characters": 40, mojibake: 40,
-    }  # fmt: skip
-    assert [p["at"] for p in by_file[0]["NUL characters"]["places"]] == [f"{n}:5" for n in range(1, 6)]
-    assert by_file[1]["NUL characters"] == {
-        "number": 1,
-        "what": "NUL characters",
-        "places": [{"at": "2:6", "told": ""}],
-    }
-    assert by_file[1][mojibake]["places"] == [{"at": "2:18", "told": "Ã¼ for ü"}]
-    assert by_file[2]["bytes that are not UTF-8"]["places"] == [{"at": "2:4", "told": "0xE9"}]
-    assert by_file[2]["bytes that are not UTF-8"]["number"] == 2
-    assert by_file[3]["lines or rows that cannot be read"]["places"][0]["at"] == "1"
-    assert by_file[3]["NUL characters"]["places"][0]["at"] == "2"
-    assert by_file[4]["cannot be read to its end"]["places"][0]["at"] == ""
-    # The counts of the corpus are the sums over its files.
-    for name, occurrences in report["characters"]["kinds"].items():
-        assert occurrences["number"] == sum(f[name]["number"] for f in by_file if name in f)
-
-
-def test_the_errors_of_further_files_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(file_errors, "_MAX_FILES", 2)
-    errors = file_errors.FileErrors(1)
-    for file in ("a", "b", "c", "d", "c", "a"):
-        errors.add(file, "it", f"{file}:1:2")
-    assert errors.summary() == {
-        "files": [
-            {"file": file, "faults": [{"what": "it", "number": n, "places": [{"at": "1:2", "told": ""}]}]}
-            for file, n in (("a", 2), ("b", 1))
-        ],
-        "files_not_listed": 2,
-    }
 
 
 def test_exact_and_near_duplicates(tmp_path: Path) -> None:
@@ -283,11 +232,11 @@ def test_repeated_lines_equal_the_counts_of_a_dictionary(texts: list[list[str]])
     times: dict[str, int] = {}
     within: dict[str, set[int]] = {}
     for index, text in enumerate(texts):
-        add(repeated, ["\n".join(text)])
-        for line in filter(None, map(str.strip, text)):
-            times[line] = times.get(line, 0) + 1
+        for line, n in Counter(filter(None, map(str.strip, text))).items():
+            repeated.add(line, f"{index}", n, is_start=True)
+            times[line] = times.get(line, 0) + n
             within.setdefault(line, set()).add(index)
-    summary = repeated.summary(sum(times.values()), 100, str, 20)
+    summary = repeated.summary(sum(times.values()), 100, 20)
     assert summary["distinct"] == len(times)
     assert summary["occurrences_too_many"] == sum(times.values()) - len(times)
     assert {(e["text"], e["times"], e["documents"]) for e in summary["examples"]} == {
@@ -295,22 +244,14 @@ def test_repeated_lines_equal_the_counts_of_a_dictionary(texts: list[list[str]])
     }
 
 
-def add(repeated: RepeatedLines, texts: list[str]) -> None:
-    codes, offsets = code_points(texts)
-    text = "\n".join(texts) + "\n"
-    lines = find_lines(codes, offsets, text)
-    locations = np.arange(len(lines.starts), dtype=np.uint64)
-    repeated.update(line_hashes(codes, lines), locations, lines, text, np.ones(len(texts), dtype=bool))
-
-
-def test_lines_beyond_the_capacity_are_estimated_from_a_sample() -> None:
+def test_lines_beyond_the_capacity_are_estimated_from_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
     """20,000 distinct lines, a fifth of them twice, with a capacity of 3,000: estimates are within 10 %."""
+    monkeypatch.setattr(lines_module, "_MAX_PENDING_LINES", 1000)
     repeated = RepeatedLines(capacity=3_000)
     texts = [f"line number {i}" for i in range(20_000)] + [f"line number {i}" for i in range(0, 20_000, 5)]
-    for start in range(0, len(texts), 1000):
-        add(repeated, ["\n".join(texts[start : start + 1000])])
-    summary = repeated.summary(len(texts), 10**6, str, 5)
-    assert summary["estimated_from_share"] == repeated.sampled_fraction
+    for text in texts:
+        repeated.add(text, "a:1", 1, is_start=True)
+    summary = repeated.summary(len(texts), 10**6, 5)
     assert 1 / 16 <= repeated.sampled_fraction <= 1 / 8
     assert summary["distinct"] == pytest.approx(20_000, rel=0.1)
     assert summary["occurrences_too_many"] == pytest.approx(4_000, rel=0.1)
@@ -365,9 +306,7 @@ def test_boilerplate_is_counted_by_kind(tmp_path: Path) -> None:
     [("Please sign in", True), ("The design in red.", False), ("READ MORE »", True)],
 )
 def test_navigation_phrases_start_with_a_word(line: str, is_navigation: bool) -> None:
-    codes, offsets = code_points([line, "Istanbul: İİİ read more"])
-    flags = find_lines(codes, offsets, f"{line}\nIstanbul: İİİ read more\n").flags["navigation"]
-    assert flags.tolist() == [is_navigation, True]
+    assert ("navigation" in boilerplate_kinds(line)) == is_navigation
 
 
 LANGUAGES = {
@@ -381,10 +320,9 @@ LANGUAGES = {
 }
 
 
-def test_languages_and_scripts(tmp_path: Path) -> None:
+def test_scripts(tmp_path: Path) -> None:
     texts = [[text, text.upper()] for text in LANGUAGES.values()]
     report = check_files([write(tmp_path / "a.txt", [*documents(3), *texts])])
-    assert set(report["languages"]) == {*LANGUAGES, "en"}
     assert set(report["scripts"]) == {"Latin", "Cyrillic", "Han", "Hiragana", "Hangul"}
     letters = sum(character.isalpha() for lines in texts for line in lines for character in line)
     english = sum(character.isalpha() for lines in documents(3) for line in lines for character in line)
@@ -541,18 +479,14 @@ def test_the_sample_corpora_have_no_findings(shared_data: Path) -> None:
 
 
 @given(st.lists(st.integers(0, 10**7), min_size=1, max_size=60), st.floats(0.01, 1))
-def test_quantiles_are_within_the_width_of_a_bin(values: list[int], q: float) -> None:
+def test_quantiles_are_exact(values: list[int], q: float) -> None:
     distribution = Histogram()
     distribution.add(values[:7])
     distribution.add(values[7:])
     exact = sorted(values)[max(1, int(np.ceil(q * len(values)))) - 1]
-    assert distribution.quantile(q) == pytest.approx(exact, rel=0.012)
+    assert distribution.quantile(q) == exact
     assert sum(distribution.bars()[1]) == len(values)
-    assert (distribution.total, distribution.minimum, distribution.maximum) == (
-        sum(values),
-        min(values),
-        max(values),
-    )
+    assert (distribution.total, distribution.count) == (sum(values), len(values))
 
 
 def test_the_windows_of_a_long_line_are_no_repeated_lines(tmp_path: Path) -> None:

@@ -1,8 +1,8 @@
 """Check the quality of a corpus in one pass over the files, in bounded memory.
 
-It stores counts, hashes, and MinHash signatures, but no texts: 28 bytes per distinct line (at most 4 million,
-then a sample), 24 bytes per document for exact duplicates and 128 for near duplicates (at most 2 million
-documents), and windows of a million characters.
+It stores counts, hashes, and MinHash signatures, but no texts: 160 bytes per distinct line (at most 1 million,
+then a sample), 16 bytes and the location per document for exact duplicates, and 128 bytes for near-duplicates (at
+most 2 million documents).
 """
 
 from __future__ import annotations
@@ -13,19 +13,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from bertsmith.corpus import hashing
-from bertsmith.corpus.checks.characters import CharacterCheck, LanguageCheck, most_common, with_shares
-from bertsmith.corpus.checks.document_window import TextWindow, group_documents
-from bertsmith.corpus.checks.duplicates import MAX_NEAR_DOCUMENTS, DuplicateCheck, LocationTable
-from bertsmith.corpus.checks.file_errors import MAX_LOCATIONS, FileErrors
+from bertsmith.corpus.checks.characters import CharacterCheck, with_shares
+from bertsmith.corpus.checks.document_window import DocumentWindow, group_documents
+from bertsmith.corpus.checks.duplicates import MAX_NEAR_DOCUMENTS, DuplicateCheck
 from bertsmith.corpus.checks.findings import findings
 from bertsmith.corpus.checks.histogram import Occurrences
 from bertsmith.corpus.checks.leakage import LeakageCheck
-from bertsmith.corpus.checks.lines import LineCheck, RepeatedLines, find_lines, line_hashes
+from bertsmith.corpus.checks.lines import LineCheck
 from bertsmith.corpus.checks.structure import DocumentCheck, assess_structure
 from bertsmith.corpus.checks.tokens import TokenizerCheck
+from bertsmith.corpus.hashing import encode, word_spans
 from bertsmith.corpus.near_duplicates import DEFAULT_THRESHOLD, NGRAM, check_threshold
 from bertsmith.corpus.sentence_splitter import detect_language, split_sentences
 from bertsmith.errors import InputError, render
@@ -37,9 +34,8 @@ from bertsmith.io.tables import Table
 from bertsmith.io.text_io import RejectedRow
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
-_MAX_LINES = 4_000_000  # distinct lines that are counted
+_MAX_GROUP_CHARACTERS = 1 << 20  # of documents that are checked together
 _ENCODING_SAMPLE_BYTES = 1 << 14  # of lines that are not UTF-8, from which their encoding is estimated
-_UNREADABLE_FILE = "cannot be read to its end"
 
 
 @dataclass(frozen=True)
@@ -122,13 +118,14 @@ class _CorpusCheck:
         self._encoding_sample = b""  # lines that are not UTF-8
         self._truncated: list[str] = []
         self.notes = CorpusNotes()
-        self._file_errors = FileErrors(min(limit, MAX_LOCATIONS))
-        self._characters, self._languages = CharacterCheck(limit, self._file_errors), LanguageCheck()
-        self._documents, self._lines = DocumentCheck(limit), LineCheck()
-        self._repeated, self._locations = RepeatedLines(_MAX_LINES), LocationTable()
+        self._characters, self._documents, self._lines = (
+            CharacterCheck(limit),
+            DocumentCheck(limit),
+            LineCheck(),
+        )
         self._duplicates = DuplicateCheck(options.near_duplicate_threshold, limit)
         # Lines of the current file that could not be read, which shift the locations of the text below.
-        self._missing: list[int] = []
+        self._missing: set[int] = set()
         self._num_split = 0
 
     def read(self, sources: Sequence[str | Path | Table]) -> None:
@@ -136,7 +133,7 @@ class _CorpusCheck:
         for index, source in enumerate(sources):
             sample, done, file = self._options.sample, self._num_bytes, str(source)
             stop = None if sample is None else done + (sample - done) // (len(sources) - index)
-            self._missing = []
+            self._missing = set()
             try:
                 documents = read_documents(
                     [source], self._options.reading, on_reject=self._reject, notes=self.notes
@@ -153,24 +150,19 @@ class _CorpusCheck:
 
     def _window_size(self, stop: int | None) -> int:
         """Return the characters of the next window, so that reading ends near `stop` bytes."""
-        if stop is None:
-            return hashing.WINDOW_CHARACTERS
-        return min(stop - self._num_bytes, hashing.WINDOW_CHARACTERS)
+        return _MAX_GROUP_CHARACTERS if stop is None else min(stop - self._num_bytes, _MAX_GROUP_CHARACTERS)
 
     def _add_unreadable(self, file: str, code: str, reason: str, encoding: str | None = None) -> None:
         self._unreadable.add({"place": file, "code": code, "reason": reason, "encoding": encoding})
-        self._file_errors.add(file, _UNREADABLE_FILE, file, detail=reason)
 
     def _reject(self, reject: RejectedRow) -> None:
         if reject.line is None:
             self._add_unreadable(reject.file, reject.code, reject.reason, reject.encoding)
             return
-        self._missing.append(reject.line)
+        self._missing.add(reject.line)
         location = f"{reject.file}:{reject.line}"
         if reject.code != "not_utf8":
             self._bad_records.add({"place": location, "code": reject.code, "reason": reject.reason})
-            error = "lines or rows that cannot be read"
-            self._file_errors.add(reject.file, error, location, detail=reject.reason)
             return
         # Only bytes that are not UTF-8 become lone surrogates.
         line = reject.raw.decode("utf-8", "surrogateescape")
@@ -180,58 +172,33 @@ class _CorpusCheck:
             self._encoding_sample += reject.raw[:_ENCODING_SAMPLE_BYTES] + b"\n"
         reason = reject.reason.partition(": ")[2] or reject.reason
         location = f"{location}:{bad[0] + 1 if bad else 1}"
-        num_bad = max(1, len(bad))
-        self._bad_bytes.add({"place": location, "reason": reason}, num_bad)
-        byte = f"0x{ord(line[bad[0]]) - 0xDC00:02X}" if bad else ""
-        self._file_errors.add(reject.file, "bytes that are not UTF-8", location, num_bad, byte)
+        self._bad_bytes.add({"place": location, "reason": reason}, max(1, len(bad)))
 
     def _update(self, file: str, documents: list[Document]) -> None:
-        texts = [document.text for document in documents]
         if self._language is None:
-            self._language = detect_language(texts)
-        num_words = np.zeros(len(texts), dtype=np.int64)
-        sentences: list[list[str]] = [[] for _ in texts]
-        for first, group, offset in hashing.windows(texts):
-            part = slice(first, first + len(group))
-            window = TextWindow(file, documents[part], group, offset, self._missing)
-            num_words[part] += np.diff(window.words.offsets)
-            for i, text in enumerate(group, start=first):
-                text_sentences = split_sentences(text, self._language)
-                sentences[i] += text_sentences
-                if self._tokens is not None:
-                    self._tokens.update(text_sentences)
-            self._update_window(file, window)
-        for i, document in enumerate(documents):
-            self._documents.update(file, document, sentences[i], int(num_words[i]))
-        self._documents.sentence_lengths.add(
-            [len(sentence) for document_sentences in sentences for sentence in document_sentences]
-        )
-        self._num_bytes += sum(len(text.encode("utf-8", "surrogatepass")) for text in texts)
-        self._num_split += sum(document.part == 1 for document in documents)
-        self._duplicates.update(
-            [
-                document
-                for document, n in zip(documents, num_words, strict=True)
-                if n > 0 and document.part == 0
-            ]
-        )
-
-    def _update_window(self, file: str, window: TextWindow) -> None:
-        codes, words, text = window.codes, window.words, window.text
-        self._num_words += len(words.hashes)
-        self._characters.update(codes, text, window.location, file)
-        self._languages.update(codes, window.offsets, words)
-        lines = find_lines(codes, window.offsets, text)
-        self._lines.update(lines, text)
-        lines = window.complete_lines(lines)
-        locations = window.line_locations(lines, self._locations)
-        self._repeated.update(line_hashes(codes, lines), locations, lines, text, window.is_start)
+            self._language = detect_language([document.text for document in documents])
+        with_words = []
+        for document in documents:
+            num_words = len(word_spans(document.text)[0])
+            sentences = split_sentences(document.text, self._language)
+            self._documents.update(file, document, sentences, num_words)
+            if self._tokens is not None:
+                self._tokens.update(sentences)
+            if num_words and document.part == 0:
+                with_words.append(document)
+            self._num_words += num_words
+            self._num_bytes += len(encode(document.text))
+            self._num_split += document.part == 1
+        self._duplicates.update(with_words)
+        window = DocumentWindow(file, documents, self._missing)
+        self._characters.update(window)
+        self._lines.update(window)
         if self._leakage is not None:
-            self._leakage.update(words, text, window.location)
+            self._leakage.update(window)
 
     def report(self, files: list[str]) -> dict[str, Any]:
         """Return the counts as plain values."""
-        self._documents.finish()
+        self._documents.close()
         num_characters = self._documents.characters.total
         lines, language, reading = self._lines.lengths, self._language or "en", self._options.reading
         duplicates = self._duplicates.summary(num_characters)
@@ -254,7 +221,6 @@ class _CorpusCheck:
             "delimiters": self.notes.delimiters,
             "records": self._bad_records.summary(),
             "unreadable": self._unreadable.summary(),
-            "faults_by_file": self._file_errors.summary(),
             "characters": {
                 "number": num_characters,
                 "kinds": {name: entry.summary() for name, entry in self._characters.by_class.items()},
@@ -264,14 +230,13 @@ class _CorpusCheck:
             "documents": self._documents.summary(),
             "lines": {
                 "lengths": lines.summary(),
-                "repeated": self._repeated.summary(
-                    lines.count, lines.total, self._locations.unpack, self._options.max_examples
+                "repeated": self._lines.repeated.summary(
+                    lines.count, lines.total, self._options.max_examples
                 ),
                 "boilerplate": self._lines.boilerplate(),
             },
             "duplicates": duplicates,
             "scripts": with_shares(self._characters.counts.letters_by_script()),
-            "languages": with_shares(dict(most_common(self._languages.characters))),
             "structure": assess_structure(self._documents, self._lines, reading.documents, language),
             "limits": self._limits(duplicates["near"]),
         }
@@ -283,10 +248,7 @@ class _CorpusCheck:
 
     def _limits(self, near_duplicates: Mapping[str, Any]) -> list[str]:
         """Return sentences on what was skipped or estimated."""
-        limits = [
-            f"at most {pluralize(self._options.max_examples, 'location')} listed of each finding, "
-            f"{self._file_errors.limit} of each error in a file"
-        ]
+        limits = [f"at most {pluralize(self._options.max_examples, 'location')} listed of each finding"]
         if self._truncated:
             limits.append(
                 f"a sample: the first {self._num_bytes / 1e6:,.1f} MB of text, divided among the files; "
@@ -300,12 +262,12 @@ class _CorpusCheck:
             limits.append(
                 "near duplicates are estimated: the standard deviation of the Jaccard similarity is at most 0.045"
             )
-        if more := near_duplicates["not_remembered"]:
+        if more := near_duplicates["not_compared"]:
             limits.append(
                 f"near duplicates were searched among the first {MAX_NEAR_DOCUMENTS:,} documents; {more:,} later "
                 "ones were only compared for equality"
             )
-        if (fraction := self._repeated.sampled_fraction) < 1:
+        if (fraction := self._lines.repeated.sampled_fraction) < 1:
             limits.append(
                 f"repeated lines are estimated from a sample of 1/{round(1 / fraction)} of the distinct lines"
             )

@@ -18,7 +18,6 @@ _NAVIGATION_FINDING, _NAVIGATION_WARNING = 0.001, 0.005
 _UNENDED_FINDING, _UNENDED_WARNING = 0.2, 0.5
 _URLS_FINDING = 0.02
 _SYMBOLS_FINDING = 0.02
-_SECOND_LANGUAGE_FINDING = 0.05
 _UNKNOWN_TOKENS_PROBLEM = 0.005
 _MAX_PIECES_PER_WORD = 1.6
 _INVISIBLE = "invisible marks (zero-width, direction, soft hyphen)"
@@ -41,7 +40,6 @@ def findings(report: Report) -> list[Finding]:
         *_duplicate_findings(report),
         *_line_findings(report),
         *_document_findings(report),
-        *_language_findings(report),
         *_token_findings(report),
         *_leakage_findings(report),
     ]
@@ -200,20 +198,6 @@ def _document_findings(report: Report) -> Iterator[Finding]:
         first, share = _first(documents["one_line"]), num_one_line / num_documents
         remedy = "fine for web pages; else let blank lines separate documents, not paragraphs"
         yield _finding("note", "documents of one line", num_one_line, first, remedy, share)
-
-
-def _language_findings(report: Report) -> Iterator[Finding]:
-    languages = [
-        (name, entry["share"])
-        for name, entry in report["languages"].items()
-        if name not in ("unknown", "no letters")
-    ]
-    others = [f"{name} {share:.0%}" for name, share in languages[1:] if share >= _SECOND_LANGUAGE_FINDING]
-    if others:
-        name, share = languages[0]
-        what = f"several languages (estimated by stop words): {name} {share:.0%}, {', '.join(others)}"
-        remedy = "one vocabulary has to cover all of them; or separate them"
-        yield _finding("note", what, len(others) + 1, "", remedy)
 
 
 def _token_findings(report: Report) -> Iterator[Finding]:

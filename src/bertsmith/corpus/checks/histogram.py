@@ -1,76 +1,63 @@
-"""A histogram of bounded size, and counts of occurrences with the locations of the first."""
+"""The distribution of counted integers, and counts of occurrences with the locations of the first."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 
-_EXACT_BELOW = 1024  # Smaller values have a bin each; larger ones have 64 bins per octave, 1.1 % wide.
-_BINS_PER_OCTAVE = 64
-_NUM_BINS = _EXACT_BELOW + _BINS_PER_OCTAVE * 40
+_NUM_BARS = 40
 
 
 class Histogram:
-    """Count non-negative integers; quantiles are exact below 1,024 and within 1.1 % above.
-
-    Attributes:
-        count: The number of values.
-        total: The sum of the values.
-        minimum: The smallest value; None without values.
-        maximum: The largest value; 0 without values.
-    """
+    """Count non-negative integers, such as lengths, of which a corpus has few different ones."""
 
     def __init__(self) -> None:
-        self._counts = np.zeros(_NUM_BINS, dtype=np.int64)
-        self.count = 0
-        self.total = 0
-        self.minimum: int | None = None
-        self.maximum = 0
+        self._counts: Counter[int] = Counter()
 
-    def add(self, values: ArrayLike) -> None:
+    def add(self, values: Iterable[int]) -> None:
         """Count some values."""
-        array = np.asarray(values, dtype=np.int64)
-        if not len(array):
-            return
-        self._counts += np.bincount(_bins(array), minlength=_NUM_BINS)
-        self.count += len(array)
-        self.total += int(array.sum())
-        minimum = int(array.min())
-        self.minimum = minimum if self.minimum is None else min(self.minimum, minimum)
-        self.maximum = max(self.maximum, int(array.max()))
+        self._counts.update(values)
+
+    @property
+    def count(self) -> int:
+        """Return the number of values."""
+        return self._counts.total()
+
+    @property
+    def total(self) -> int:
+        """Return the sum of the values."""
+        return sum(value * count for value, count in self._counts.items())
 
     def quantile(self, q: float) -> int:
         """Return the smallest value that a fraction `q` of the values does not exceed; 0 without values."""
-        if not self.count:
+        values = sorted(self._counts)
+        if not values:
             return 0
-        index = int(np.searchsorted(np.cumsum(self._counts), max(1, np.ceil(q * self.count))))
-        return min(self.maximum, max(self.minimum or 0, _bin_value(index)))
+        ranks = np.cumsum([self._counts[value] for value in values])
+        return values[int(np.searchsorted(ranks, max(1, np.ceil(q * self.count))))]
 
-    def bars(self, num_bars: int = 40) -> tuple[list[float], list[int]]:
-        """Return edges and counts of about `num_bars` bars on a logarithmic scale, for a plot."""
-        if not self.count:
-            return [1.0, 2.0], [0]
-        low, high = max(1, self.minimum or 1), max(2, self.maximum)
-        edges = np.unique(np.round(np.geomspace(low, high + 1, num_bars + 1)).astype(np.int64))
-        nonempty = np.flatnonzero(self._counts)
-        values = np.clip([_bin_value(int(index)) for index in nonempty], low, high)
-        bars, _ = np.histogram(values, bins=edges, weights=self._counts[nonempty])
-        return edges.astype(float).tolist(), bars.astype(int).tolist()
+    def bars(self) -> tuple[list[float], list[int]]:
+        """Return edges and counts of about 40 bars on a logarithmic scale, for a plot."""
+        values = np.maximum(1, list(self._counts or [1]))
+        edges = np.unique(np.round(np.geomspace(values.min(), max(2, values.max()) + 1, _NUM_BARS + 1)))
+        bars, _ = np.histogram(values, bins=edges, weights=list(self._counts.values() or [0]))
+        return edges.tolist(), bars.astype(int).tolist()
 
     def summary(self) -> dict[str, Any]:
         """Return the number, mean, quantiles, and histogram of the values for a report."""
         edges, counts = self.bars()
         return {
             "number": self.count,
-            "mean": round(self.total / self.count, 2) if self.count else 0.0,
-            "least": self.minimum or 0,
+            "mean": round(self.total / max(1, self.count), 2),
+            "least": min(self._counts, default=0),
             "percentile_5": self.quantile(0.05),
             "median": self.quantile(0.5),
             "percentile_95": self.quantile(0.95),
-            "most": self.maximum,
+            "most": max(self._counts, default=0),
             "histogram": {"edges": edges, "counts": counts},
         }
 
@@ -86,26 +73,14 @@ class Occurrences:
     def add(self, location: Any, times: int = 1) -> None:
         """Count an occurrence, and store its location up to the limit."""
         self.count += times
-        if len(self.locations) < self.limit:
+        if not self.is_full:
             self.locations.append(location)
 
     @property
-    def num_free(self) -> int:
-        """Return the number of further locations to store."""
-        return max(0, self.limit - len(self.locations))
+    def is_full(self) -> bool:
+        """Return True if no further location is stored."""
+        return len(self.locations) >= self.limit
 
     def summary(self) -> dict[str, Any]:
         """Return the count and the locations for a report."""
         return {"number": self.count, "places": self.locations}
-
-
-def _bins(values: NDArray[np.int64]) -> NDArray[np.int64]:
-    large = np.maximum(values, _EXACT_BELOW)
-    index = _EXACT_BELOW + np.floor(_BINS_PER_OCTAVE * np.log2(large / _EXACT_BELOW)).astype(np.int64)
-    return np.where(values < _EXACT_BELOW, values, np.minimum(index, _NUM_BINS - 1))
-
-
-def _bin_value(index: int) -> int:
-    if index < _EXACT_BELOW:
-        return index
-    return round(_EXACT_BELOW * 2 ** ((index - _EXACT_BELOW + 0.5) / _BINS_PER_OCTAVE))

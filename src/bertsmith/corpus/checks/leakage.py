@@ -8,18 +8,16 @@ stored; the corpus is streamed.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from bertsmith.corpus import hashing
-from bertsmith.corpus.batching import batches
 from bertsmith.corpus.checks.characters import printable
-from bertsmith.corpus.hashing import WordHashes
-from bertsmith.corpus.tokenized_corpus import HashArray, IntArray
+from bertsmith.corpus.checks.document_window import DocumentWindow
+from bertsmith.corpus.hashing import hash_ngrams, hash_words
+from bertsmith.corpus.tokenized_corpus import HashArray
 from bertsmith.errors import InputError
 from bertsmith.io import parquet
 from bertsmith.io.compression import format_suffix
@@ -28,8 +26,6 @@ from bertsmith.io.tables import Table
 from bertsmith.io.text_io import ErrorCollector, LineReader, read_lines
 
 MIN_WORDS = 8
-_MIN_ROW_SIZE = 256  # Shorter rows count as this many characters, so that a batch has at most 4,096 rows.
-_MIN_FILTER_BITS, _MAX_FILTER_BITS = 20, 27  # of the filter before the search: 1 to 128 MB
 _EXCERPT_CHARACTERS = 100
 _MAX_CONLL_COLUMNS = 16
 
@@ -37,19 +33,10 @@ TaskRow = tuple[str, list[str]]
 """The location of a row and its texts."""
 
 
-@dataclass
-class _TaskFile:
-    """The rows of one file: their locations and numbers of n-grams (0: too short to compare)."""
-
-    file: str
-    locations: list[str]
-    num_ngrams: list[int]
-
-
 class LeakageCheck:
     """Index the word n-grams of evaluation sets, and find those that the corpus contains.
 
-    Memory: about 25 bytes per n-gram of the evaluation sets, and 1 to 128 MB for the filter in front of them.
+    Memory: about 20 bytes per n-gram of the evaluation sets, and their locations.
     """
 
     def __init__(
@@ -68,105 +55,85 @@ class LeakageCheck:
         """
         self.n, self._max_examples = n, max_examples
         self._min_words = min(MIN_WORDS, n)
-        self._files: list[_TaskFile] = []
-        hashes, rows, lengths = self._read(files, encoding)
-        order = np.lexsort((rows, hashes))
-        self._hashes, self._rows = hashes[order], rows[order]
-        self._lengths = sorted(set(lengths.tolist()))
-        self._is_hit = np.zeros(len(self._hashes), dtype=bool)
-        self._first: dict[int, tuple[str, str]] = {}  # by row, the location and text of its first hit
-        num_bits = np.ceil(np.log2(max(1, len(hashes)) * 16))
-        bits = int(np.clip(num_bits, _MIN_FILTER_BITS, _MAX_FILTER_BITS))
-        self._shift = np.uint64(64 - bits)
-        self._filter = np.zeros(1 << bits, dtype=bool)
-        self._filter[(self._hashes >> self._shift).astype(np.int64)] = True
-
-    def _read(
-        self, files: Sequence[str | Path | Table], encoding: str | None
-    ) -> tuple[HashArray, IntArray, IntArray]:
-        """Return all n-grams: their hashes [G], their rows [G], and the distinct numbers of words."""
-        hashes, rows, lengths = [], [], []
-        first_row = 0
+        self._lengths: set[int] = set()  # of the n-grams, in words
+        self._files: list[tuple[str, range]] = []  # and their rows
+        self._locations: list[str] = []  # of the rows
+        ngrams = [np.empty(0, dtype=np.uint64)]
         for file in files:
-            entry = _TaskFile(str(file), [], [])
-            for batch in batches(task_rows(file, encoding), _row_size, hashing.WINDOW_CHARACTERS):
-                texts = [text for _, fields in batch for text in fields]
-                row_of_text = np.repeat(np.arange(len(batch)), [len(fields) for _, fields in batch])
-                words = hashing.hash_words(*hashing.code_points(texts))
-                ngrams, _, offsets = hashing.ngram_hashes(words.hashes, words.offsets, self.n)
-                num_ngrams = np.diff(offsets)
-                length = np.repeat(np.minimum(np.diff(words.offsets), self.n), num_ngrams)
-                row_of_ngram = np.repeat(row_of_text, num_ngrams).astype(np.uint64)
-                is_long = length >= self._min_words
-                # An n-gram counts once per row.
-                pairs = np.unique(np.stack([row_of_ngram[is_long], ngrams[is_long]]), axis=1)
-                row = pairs[0].astype(np.int64)
-                hashes.append(pairs[1])
-                rows.append(row + first_row)
-                lengths.append(np.unique(length[is_long]))
-                entry.locations += [location for location, _ in batch]
-                entry.num_ngrams += np.bincount(row, minlength=len(batch)).tolist()
-                first_row += len(batch)
-            self._files.append(entry)
-        empty = np.empty(0, dtype=np.int64)
-        return (
-            np.concatenate([np.empty(0, dtype=np.uint64), *hashes]),
-            np.concatenate([empty, *rows]),
-            np.concatenate([empty, *lengths]),
-        )
+            first_row = len(self._locations)
+            for location, texts in task_rows(file, encoding):
+                self._locations.append(location)
+                ngrams.append(self._row_ngrams(texts))
+            self._files.append((str(file), range(first_row, len(self._locations))))
+        self._num_ngrams = [len(row) for row in ngrams[1:]]
+        hashes = np.concatenate(ngrams)
+        order = np.argsort(hashes, kind="stable")
+        self._hashes = hashes[order]
+        self._rows = np.repeat(np.arange(len(self._locations)), self._num_ngrams)[order]
+        self._is_hit = np.zeros(len(hashes), dtype=bool)
+        self._first: dict[int, tuple[str, str]] = {}  # by row, the location and text of its first hit
 
-    def update(self, words: WordHashes, text: str, location: Callable[[int], str]) -> None:
-        """Search a window of the corpus for the n-grams.
+    def _row_ngrams(self, texts: Sequence[str]) -> HashArray:
+        """Return the hashes of the distinct n-grams of a row."""
+        ngrams = [np.empty(0, dtype=np.uint64)]
+        for text in texts:
+            words, _ = hash_words(text)
+            if len(words) >= self._min_words:
+                length = min(self.n, len(words))
+                self._lengths.add(length)
+                ngrams.append(hash_ngrams(words, length))
+        return np.unique(np.concatenate(ngrams))
 
-        Args:
-            words: The words of the window.
-            text: The characters of the window.
-            location: A function that returns the location of a position in `text`.
-        """
-        for length in self._lengths:
-            hashes, first_words, _ = hashing.ngram_hashes(words.hashes, words.offsets, length)
-            candidates = np.flatnonzero(self._filter[(hashes >> self._shift).astype(np.int64)])
-            if not len(candidates):
-                continue
-            starts = np.searchsorted(self._hashes, hashes[candidates], side="left")
-            ends = np.searchsorted(self._hashes, hashes[candidates], side="right")
-            for i in np.flatnonzero(ends > starts).tolist():
-                entries = slice(int(starts[i]), int(ends[i]))
-                if self._is_hit[entries].all():
-                    continue
-                position = int(words.starts[first_words[candidates[i]]])
-                for row in self._rows[entries].tolist():
-                    if row not in self._first:
-                        excerpt = " ".join(text[position : position + _EXCERPT_CHARACTERS].split())
-                        self._first[row] = (location(position), printable(excerpt))
-                self._is_hit[entries] = True
+    def update(self, window: DocumentWindow) -> None:
+        """Search documents of the corpus for the n-grams."""
+        start = 0
+        for document in window.documents:
+            words, positions = hash_words(document.text)
+            for length in sorted(self._lengths):
+                ngrams = hash_ngrams(words, length)
+                first = np.searchsorted(self._hashes, ngrams, side="left")
+                last = np.searchsorted(self._hashes, ngrams, side="right")
+                for word in np.flatnonzero(last > first).tolist():
+                    self._add_hit(
+                        slice(int(first[word]), int(last[word])), window, start + int(positions[word])
+                    )
+            start += len(document.text) + 1
+
+    def _add_hit(self, entries: slice, window: DocumentWindow, position: int) -> None:
+        """Count a hit at a position of the window."""
+        if self._is_hit[entries].all():
+            return
+        self._is_hit[entries] = True
+        if new_rows := set(self._rows[entries].tolist()) - self._first.keys():
+            excerpt = " ".join(window.text[position : position + _EXCERPT_CHARACTERS].split())
+            hit = (window.location(position), printable(excerpt))
+            self._first.update(dict.fromkeys(new_rows, hit))
 
     def summary(self) -> dict[str, Any]:
         """Return rows, compared rows, and hits of each file, and the rows with hits, largest overlap first."""
-        hits = np.bincount(
-            self._rows[self._is_hit], minlength=sum(len(entry.locations) for entry in self._files)
-        )
+        num_hits = np.bincount(self._rows[self._is_hit], minlength=len(self._locations)).tolist()
         files: list[dict[str, Any]] = []
-        rows: list[dict[str, Any]] = []
-        first_row = 0
-        for entry in self._files:
-            num_rows = len(entry.locations)
-            num_compared = sum(n > 0 for n in entry.num_ngrams)
-            hit_rows = [i for i in range(num_rows) if hits[first_row + i]]
+        for file, rows_of_file in self._files:
+            num_compared = sum(self._num_ngrams[i] > 0 for i in rows_of_file)
+            hit = sum(num_hits[i] > 0 for i in rows_of_file)
             files.append(
                 {
-                    "file": entry.file,
-                    "rows": num_rows,
-                    "too_short": num_rows - num_compared,
-                    "hit": len(hit_rows),
-                    "share": round(len(hit_rows) / max(1, num_compared), 6),
+                    "file": file,
+                    "rows": len(rows_of_file),
+                    "too_short": len(rows_of_file) - num_compared,
+                    "hit": hit,
+                    "share": round(hit / max(1, num_compared), 6),
                 }
             )
-            for i in hit_rows:
-                location, excerpt = self._first[first_row + i]
-                share = round(int(hits[first_row + i]) / entry.num_ngrams[i], 4)
-                rows.append({"row": entry.locations[i], "corpus": location, "share": share, "text": excerpt})
-            first_row += num_rows
+        rows = [
+            {
+                "row": self._locations[i],
+                "corpus": self._first[i][0],
+                "share": round(num_hits[i] / self._num_ngrams[i], 4),
+                "text": self._first[i][1],
+            }
+            for i in sorted(self._first)
+        ]
         rows.sort(key=lambda row: -row["share"])
         return {
             "ngram": self.n,
@@ -268,7 +235,3 @@ def _strings_with_pointers(value: Any, pointer: str) -> Iterator[tuple[str, str]
         else:
             for index, part in enumerate(value):
                 yield from _strings_with_pointers(part, f"{pointer}/{index}")
-
-
-def _row_size(row: TaskRow) -> int:
-    return max(_MIN_ROW_SIZE, sum(map(len, row[1])))

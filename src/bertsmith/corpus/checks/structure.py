@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from bertsmith.corpus.checks.histogram import Histogram, Occurrences
 from bertsmith.corpus.checks.lines import LineCheck
 from bertsmith.corpus.diagnostics import (
     FULL_SENTENCE_SETTINGS,
+    MAX_ONE_SENTENCE_RATIO,
     MIN_DOCUMENTS,
     NO_PAIR_SETTINGS,
     NO_VALIDATION_SETTINGS,
@@ -18,7 +19,6 @@ from bertsmith.corpus.diagnostics import (
 from bertsmith.formatting import format_percent, pluralize
 from bertsmith.io.documents import Document
 
-_BATCH_DOCUMENTS = 4096  # counted at once
 _JOIN_COMMAND = """awk 'BEGIN{{RS="";ORS="\\n\\n"}}{{gsub(/\\n/,"{separator}");print}}' FILE > JOINED"""
 _JOIN_LINES = "join the lines of each paragraph first"
 MAX_CHARACTERS = 1_000_000  # Longer documents are reported.
@@ -29,88 +29,60 @@ _MIN_WRAPPED_RATIO = 0.3  # of line ends inside documents; prose with one paragr
 _MAX_WRAPPED_CHARACTERS = 200  # No hard-wrapped line is longer.
 _MIN_BREAKS = 5
 _MIN_NSP_DOCUMENTS = 20  # With fewer, a random second segment often comes from a neighboring document.
-_MAX_ONE_SENTENCE_RATIO, _GOOD_ONE_SENTENCE_RATIO = 0.5, 0.2
+_GOOD_ONE_SENTENCE_RATIO = 0.2
 
 
-@dataclass
-class _FileCounts:
-    documents: int = 0
-    lines: int = 0
-
-
-@dataclass
-class _OpenDocument:
-    """A document with further parts to come."""
-
-    file: str
-    location: str
-    characters: int = 0
-    lines: int = 0
-    sentences: int = 0
-    words: int = 0
-
-
-@dataclass
 class DocumentCheck:
-    """Count documents, and store `limit` locations of each kind of unusual document."""
+    """Count documents, and store `limit` locations of each kind of unusual document.
 
-    limit: int
-    characters: Histogram = field(default_factory=Histogram)
-    sentences: Histogram = field(default_factory=Histogram)
-    sentence_lengths: Histogram = field(default_factory=Histogram)
-    num_one_sentence: int = 0
-    num_lines: int = 0
-    files: dict[str, _FileCounts] = field(default_factory=dict)
+    Attributes:
+        characters: The distribution of document lengths in characters.
+        sentences: The distribution of document lengths in sentences.
+        sentence_lengths: The distribution of sentence lengths in characters.
+        num_lines: The number of lines.
+        files: By file, the numbers of documents and lines.
+        one_line: The documents of one line.
+    """
 
-    def __post_init__(self) -> None:
-        self.empty, self.huge, self.one_line = (Occurrences(self.limit) for _ in range(3))
-        self._open: _OpenDocument | None = None
-        self._waiting: list[tuple[int, int]] = []  # Adding documents one by one takes 0.1 ms each.
+    def __init__(self, limit: int) -> None:
+        self.characters, self.sentences, self.sentence_lengths = Histogram(), Histogram(), Histogram()
+        self.empty, self.huge, self.one_line = (Occurrences(limit) for _ in range(3))
+        self.num_one_sentence = self.num_lines = 0
+        self.files: dict[str, Counter[str]] = {}
+        self._file = self._location = ""
+        self._open: Counter[str] = Counter()  # the counts of the last document, which may have further parts
 
     def update(self, file: str, document: Document, sentences: Sequence[str], num_words: int) -> None:
         """Count a document, or a further part of the last one."""
-        if document.part == 0 or self._open is None:
+        if document.part == 0:
             self.close()
-            self._open = _OpenDocument(file, document.location)
-        self._open.characters += len(document.text) + (document.part > 0)
-        self._open.lines += document.text.count("\n") + 1
-        self._open.sentences += len(sentences)
-        self._open.words += num_words
+            self._file, self._location = file, document.location
+        self._open["characters"] += len(document.text) + (document.part > 0)
+        self._open["lines"] += document.text.count("\n") + 1
+        self._open["sentences"] += len(sentences)
+        self._open["words"] += num_words
+        self.sentence_lengths.add(map(len, sentences))
 
     def close(self) -> None:
         """End the last document."""
-        if (document := self._open) is None:
+        document = self._open
+        if not document:
             return
-        self._open = None
-        file = self.files.setdefault(document.file, _FileCounts())
-        file.documents += 1
-        file.lines += document.lines
-        self.num_lines += document.lines
-        self._waiting.append((document.characters, document.sentences))
-        if len(self._waiting) >= _BATCH_DOCUMENTS:
-            self._add_waiting()
-        self.num_one_sentence += document.sentences == 1
-        if document.words == 0:
-            self.empty.add(document.location)
-        if document.characters > MAX_CHARACTERS:
-            self.huge.add(document.location)
-        if document.lines == 1:
-            self.one_line.add(document.location)
-
-    def _add_waiting(self) -> None:
-        if self._waiting:
-            characters, sentences = zip(*self._waiting, strict=True)
-            self.characters.add(characters)
-            self.sentences.add(sentences)
-            self._waiting.clear()
-
-    def finish(self) -> None:
-        """End the last document and complete the counts."""
-        self.close()
-        self._add_waiting()
+        self.files.setdefault(self._file, Counter()).update(documents=1, lines=document["lines"])
+        self.num_lines += document["lines"]
+        self.characters.add([document["characters"]])
+        self.sentences.add([document["sentences"]])
+        self.num_one_sentence += document["sentences"] == 1
+        if document["words"] == 0:
+            self.empty.add(self._location)
+        if document["characters"] > MAX_CHARACTERS:
+            self.huge.add(self._location)
+        if document["lines"] == 1:
+            self.one_line.add(self._location)
+        self._open = Counter()
 
     def summary(self) -> dict[str, Any]:
-        """Return the counts for a report, after `finish`."""
+        """Return the counts for a report, after `close`."""
         return {
             "number": self.characters.count,
             "lines": self.num_lines,
@@ -140,20 +112,11 @@ def assess_structure(
     faults = list(_structural_faults(documents, lines, document_unit, language))
     names = {fault["fault"] for fault in faults}
     one_sentence_ratio = documents.num_one_sentence / max(1, num_documents)
-    mean_sentences = num_sentences / max(1, num_documents)
-    description = (
-        f"{pluralize(num_documents, 'document')} of {mean_sentences:,.1f} sentences on average, "
-        f"{format_percent(one_sentence_ratio)} of one sentence"
-    )
-    if num_documents == 1:
-        description = f"one document of {pluralize(num_sentences, 'sentence')}"
     return {
         "one_sentence_share": round(one_sentence_ratio, 6),
         "wrapped_share": round(lines.num_wrapped / max(1, lines.num_breaks), 6),
         "faults": faults,
-        "nsp": _assess_nsp(num_documents, one_sentence_ratio, names, description),
-        "sop": _assess_sop(num_documents, one_sentence_ratio, names, description),
-        "full_sentences": _assess_full_sentences(num_sentences, names),
+        **_assess_objectives(num_documents, num_sentences, one_sentence_ratio, names),
     }
 
 
@@ -170,15 +133,17 @@ def _structural_faults(
         yield _fault("hard_wrapped", what, num_wrapped, "", f"{_JOIN_LINES}: {join}")
     if document_unit == "blank_line":
         names = [
-            name for name, file in documents.files.items() if file.documents == 1 and file.lines >= _MIN_LINES
+            name
+            for name, file in documents.files.items()
+            if file["documents"] == 1 and file["lines"] >= _MIN_LINES
         ]
         if names and len(names) >= 0.5 * len(documents.files):
             has_paragraphs = documents.sentences.total >= _MIN_SENTENCES_PER_LINE * documents.num_lines
-            has_long_lines = lines.lengths.quantile(0.5) >= _MIN_LINE_CHARACTERS or has_paragraphs
             what = "files without a blank line: each is one document"
-            if has_long_lines:
+            remedy = "put a blank line between documents, or between the chapters of a book"
+            if lines.lengths.quantile(0.5) >= _MIN_LINE_CHARACTERS or has_paragraphs:
                 what += ", its lines look like documents"
-            remedy = _one_document_hint(num_documents, has_long_lines)
+                remedy = "read with documents=line if each line is a document or a paragraph"
             yield _fault("one_document", what, len(names), f"{names[0]}:1", remedy)
     all_one_line = num_documents > 1 and documents.one_line.count == num_documents
     if all_one_line and documents.num_one_sentence > 0.5 * num_documents:
@@ -194,64 +159,40 @@ def _fault(name: str, what: str, number: int, first: str, remedy: str) -> dict[s
     return {"fault": name, "what": what, "number": number, "first": first, "remedy": remedy}
 
 
-def _one_document_hint(num_documents: int, has_long_lines: bool) -> str:
-    hint = "put a blank line between documents, or between the chapters of a book"
-    if has_long_lines:
-        hint = "read with documents=line if each line is a document or a paragraph"
-    if num_documents >= MIN_DOCUMENTS:
-        return f"fine if each file is a document (documents=file); else {hint}"
-    return (
-        f"{hint}; or train with "
-        f"{format_settings(NO_PAIR_SETTINGS if num_documents < 2 else NO_VALIDATION_SETTINGS)}"
+def _assess_objectives(
+    num_documents: int, num_sentences: int, one_sentence_ratio: float, faults: set[str]
+) -> dict[str, dict[str, str]]:
+    """Return a verdict, its reason, and a remedy for NSP, SOP, and full sentences."""
+    mean_sentences = num_sentences / max(1, num_documents)
+    description = (
+        f"{pluralize(num_documents, 'document')} of {mean_sentences:,.1f} sentences on average, "
+        f"{format_percent(one_sentence_ratio)} of one sentence"
     )
+    verdicts = {name: {"verdict": "fit", "why": description, "remedy": ""} for name in ("nsp", "sop")}
+    verdicts["full_sentences"] = {"verdict": "fit", "why": "sentences follow each other", "remedy": ""}
 
+    def judge(names: Sequence[str], verdict: str, remedy: str) -> None:
+        for name in names:
+            verdicts[name] |= {"verdict": verdict, "remedy": remedy}
 
-def _verdict(level: str, reason: str, hint: str = "") -> dict[str, str]:
-    return {"verdict": level, "why": reason, "remedy": hint}
-
-
-def _assess_nsp(
-    num_documents: int, one_sentence_ratio: float, faults: set[str], description: str
-) -> dict[str, str]:
-    if num_documents < 2:
-        hint = "put a blank line between documents, or read with documents=line or documents=file; or train with "
-        hint += format_settings(NO_PAIR_SETTINGS)
-        return _verdict("unfit", f"{description}; a random next sentence comes from another document", hint)
-    if one_sentence_ratio > _MAX_ONE_SENTENCE_RATIO:
-        hint = f"give complete documents, or train with {format_settings(FULL_SENTENCE_SETTINGS)}"
-        return _verdict("unfit", f"{description}; one sentence has no next one", hint)
-    if "hard_wrapped" in faults:
-        return _verdict("limited", "lines are split inside sentences", _JOIN_LINES)
-    if num_documents < MIN_DOCUMENTS:
-        hint = "give more documents, with a blank line between them, or train with "
-        hint += format_settings(NO_VALIDATION_SETTINGS)
-        return _verdict("limited", f"{description}; too few to hold some out", hint)
-    if "one_document" in faults:
-        return _verdict(
-            "limited", f"{description}; each file counts as a document", "put a blank line between documents"
-        )
-    if num_documents < _MIN_NSP_DOCUMENTS or one_sentence_ratio > _GOOD_ONE_SENTENCE_RATIO:
-        return _verdict("limited", description, "more documents of several sentences make better pairs")
-    return _verdict("fit", description)
-
-
-def _assess_sop(
-    num_documents: int, one_sentence_ratio: float, faults: set[str], description: str
-) -> dict[str, str]:
-    if num_documents == 0 or one_sentence_ratio > _MAX_ONE_SENTENCE_RATIO:
-        settings = format_settings(FULL_SENTENCE_SETTINGS if num_documents > 1 else NO_PAIR_SETTINGS)
-        hint = f"give complete documents, or train with {settings}"
-        return _verdict("unfit", f"{description}; sentence order needs two sentences", hint)
-    if "hard_wrapped" in faults:
-        return _verdict("limited", "lines are split inside sentences", _JOIN_LINES)
+    # Later judgments are worse.
     if one_sentence_ratio > _GOOD_ONE_SENTENCE_RATIO:
-        return _verdict("limited", description, "documents of one sentence make no pair")
-    return _verdict("fit", description)
-
-
-def _assess_full_sentences(num_sentences: int, faults: set[str]) -> dict[str, str]:
-    if num_sentences == 0:
-        return _verdict("unfit", "there is no sentence", "give text")
+        judge(("nsp", "sop"), "limited", "documents of several sentences make better pairs")
+    if num_documents < _MIN_NSP_DOCUMENTS or "one_document" in faults:
+        judge(("nsp",), "limited", "give more documents, with a blank line between them")
+    if num_documents < MIN_DOCUMENTS:
+        settings = format_settings(NO_VALIDATION_SETTINGS)
+        remedy = f"give more documents, with a blank line between them, or train with {settings}"
+        judge(("nsp",), "limited", remedy)
     if "hard_wrapped" in faults:
-        return _verdict("fit", "sentences follow each other; a wrapped one counts as several")
-    return _verdict("fit", "sentences follow each other across documents, with a separator between documents")
+        judge(("nsp", "sop"), "limited", _JOIN_LINES)
+    if one_sentence_ratio > MAX_ONE_SENTENCE_RATIO:
+        remedy = f"give complete documents, or train with {format_settings(FULL_SENTENCE_SETTINGS)}"
+        judge(("nsp", "sop"), "unfit", remedy)
+    if num_documents < 2:
+        settings = format_settings(NO_PAIR_SETTINGS)
+        remedy = f"put a blank line between documents, or read with documents=line, or train with {settings}"
+        judge(("nsp",), "unfit", remedy)
+    if num_sentences == 0:
+        judge(list(verdicts), "unfit", "give text")
+    return verdicts
