@@ -148,24 +148,6 @@ def test_a_single_value_has_no_histogram(pages: dict[str, str]) -> None:
     assert pages["one"].count("<svg") == 0
 
 
-def test_the_faults_of_every_file_are_listed(tmp_path: Path) -> None:
-    files = write_faulty_files(tmp_path / "x")
-    text, report = render_check(files)
-    words = " ".join(" ".join(Page(text).words).split())
-    listed = words[words.index("Faults by file") : words.index("Suitable training tasks")]
-    for file in files:
-        assert (str(file) in listed) == (file.name not in ("e.txt", "f.txt")), file
-    assert "NUL characters: 40, first at 1:18, 2:18, 3:18, 4:18, 5:18, …" in listed.replace(" ,", ",")
-    assert "bytes that are not UTF-8: 2, first at 2:4 0xE9" in listed
-    assert "cannot be read to its end: this is not a whole gz file" in listed
-    report["faults_by_file"] = {
-        "files": [{**report["faults_by_file"]["files"][0], "file": f"file-{i}"} for i in range(300)],
-        "files_not_listed": 7,
-    }
-    words = " ".join(" ".join(Page(corpus_page(report)).words).split())
-    assert "107 more files have faults" in words
-
-
 def test_more_than_ten_scripts_are_summarized(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text(tiny_run.corpus(5), encoding="utf-8")
     _, report = render_check([tmp_path / "a.txt"])

@@ -144,6 +144,9 @@ def _structural_faults(
             if lines.lengths.quantile(0.5) >= _MIN_LINE_CHARACTERS or has_paragraphs:
                 what += ", its lines look like documents"
                 remedy = "read with documents=line if each line is a document or a paragraph"
+            if num_documents < MIN_DOCUMENTS:
+                settings = NO_PAIR_SETTINGS if num_documents < 2 else NO_VALIDATION_SETTINGS
+                remedy += f"; or train with {format_settings(settings)}"
             yield _fault("one_document", what, len(names), f"{names[0]}:1", remedy)
     all_one_line = num_documents > 1 and documents.one_line.count == num_documents
     if all_one_line and documents.num_one_sentence > 0.5 * num_documents:
