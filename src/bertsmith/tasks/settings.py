@@ -320,15 +320,6 @@ class EmbedSettings(Settings):
     margin: float = Field(
         0.5, gt=0, le=2, description="contrastive: the minimum distance (1 - cosine) of different texts"
     )
-    symmetric: bool = Field(
-        False, description="softmax also finds the query of each passage; the loss is the mean of both"
-    )
     same_label: str | None = Field(
         None, description="label of pairs that match; none: 1, true, yes, same, duplicate, …"
-    )
-    lowest_score: float | None = Field(
-        None, description="score that corresponds to a cosine of 0; none: the lowest of the training pairs"
-    )
-    highest_score: float | None = Field(
-        None, description="score that corresponds to a cosine of 1; none: the highest of the training pairs"
     )
