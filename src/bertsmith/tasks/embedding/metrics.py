@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -31,7 +30,7 @@ from bertsmith.tasks.embedding.decode import (
     first_cosine,
 )
 from bertsmith.tasks.error_analysis import ErrorAnalysis, confusion, number_scatter
-from bertsmith.tasks.results import DataSummary, Metrics, truncation_metrics
+from bertsmith.tasks.results import DataSummary, Metrics
 from bertsmith.tasks.settings import EmbedSettings
 
 _TOKEN_PATTERN = (  # a word, or a character of a script without spaces
@@ -91,8 +90,7 @@ class EmbeddingMetrics(TaskMetrics):
             threshold = self.decoder.threshold if self._format == "labeled" else None
             cosines = np.array([first_cosine(p) for p in predictions], np.float64)
             metrics = self._pair_metrics(data_format, examples, cosines, threshold)
-        truncation, notes = truncation_metrics(predictions)
-        return replace(metrics, details={**metrics.details, **truncation}, notes=[*metrics.notes, *notes])
+        return metrics
 
     def baseline(
         self, training: Sequence[EmbeddingExample], validation: Sequence[EmbeddingExample]
