@@ -29,7 +29,6 @@ from bertsmith.models.parameter_count import count_parameters
 from bertsmith.reports.lr_range_plot import plot_lr_range_test
 from bertsmith.settings import Changes, resolve
 from bertsmith.tasks.batching import Item, ItemStream
-from bertsmith.tasks.fitted import check_max_length
 from bertsmith.tasks.labels import LabelNames
 from bertsmith.tasks.registry import get_task
 from bertsmith.training.data_loader import Phase
@@ -139,7 +138,6 @@ def find_rate(
     changes = resolve(settings_type(declaration), settings, keywords, find_rate, hidden=OWN_ARGUMENTS)
     files = file_settings(train, sample=sample, label_names=label_names)
     run_settings = new_settings(declaration, base, files, recipe, changes)
-    check_max_length(run_settings.task, base.folder.config.max_length)
     train_settings = run_settings.train
     hardware.configure_process(train_settings.threads)
     context = ComputeContext.create(
@@ -189,19 +187,13 @@ def find_rate(
 
 def _check(seeds: int, steps: int, low: float, high: float) -> None:
     """Raise InputError for arguments with which a curve is meaningless."""
-    if seeds < 1:
-        raise InputError("seeds_too_few", f"{seeds} is less than 1", argument="seeds", hint="give 1 or more")
-    if steps < _MIN_UPDATES:
-        raise InputError(
-            "steps_too_few",
-            f"{steps} updates are too few for a curve",
-            argument="steps",
-            hint=f"give at least {_MIN_UPDATES}, better 50 or more",
-        )
+    if seeds < 1 or steps < _MIN_UPDATES:
+        argument, least = ("seeds", 1) if seeds < 1 else ("steps", _MIN_UPDATES)
+        message, hint = f"{argument} is too small", f"give at least {least}"
+        raise InputError(f"{argument}_too_few", message, argument=argument, hint=hint)
     if not 0 < low < high <= 10:
-        raise InputError(
-            "rates_invalid",
-            f"{option('low', f'{low:g}')} and {option('high', f'{high:g}')} are not a range of learning rates",
-            argument="low",
-            hint="choose them with 0 < low < high <= 10",
+        message = (
+            f"{option('low', f'{low:g}')} and {option('high', f'{high:g}')} are no range of learning rates"
         )
+        hint = "choose them with 0 < low < high <= 10"
+        raise InputError("rates_invalid", message, argument="low", hint=hint)
