@@ -187,10 +187,11 @@ def find_rate(
 
 def _check(seeds: int, steps: int, low: float, high: float) -> None:
     """Raise InputError for arguments with which a curve is meaningless."""
-    if seeds < 1 or steps < _MIN_UPDATES:
-        argument, least = ("seeds", 1) if seeds < 1 else ("steps", _MIN_UPDATES)
-        message, hint = f"{argument} is too small", f"give at least {least}"
-        raise InputError(f"{argument}_too_few", message, argument=argument, hint=hint)
+    if seeds < 1:
+        raise InputError("seeds_too_few", f"{seeds} is less than 1", argument="seeds", hint="give 1 or more")
+    if steps < _MIN_UPDATES:
+        message, hint = f"{steps} updates are too few for a curve", f"give at least {_MIN_UPDATES}"
+        raise InputError("steps_too_few", message, argument="steps", hint=hint)
     if not 0 < low < high <= 10:
         message = (
             f"{option('low', f'{low:g}')} and {option('high', f'{high:g}')} are no range of learning rates"
