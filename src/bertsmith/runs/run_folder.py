@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import inspect
 import json
@@ -100,31 +99,21 @@ def holds_run(folder: Path) -> bool:
 
 
 def _no_run_error(out: Path) -> InputError:
-    """Return the error for a folder without a run; it suggests runs around it, in it, or with similar names."""
+    """Return the error for a folder without a run; it suggests runs around it, in it, or next to it."""
     if (names := run_names(out)) is not None:
-        return InputError(
-            "folder_of_runs",
-            f"this folder holds {pluralize(len(names), 'run')} and is not a run itself",
-            location=out,
-            argument="output_dir",
-            hint=f"to continue all of them, repeat {option('restarts')}, {option('folds')}, or {option('grid')} "
-            f"as before; to continue one, use {option('output_dir', _relative(out / names[0]))}",
+        message = f"this folder holds {pluralize(len(names), 'run')} and is not a run itself"
+        hint = (
+            f"to continue all of them, repeat {option('restarts')}, {option('folds')}, or {option('grid')} "
+            f"as before; to continue one, use {option('output_dir', _relative(out / names[0]))}"
         )
-    siblings = _runs_in(out.absolute().parent)
-    similar = difflib.get_close_matches(out.name, [run.name for run in siblings], n=2, cutoff=0.5)
-    suggestions = (
-        [parent for parent in list(out.absolute().parents)[:3] if holds_run(parent)][:1]
-        or _runs_in(out)[:3]
-        or [run for run in siblings if run.name in similar]
-    )
+        return InputError("folder_of_runs", message, location=out, argument="output_dir", hint=hint)
+    parents = list(out.absolute().parents)[:3]
+    runs = [folder for folder in parents if holds_run(folder)][:1] or _runs_in(out) or _runs_in(parents[0])
     hint = f"to start a new run, remove {option('resume', True)}"
-    if suggestions:
-        hint = f"did you mean {' or '.join(map(_relative, suggestions))}? {hint[0].upper()}{hint[1:]}"
-    elif siblings:
-        hint = f"the runs in the parent folder are {', '.join(map(_relative, siblings[:5]))}; {hint}"
-    return InputError(
-        "run_missing", "this folder holds no run to resume", location=out, argument="output_dir", hint=hint
-    )
+    if runs:
+        hint = f"did you mean {' or '.join(map(_relative, runs[:3]))}? {hint[0].upper()}{hint[1:]}"
+    message = "this folder holds no run to resume"
+    return InputError("run_missing", message, location=out, argument="output_dir", hint=hint)
 
 
 def _runs_in(folder: Path) -> list[Path]:
@@ -156,22 +145,19 @@ def check_resume(out: Path, *, resume: bool, overwrite: bool = False) -> bool:
         _LAYOUT.check_replaceable(out, overwrite=True, in_place=True)
         return False
     if not resume:
-        raise InputError(
-            "run_exists",
-            "this folder already holds a run",
-            location=out,
-            argument="output_dir",
-            hint=f"continue the run with {option('resume', True)}, or choose another {option('output_dir')}; in "
-            "Python, overwrite=True replaces it",
+        message = "this folder already holds a run"
+        hint = (
+            f"continue the run with {option('resume', True)}, or choose another {option('output_dir')}; in "
+            "Python, overwrite=True replaces it"
         )
+        raise InputError("run_exists", message, location=out, argument="output_dir", hint=hint)
     if not settings.is_file() or not settings.stat().st_size:
-        raise InputError(
-            "run_settings_missing",
+        message = (
             f"the file of settings is {'empty' if settings.exists() else 'missing'}, and "
-            f"{checkpoint or 'the run'} cannot be continued without it",
-            location=settings,
-            hint=f"restore the file from a backup, or start a new run with another {option('output_dir')}",
+            f"{checkpoint or 'the run'} cannot be continued without it"
         )
+        hint = f"restore the file from a backup, or start a new run with another {option('output_dir')}"
+        raise InputError("run_settings_missing", message, location=settings, hint=hint)
     if checkpoint is None:
         logger.warning(
             "%s: there is no checkpoint; the run starts again from its first update", out / CHECKPOINTS
@@ -182,12 +168,9 @@ def check_resume(out: Path, *, resume: bool, overwrite: bool = False) -> bool:
 def check_resume_or_overwrite(out: Path, *, resume: bool, overwrite: bool) -> None:
     """Raise InputError if both are set."""
     if resume and overwrite:
-        raise InputError(
-            "resume_and_overwrite",
-            f"{option('resume', True)} and {option('overwrite', True)} exclude each other",
-            location=out,
-            hint="choose one of the two",
-        )
+        message = f"{option('resume', True)} and {option('overwrite', True)} exclude each other"
+        hint = "choose one of the two"
+        raise InputError("resume_and_overwrite", message, location=out, hint=hint)
 
 
 def start_over(out: Path, *inputs: Any) -> None:
@@ -201,13 +184,9 @@ def check_inputs_outside(out: Path, *inputs: Any) -> None:
     """Raise InputError if one of the inputs is a path in the folder to be replaced."""
     for path in inputs:
         if isinstance(path, str | Path) and Path(path).resolve().is_relative_to(out.resolve()):
-            raise InputError(
-                "input_inside_output",
-                f"this is an input of the new run, and it is in {out}, which would be replaced",
-                location=path,
-                argument="output_dir",
-                hint=f"choose another {option('output_dir')}",
-            )
+            message = f"this is an input of the new run, and it is in {out}, which would be replaced"
+            hint = f"choose another {option('output_dir')}"
+            raise InputError("input_inside_output", message, location=path, argument="output_dir", hint=hint)
 
 
 def check_folders(out: Path, folders: Mapping[str, ModelParts]) -> None:
@@ -290,10 +269,6 @@ def read_arguments(file: Path) -> dict[str, Any]:
     try:
         return dict(json.loads(file.read_text(encoding="utf-8")))
     except (ValueError, TypeError):
-        raise InputError(
-            "file_damaged",
-            "the file is damaged",
-            location=file,
-            argument="output_dir",
-            hint=f"choose another folder with {option('output_dir')}",
-        ) from None
+        message = "the file is damaged"
+        hint = f"choose another folder with {option('output_dir')}"
+        raise InputError("file_damaged", message, location=file, argument="output_dir", hint=hint) from None
