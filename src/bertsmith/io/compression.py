@@ -96,23 +96,21 @@ def _decompress(path: str | Path, file: BinaryIO, new_decoder: Callable[[], Any]
     # Decoders and not the libraries' file objects: zstandard's takes a truncated file for a complete one, and
     # bz2's and lzma's ignore bytes after the last frame.
     decoder = new_decoder()
-    num_frames, is_inside, has_output = 0, False, False
+    num_frames, is_inside = 0, False
     head = b""
     while data := file.read(_ZSTD_INPUT_BYTES if new_decoder is _new_zstd else _INPUT_BYTES):
         head = head or data
         # gzip and xz allow zeros between frames.
         while data := data.lstrip(b"\0") if num_frames and not is_inside else data:
             try:
-                for block in _decode(decoder, data):
-                    has_output = has_output or bool(block)
-                    yield block
+                yield from _decode(decoder, data)
             except _ERRORS as error:
                 raise _format_error(path, error, 0 if is_inside else num_frames, head) from None
             is_inside, data = not decoder.eof, b""
             if decoder.eof:
                 data, decoder, num_frames = decoder.unused_data, new_decoder(), num_frames + 1
-    if is_inside and not (num_frames or has_output):
-        raise _format_error(path, EOFError("it ends in its header"), 0, head)
+    if is_inside and not num_frames and not head.startswith(_MAGIC[new_decoder][: len(head)]):
+        raise _format_error(path, None, 0, head)  # shorter than a header, so the decoder waits for more
     if is_inside:
         hint = "compress or download it again"
         message = "the compressed file ends in the middle"
@@ -128,12 +126,14 @@ def _decode(decoder: Any, data: bytes) -> Iterator[bytes]:
         yield decoder.decompress(b"", BLOCK_BYTES)
 
 
-def _format_error(path: str | Path, error: Exception, num_frames: int, head: bytes) -> FileError:
+def _format_error(path: str | Path, error: Exception | None, num_frames: int, head: bytes) -> FileError:
     name = Path(path).suffix[1:].lower()
     if num_frames:
         message = f"after the compressed text comes something that is not {name}"
+    elif "memory" in str(error).lower():
+        message = f"this {name} file needs more than {_MAX_XZ_MEMORY >> 20} MiB of memory to decompress"
     else:
-        message = f"this is not a whole {name} file ({error})"
+        message = f"this is not a whole {name} file"
     hint = "compress or download it again"
     return FileError("bad_compression", message, location=path, hint=hint, raw=head)
 
@@ -155,6 +155,12 @@ _DECODERS: dict[str, Callable[[], Any]] = {
     ".zst": _new_zstd,
     ".bz2": bz2.BZ2Decompressor,
     ".xz": _new_xz,
+}
+_MAGIC: dict[Callable[[], Any], bytes] = {
+    _new_gzip: b"\x1f\x8b",
+    _new_zstd: b"\x28\xb5\x2f\xfd",
+    bz2.BZ2Decompressor: b"BZh",
+    _new_xz: b"\xfd7zXZ\0",
 }
 # bz2 raises OSError or ValueError for corrupt data.
 _ERRORS = (zlib.error, zstandard.ZstdError, lzma.LZMAError, OSError, ValueError)
