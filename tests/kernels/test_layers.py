@@ -283,7 +283,7 @@ def test_a_fused_layer_equals_its_parts_in_inference(
         ):
             for kernels in (RecordingBackend(fuses=True), RecordingBackend(fuses=False)):
                 set_kernel_backend(encoder, kernels)
-                with mock.patch.object(hardware, "has_fast_int8_matmul", return_value=weights in NATIVE_INT8):
+                with mock.patch.object(hardware, "has_int8_matmul", return_value=weights in NATIVE_INT8):
                     model = encoder if weights == "float" else quantize_encoder(encoder, packed, kernels)
                 kernels.fused.clear()
                 with torch.inference_mode(), autocast(dtype):

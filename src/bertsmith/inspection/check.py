@@ -194,10 +194,10 @@ def _estimate_update_seconds(config: ModelConfig, settings: TrainSettings) -> tu
             f"{hardware.device_name(context.device)} under its current load"
         )
     logger.info("measuring the speed of an update ...")
-    seconds, execution = probe_speed(PretrainSettings(model=config), context, _BENCHMARK_SECONDS)
+    seconds = probe_speed(PretrainSettings(model=config), context, _BENCHMARK_SECONDS)
     return seconds, (
-        f"seconds per update measured for {_BENCHMARK_SECONDS:g} s on random text, in {execution.precision} on "
-        f"{pluralize(execution.threads, 'thread')} of this machine under its current load"
+        f"seconds per update measured for {_BENCHMARK_SECONDS:g} s on random text, in {context.precision} on "
+        f"{pluralize(hardware.num_threads(), 'thread')} of this machine under its current load"
     )
 
 
