@@ -1,8 +1,9 @@
 """The plan of a run: its length, number of threads, and learning rates, as decided before and during the run.
 
 A plan starts with one entry. Another one is added when the decision changes: a time budget allows more or fewer
-updates than expected, or a resumed run has another budget or number of threads. Entries are saved in plan.jsonl and in
-each checkpoint. A resumed run repeats lost updates under the same entries, and so equals an uninterrupted run.
+updates than expected, or a resumed run has another budget or number of threads. Entries are saved in plan.jsonl
+and in each checkpoint. A resumed run repeats lost updates under the same entries, and so equals an uninterrupted
+run.
 """
 
 from __future__ import annotations

@@ -111,7 +111,7 @@ class TrainSettings(Settings):
     seed: int = Field(0, ge=0, lt=2**63, description="seed of everything random")
     precision: Literal["auto", "fp32", "bf16"] = Field(
         "auto",
-        description="precision of matrix products: fp32, bf16, or auto: bf16 if the device has instructions for it",
+        description="precision of matrix products: fp32, bf16, or auto: bf16 if the device can compute in it",
     )
     kernels: MayChange[Literal["auto", "torch", "numba", "flash", "triton"]] = Field(
         "auto",
