@@ -40,18 +40,6 @@ class SupportsTo(Protocol):
         ...
 
 
-class CapturedGraph(Protocol):
-    """A captured CUDA graph (`torch.cuda.CUDAGraph`)."""
-
-    def replay(self) -> None:
-        """Run the graph again on the current content of its memory."""
-        ...
-
-    def pool(self) -> Any:
-        """Return the memory pool of the graph."""
-        ...
-
-
 SupportsToT = TypeVar("SupportsToT", bound=SupportsTo)
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 Item = TypeVar("Item")
@@ -199,7 +187,9 @@ class ComputeContext:
 
         return wait
 
-    def capture_graph(self, function: Callable[[], None], other: CapturedGraph | None) -> CapturedGraph:
+    def capture_graph(
+        self, function: Callable[[], None], other: torch.cuda.CUDAGraph | None
+    ) -> torch.cuda.CUDAGraph:
         """Capture the GPU work of a function in a CUDA graph without running it.
 
         Args:

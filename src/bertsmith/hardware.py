@@ -25,19 +25,9 @@ from bertsmith.formatting import pluralize
 Precision = Literal["fp32", "bf16"]
 
 _TRAINING_BYTES_PER_PARAMETER = 16  # fp32: the weight, its gradient, AdamW's two moments
-_BF16_INSTRUCTIONS = {"avx512_bf16", "amx_bf16"}  # of matrix products that are faster than in fp32
-_INT8_INSTRUCTIONS = {"avx512_vnni", "amx_int8"}  # with which torch's int8 products are fast and exact
-_INSTRUCTION_SETS = (
-    "avx2",
-    "avx512f",
-    "avx512_bf16",
-    "amx_bf16",
-    "avx512_vnni",
-    "amx_int8",
-    "asimd",
-    "bf16",
-    "sve",
-)
+_BF16_INSTRUCTIONS = ("avx512_bf16", "amx_bf16")  # of matrix products that are faster than in fp32
+_INT8_INSTRUCTIONS = ("avx512_vnni", "amx_int8")  # with which torch's int8 products are fast and exact
+_REPORTED_FLAGS = ("avx2", "avx512f", *_BF16_INSTRUCTIONS, *_INT8_INSTRUCTIONS, "asimd", "bf16", "sve")
 _ZEN_FAMILY = 23  # AMD's CPU family of the first Zen; later ones have higher numbers
 
 
@@ -150,7 +140,7 @@ def describe() -> HardwareInfo:
         processor=_cpu_info().get("model name") or platform.processor() or platform.machine(),
         cores=available_cores(),
         memory=memory_bytes(),
-        instruction_sets=tuple(name for name in _INSTRUCTION_SETS if name in _cpu_flags()),
+        instruction_sets=tuple(name for name in _REPORTED_FLAGS if name in _cpu_flags()),
         gpus=gpus,
     )
 
@@ -165,20 +155,7 @@ def choose_precision(device: torch.device | None = None) -> Precision:
 
         return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp32"
     is_cpu = device is None or device.type == "cpu"
-    return "bf16" if is_cpu and _BF16_INSTRUCTIONS & _cpu_flags() else "fp32"
-
-
-def matmul_flops(device: torch.device, precision: Precision, size: int, seconds: float) -> float:
-    """Measure the product of two square matrices for some seconds, and return FLOP/s."""
-    import torch
-
-    a = torch.ones(size, size, dtype=torch.bfloat16 if precision == "bf16" else torch.float32, device=device)
-    torch.mm(a, a)[0, 0].item()
-    num_products, start = 0, time.perf_counter()
-    while not num_products or time.perf_counter() - start < seconds:
-        torch.mm(a, a)[0, 0].item()  # `item` waits for devices that compute asynchronously
-        num_products += 1
-    return num_products * 2 * size**3 / (time.perf_counter() - start)
+    return "bf16" if is_cpu and not _cpu_flags().isdisjoint(_BF16_INSTRUCTIONS) else "fp32"
 
 
 @cache
@@ -207,7 +184,7 @@ def has_int8_matmul() -> bool:
 
     Without these instructions torch multiplies one number at a time, and oneDNN's products overflow.
     """
-    return bool(_INT8_INSTRUCTIONS & _cpu_flags())
+    return not _cpu_flags().isdisjoint(_INT8_INSTRUCTIONS)
 
 
 def device_name(device: torch.device) -> str:

@@ -20,10 +20,10 @@ from bertsmith.kernels import backend_selection
 from bertsmith.kernels.reference import REFERENCE, KernelBackend, set_kernel_backend
 from bertsmith.models.attention_layout import AttentionLayout
 from bertsmith.models.config import AttentionDirection
-from bertsmith.models.encoder import TransformerLayer, build_layer
 from bertsmith.models.family import build_encoder, preset
 from bertsmith.models.layers import set_generator
 from bertsmith.models.quantization import quantize_encoder
+from bertsmith.models.transformer_layer import TransformerLayer, build_layer
 from bertsmith.packed import Packed
 
 if not backend_selection.is_numba_available():

@@ -14,7 +14,8 @@ from bertsmith import hardware
 from bertsmith.device import ComputeContext
 from bertsmith.hardware import Precision
 from bertsmith.kernels import backend_selection
-from bertsmith.kernels.reference import REFERENCE, DequantParams, KernelBackend, QuantizedLinear
+from bertsmith.kernels.linear import DequantParams, QuantizedLinear
+from bertsmith.kernels.reference import REFERENCE, KernelBackend
 from bertsmith.models.family import build_encoder, preset
 from bertsmith.models.quantization import quantize_encoder
 from bertsmith.packed import Packed

@@ -85,49 +85,6 @@ def test_minutes_are_kept(
     assert short == (name != "a quick trial")
 
 
-MACHINES_THAT_STOP: dict[str, Callable[[int, float], float]] = {
-    "sleeps": lambda step, now: 45.0 if 20 < now < 60 else 2.0,
-    "steady": lambda step, now: 2.0,
-}
-
-
-@pytest.mark.parametrize(
-    ("name", "schedule", "told_of"),
-    [
-        ("sleeps", "linear", True),
-        ("sleeps", "warmup_stable_decay", True),
-        ("sleeps", "constant_with_warmup", False),
-        ("steady", "warmup_stable_decay", False),
-    ],
-)
-def test_a_rate_that_had_no_time_to_come_down_is_told(
-    shards: Shards,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    name: str,
-    schedule: str,
-    told_of: bool,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """A laptop that sleeps through the rest of the minutes: the run ends on time, with a high rate."""
-    clock = Clock(MACHINES_THAT_STOP[name], monkeypatch)
-    caplog.clear()
-    command = ("train.gradient_accumulation_steps=1", f"train.lr_scheduler_type={schedule}")
-    model = tiny_run.run(shards, tmp_path / "run", *command, minutes=1)
-    said = [line for line in caplog.messages if line.startswith("the time was over after")]
-    assert said == [line for line in model.report["remarks"] if line.startswith("the time was")]
-    assert bool(said) == told_of
-    if not told_of:
-        return
-    rate = clock.rates[model.report["steps"]]
-    assert rate > 0.5 * max(clock.rates.values())
-    assert f"a learning rate of {rate:.2g}, {rate / 1e-3:.0%} of the highest" in said[0]
-    # what it advises brings the rate down
-    more = tiny_run.run(shards, tmp_path / "run", *command, minutes=3, resume=True)
-    assert clock.rates[more.report["steps"]] < 0.1 * max(clock.rates.values())
-    assert not any(line.startswith("the time was") for line in more.report["remarks"])
-
-
 def test_one_update_is_made_however_short_the_time(
     shards: Shards, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

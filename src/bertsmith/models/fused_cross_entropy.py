@@ -14,7 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from bertsmith.kernels.reference import KernelBackend, MatmulBackend, VocabLossInputs, compute_dtype
+from bertsmith.kernels.linear import MatmulBackend
+from bertsmith.kernels.reference import KernelBackend, compute_dtype
+from bertsmith.kernels.vocabulary_loss import VocabLossInputs
 from bertsmith.models.layers import matmul, matmul_backend
 
 _CHUNK_SIZE = 4096  # vocabulary entries per chunk

@@ -19,14 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from bertsmith import hardware
-from bertsmith.kernels.reference import (
-    REFERENCE,
-    DequantParams,
-    KernelBackend,
-    QuantizedLinear,
-    compute_dtype,
-    set_kernel_backend,
-)
+from bertsmith.kernels.linear import DequantParams, QuantizedLinear
+from bertsmith.kernels.reference import REFERENCE, KernelBackend, compute_dtype, set_kernel_backend
 from bertsmith.models.encoder import Encoder, copy_without_hooks
 from bertsmith.models.layers import Linear
 from bertsmith.packed import Packed

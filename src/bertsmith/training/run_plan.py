@@ -27,7 +27,6 @@ logger = logging.getLogger(__name__)
 
 PLAN = "plan.jsonl"
 _MAX_PLAN_BYTES = 2**22
-_MAX_FINAL_RATIO = 0.1  # of the peak: a larger excess of the last learning rate is reported
 
 _DESCRIPTIONS: dict[SchedulerType, str] = {
     "linear": "decreases linearly to 0",
@@ -135,26 +134,6 @@ class RunPlan:
             elif self.entry_at(start + int(warmup_steps)) is not self.entry_at(step) or start:
                 warmup_steps = self.progress(start + int(warmup_steps)) * total
         return _scheduled_rate(position, total, warmup_steps, settings)
-
-    def describe_cut_schedule(self, settings: TrainSettings) -> str | None:
-        """Return a sentence if a time budget ended the run with a high learning rate, otherwise None.
-
-        A machine that stops for the rest of the time, such as a laptop that sleeps, has no time for the decay.
-        """
-        last = self.last
-        if "max_minutes" not in last.budget or last.progress == 0 or last.step < last.updates:
-            return None
-        rate = self.learning_rate(last.updates, settings)
-        warmup_steps = warmup_updates(settings.warmup_steps, last.updates)
-        final_rate = _scheduled_rate(last.updates, last.updates, warmup_steps, settings)
-        if rate - final_rate < _MAX_FINAL_RATIO * settings.learning_rate:
-            return None
-        return (
-            f"the time was over after {last.progress:.0%} of the schedule, since updates took longer than "
-            f"expected: the last one had a learning rate of {rate:.2g}, "
-            f"{rate / settings.learning_rate:.0%} of the highest, and a model is better where it has come down; a "
-            "larger --minutes and --resume train it further, to the schedule's end"
-        )
 
     def phase_index(self, step: int, shares: Sequence[float]) -> int:
         """Return the phase of update `step`; each phase has at least one update.

@@ -230,7 +230,6 @@ class Trainer:
             last.processes,
             self.saving_seconds,
             early_stop,
-            None if early_stop else self.plan.describe_cut_schedule(self.settings),
         )
 
     @property
