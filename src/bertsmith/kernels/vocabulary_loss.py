@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
-
-from bertsmith.kernels.linear import MatmulBackend
 
 
 class VocabChunk(NamedTuple):
@@ -110,65 +107,6 @@ class VocabularyLossBackend:
         """Return True if the loss of x [M, E] is faster in chunks of the vocabulary than over all of it."""
         return False
 
-    def chunked_loss_forward(
-        self,
-        inputs: VocabLossInputs,
-        ranges: Sequence[tuple[int, int]],
-        matmul_backend: MatmulBackend,
-        saved_logits: list[Tensor] | None,
-    ) -> OnlineSoftmaxState:
-        """Compute softmax statistics over the vocabulary, chunk by chunk; for tensors on a CPU only.
-
-        The logits of a chunk are transposed, [v, M], since matrix products are fast if the result has a multiple
-        of 16 columns: the caller pads the tokens to such a multiple, which the size of a vocabulary seldom is.
-
-        Args:
-            inputs: Inputs of the loss.
-            ranges: Start and end of each chunk.
-            matmul_backend: Computes the matrix products.
-            saved_logits: Receives the logits of each chunk; None if there is no backward pass.
-        """
-        max_logits = torch.full(inputs.labels.shape, -torch.inf)
-        state = OnlineSoftmaxState(max_logits, torch.zeros_like(max_logits), torch.zeros_like(max_logits))
-        for start, end in ranges:
-            logits = matmul_backend.matmul(inputs.embedding[start:end], inputs.hidden.T)
-            self.update_online_softmax(inputs.chunk(start, end, logits), state)
-            if saved_logits is not None:
-                saved_logits.append(logits)
-        return state
-
-    def chunked_loss_backward(
-        self,
-        inputs: VocabLossInputs,
-        ranges: Sequence[tuple[int, int]],
-        matmul_backend: MatmulBackend,
-        saved_logits: Sequence[Tensor],
-        max_logits: Tensor,
-        scale: Tensor,
-        loss_grad: Tensor,
-        embedding_grad: Tensor | None,
-    ) -> tuple[Tensor, Tensor]:
-        """Return the gradients of the hidden states, fp32 [M, E], and of the bias, [V].
-
-        Args:
-            inputs: Inputs of the loss.
-            ranges: Start and end of each chunk.
-            matmul_backend: Computes the matrix products.
-            saved_logits: The logits of each chunk, which are overwritten.
-            max_logits: The highest logit of each token, [M].
-            scale: `loss_grad` divided by the sum of exp(logit - max), [M]; 0 for padding.
-            loss_grad: Gradient of the loss, [].
-            embedding_grad: Receives the gradient of the embeddings, [V, E]; None if it is not needed.
-        """
-        hidden_grad, bias_grads = torch.zeros(inputs.hidden.shape), []
-        for (start, end), logits in zip(ranges, saved_logits, strict=True):
-            chunk = inputs.chunk(start, end, logits)
-            bias_grads.append(self.chunk_backward(chunk, max_logits, scale, loss_grad))
-            hidden_grad += matmul_backend.matmul(logits.T, inputs.embedding[start:end])
-            if embedding_grad is not None:
-                matmul_backend.matmul(logits, inputs.hidden, out=embedding_grad[start:end])
-        return hidden_grad, torch.cat(bias_grads)
-
     def update_online_softmax(self, chunk: VocabChunk, state: OnlineSoftmaxState) -> None:
         """Update the softmax statistics in place with the logits of a chunk."""
         logits = chunk.logits + chunk.bias[:, None]
@@ -183,7 +121,11 @@ class VocabularyLossBackend:
     ) -> Tensor:
         """Overwrite the logits of a chunk by their gradient; return the gradient of its bias, [v].
 
-        The arguments are those of `chunked_loss_backward`.
+        Args:
+            chunk: The logits.
+            max_logits: The highest logit of each token in the vocabulary, [M].
+            scale: `loss_grad` divided by the sum of exp(logit - max), [M]; 0 for padding.
+            loss_grad: Gradient of the loss, [].
         """
         logits_grad = chunk.logits + chunk.bias[:, None]  # in fp32
         logits_grad.sub_(max_logits).exp_().mul_(scale)

@@ -96,7 +96,7 @@ def orthogonalize(matrices: Tensor) -> Tensor:
     Args:
         matrices: Matrices [n, R, C] with R ≤ C.
     """
-    x = matrices / matrices.norm(dim=(1, 2), keepdim=True).clamp_min(1e-7)
+    x: Tensor = matrices / matrices.norm(dim=(1, 2), keepdim=True).clamp_min(1e-7)
     if torch.is_autocast_enabled(matrices.device.type):
         x = x.bfloat16()
     for _ in range(_ITERATIONS):  # X ← (a + b·XXᵀ + c·(XXᵀ)²)·X
