@@ -80,9 +80,9 @@ def score(
     if file and pairs:
         raise click.UsageError("--input and --pairs exclude each other")
     options.check_texts(texts, file or pairs)
-    given = {**pair_options, "text_column": text_column, "input": file, "pairs": pairs}
-    options.require(["good_column", "bad_column", "group_columns", "sample"], given, "pairs")
-    options.require(["text_column"], given, "input")
+    values = {**pair_options, "text_column": text_column, "input": file, "pairs": pairs}
+    options.require(["good_column", "bad_column", "group_columns", "sample"], values, "pairs")
+    options.require(["text_column"], values, "input")
     form = output_format(output, None)
     if output:
         refuse_existing(Path(output))

@@ -186,7 +186,8 @@ def ablate(
         tasks_location = str(tasks)
     named_tasks = read_tasks(tasks, table, tasks_location)
     pairs = table.pairs if pairs is None else pairs
-    chosen_rows = _choose_rows(table, rows, recipe)
+    table.check_row_names(rows or (), "rows", recipe)
+    chosen_rows = [row for i, row in enumerate(table.rows) if rows is None or i == 0 or row in rows]
     check_no_seed(changes, argument="settings")
     row_settings = check_rows(table, chosen_rows, shards.tokenizer, changes, recipe)
     check_tasks(table, chosen_rows, named_tasks, tasks_location)
@@ -218,19 +219,6 @@ def ablate(
         report = _measure_all(ablation, chosen_rows, seeds, jobs or _default_jobs(row_settings))
         _plot(out / "figures", report)
     return report
-
-
-def _choose_rows(recipe: AblationRecipe, rows: Sequence[str] | None, location: str | Path) -> list[str]:
-    """Return the requested rows, and the first, in the recipe's order."""
-    if unknown := [row for row in rows or () if row not in recipe.rows]:
-        raise InputError(
-            "row_unknown",
-            f"there is no row '{unknown[0]}'",
-            location=location,
-            argument="rows",
-            hint=f"the rows are {', '.join(recipe.rows)}",
-        )
-    return [row for i, row in enumerate(recipe.rows) if rows is None or i == 0 or row in rows]
 
 
 def _choose_precision(row_settings: Sequence[PretrainSettings]) -> str:

@@ -77,6 +77,17 @@ class AblationRecipe(Settings):
         default_factory=dict, description="the paper's results by metric and row; higher is better"
     )
 
+    def check_row_names(self, rows: Iterable[str], argument: str, location: str | Path) -> None:
+        """Raise InputError if a row does not exist."""
+        if unknown := [row for row in rows if row not in self.rows]:
+            raise InputError(
+                "row_unknown",
+                f"'{argument}' names the row '{unknown[0]}', which does not exist",
+                location=location,
+                argument=argument,
+                hint=f"the rows are {', '.join(self.rows)}",
+            )
+
     def model_row(self, row: str) -> str:
         """Return the first row with the same pre-training, in whose folder the model is."""
         return next(other for other, settings in self.rows.items() if settings == self.rows[row])
@@ -126,13 +137,7 @@ def read_recipe(file: str | Path) -> AblationRecipe:
         "second_encoder": [*recipe.second_encoder, *recipe.second_encoder.values()],
     }
     for name, rows in references.items():
-        if unknown := [row for row in rows if row not in recipe.rows]:
-            raise InputError(
-                "row_unknown",
-                f"'{name}' names the row '{unknown[0]}', which does not exist",
-                location=file,
-                hint=f"the rows are {', '.join(recipe.rows)}",
-            )
+        recipe.check_row_names(rows, name, file)
     return recipe
 
 

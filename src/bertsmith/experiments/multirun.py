@@ -294,14 +294,11 @@ def summarize_runs(results: Sequence[RunResult], first_report: Mapping[str, Any]
     scores = {result.run: result.score for result in results if result.score is not None}
     cells = [list(group) for _, group in groupby(results, key=lambda result: result.cell)]
     degenerate = [result.run for result in results if result.degenerate]
-    warnings = []
-    if degenerate:
-        verb, pronoun = ("is", "its") if len(degenerate) == 1 else ("are", "their")
-        warnings = [
-            f"{len(degenerate)} of {pluralize(len(results), 'run')} {verb} degenerate "
-            f"({join_names(degenerate)}): {pronoun} {metric} is no better than "
-            f"{first_report.get('baseline_name', 'the baseline')}, or training diverged"
-        ]
+    baseline = first_report.get("baseline_name", "the baseline")
+    warning = (
+        f"{len(degenerate)} of {pluralize(len(results), 'run')} diverged, or no better than {baseline} by "
+        f"{metric}: {join_names(degenerate)}"
+    )
     return MultirunReport(
         task=first_report.get("task"),
         base=first_report.get("base"),
@@ -310,7 +307,7 @@ def summarize_runs(results: Sequence[RunResult], first_report: Mapping[str, Any]
         summary=summarize_scores(results),
         cells=[summarize_scores(cell) for cell in cells] if len(cells) > 1 else [],
         best=max(scores, key=scores.__getitem__, default=None),
-        warnings=warnings,
+        warnings=[warning] if degenerate else [],
     )
 
 
