@@ -394,8 +394,10 @@ def test_other_mistakes(world: dict[str, Any]) -> None:
     with pytest.raises(InputError) as caught:
         ablate(**world, rows=["fixed"])
     assert (caught.value.code, caught.value.argument) == ("row_unknown", "rows")
-    columns = {"task.text_column": "text", "task.second_column": "label"}
-    vectors = {**world["tasks"]["moods"], "verb": "embed", "settings": columns}
+    texts = [(word, f"{word} {word}") for word in tiny_run.WORDS[:9]]
+    rows = str(tiny_run.table(world["recipe"].with_name("texts.csv"), texts, header="a,b"))
+    columns = {"task.text_column": "a", "task.second_column": "b"}
+    vectors = {"train": rows, "validation": rows, "verb": "embed", "settings": columns}
     shared = RECIPES[0].parent / "pretraining-task.yaml"
     with pytest.raises(InputError) as caught:
         ablate(**{**world, "recipe": shared, "tasks": {"vectors": vectors}})
