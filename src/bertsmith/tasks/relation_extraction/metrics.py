@@ -11,11 +11,15 @@ from bertsmith.metrics.relations import (
     count_relations,
     has_direction,
     macro_f1,
-    micro_f1,
     relation_statistics,
 )
+<<<<<<< HEAD
 from bertsmith.metrics.sufficient_statistics import SufficientStatistics
 from bertsmith.tasks.base import TaskMetrics, TaskReport
+=======
+from bertsmith.metrics.sufficient_statistics import SufficientStatistics, sum_counts
+from bertsmith.tasks.base import TaskMetrics
+>>>>>>> main
 from bertsmith.tasks.batching import Answers
 from bertsmith.tasks.data_checks import find_repeats
 from bertsmith.tasks.error_analysis import ErrorAnalysis, cross_entropy, label_error_analysis
@@ -74,7 +78,7 @@ class RelationMetrics(TaskMetrics):
         num_correct = sum(a == b for a, b in zip(references, predicted, strict=True))
         values = {
             "macro_f1": macro_f1(relations),
-            "micro_f1": micro_f1(relations),
+            "micro_f1": sum_counts(relations).f1,
             "accuracy": num_correct / max(1, len(references)),
             "examples": len(examples),
         }
