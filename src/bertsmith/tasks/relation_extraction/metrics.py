@@ -13,13 +13,8 @@ from bertsmith.metrics.relations import (
     macro_f1,
     relation_statistics,
 )
-<<<<<<< HEAD
-from bertsmith.metrics.sufficient_statistics import SufficientStatistics
-from bertsmith.tasks.base import TaskMetrics, TaskReport
-=======
 from bertsmith.metrics.sufficient_statistics import SufficientStatistics, sum_counts
-from bertsmith.tasks.base import TaskMetrics
->>>>>>> main
+from bertsmith.tasks.base import TaskMetrics, TaskReport
 from bertsmith.tasks.batching import Answers
 from bertsmith.tasks.data_checks import find_repeats
 from bertsmith.tasks.error_analysis import ErrorAnalysis, cross_entropy, label_error_analysis
