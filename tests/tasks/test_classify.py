@@ -181,12 +181,6 @@ def test_any_label_and_a_single_one_can_be_scored() -> None:
     assert (scores["accuracy"], scores["matthews"]) == (1.0, 0.0)
 
 
-def test_one_text_alone_is_refused(moods: bs.Model) -> None:
-    with pytest.raises(InputError) as caught:
-        moods.predict("kaba lode")
-    assert caught.value.code == "not_a_list"
-
-
 def test_pairs_are_refused_where_single_texts_were_learnt(moods: bs.Model, tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         moods.predict(["kaba"], ["lode"])

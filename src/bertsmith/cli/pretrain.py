@@ -190,8 +190,8 @@ def quickstart(output_dir: str, seed: int, minutes: float | None, as_json: bool)
     The text is the English documentation of this Python installation. The command ends with a table of the
     results, and with the commands for your own files.
     """
-    from bertsmith.quickstart.quickstart import print_report
-    from bertsmith.quickstart.quickstart import quickstart as run_quickstart
+    from bertsmith.demo.quickstart import print_report
+    from bertsmith.demo.quickstart import quickstart as run_quickstart
 
     report = run_quickstart(output_dir, seed=seed, minutes=minutes)
     tables.show(report, as_json, print_report)

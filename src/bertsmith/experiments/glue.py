@@ -10,7 +10,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from bertsmith.io import atomic
 from bertsmith.io.compression import format_suffix
 from bertsmith.io.jsonl import parse_object
 from bertsmith.io.text_io import read_lines
+from bertsmith.keywords import FinetuneKeywords
 from bertsmith.notebook import Result
 from bertsmith.runs.run_folder import holds_run, write_report
 from bertsmith.settings import Changes
@@ -123,7 +124,7 @@ def finetune_glue(
     recipe: str | Path | None = None,
     settings: Changes = (),
     resume: bool = False,
-    **keywords: Any,
+    **keywords: Unpack[FinetuneKeywords],
 ) -> GlueReport:
     """Fine-tune a model for GLUE's tasks, each an ordinary run in output_dir/TASK.
 

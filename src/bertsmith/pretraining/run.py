@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from bertsmith import hardware
 from bertsmith.corpus.shards import Shards
 from bertsmith.device import ComputeContext
 from bertsmith.inference.model import Model, load
+from bertsmith.keywords import PretrainKeywords
 from bertsmith.pretraining.data import PretrainData, check_lengths, open_shards
 from bertsmith.pretraining.job import PretrainJob
 from bertsmith.pretraining.minimal_pairs import PairsEvaluation, read_evaluation_pairs
@@ -59,7 +60,7 @@ def pretrain(
     resume: bool = False,
     overwrite: bool = False,
     start_time: float | None = None,
-    **keywords: Any,
+    **keywords: Unpack[PretrainKeywords],
 ) -> Model:
     """Pre-train a BERT on prepared text with masked LM and next sentence prediction, or another objective.
 

@@ -18,6 +18,16 @@ import torch
 from bertsmith import console
 from bertsmith.artifacts.folder import write_folder
 from bertsmith.corpus.prepare import prepare
+from bertsmith.demo import documentation
+from bertsmith.demo.documentation import Library
+from bertsmith.demo.pairs import make_pairs, score_bigram_model, score_model
+from bertsmith.demo.task import (
+    QuickstartTask,
+    make_task,
+    score_linear_baseline,
+    score_majority_baseline,
+    write_task,
+)
 from bertsmith.device import ComputeContext
 from bertsmith.errors import Stopped, option
 from bertsmith.finetuning.run import finetune
@@ -32,16 +42,6 @@ from bertsmith.pretraining.model_size import probe_speed
 from bertsmith.pretraining.resolve_settings import measured_settings
 from bertsmith.pretraining.run import pretrain
 from bertsmith.pretraining.settings import PretrainSettings
-from bertsmith.quickstart import documentation
-from bertsmith.quickstart.documentation import Library
-from bertsmith.quickstart.pairs import make_pairs, score_bigram_model, score_model
-from bertsmith.quickstart.task import (
-    QuickstartTask,
-    make_task,
-    score_linear_baseline,
-    score_majority_baseline,
-    write_task,
-)
 from bertsmith.reports.step_times import StepTimer
 from bertsmith.runs.run_folder import SETTINGS, write_report, write_whole
 from bertsmith.tokenizer_training.train import train_tokenizer
