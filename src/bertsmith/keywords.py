@@ -8,7 +8,7 @@ from typing import Any, Literal, TypedDict
 
 
 class ReadingKeywords(TypedDict, total=False):
-    """How files become documents."""
+    """Rules by which files become documents."""
 
     documents: Literal["blank_line", "file", "line"]
     text_column: str
@@ -27,7 +27,7 @@ class CheckKeywords(ReadingKeywords, total=False):
 
 
 class ExtendKeywords(ReadingKeywords, total=False):
-    """Which words to add to a vocabulary."""
+    """Rules for the words that a vocabulary gets."""
 
     words: int
     min_frequency: int
