@@ -45,7 +45,7 @@ def keyword_types() -> str:
     classes = [
         ("ReadingKeywords", "TypedDict", "Rules by which files become documents", reading),
         ("CheckKeywords", "ReadingKeywords", "Options of a check of a corpus", _field_types(CheckOptions)),
-        ("ExtendKeywords", "ReadingKeywords", "Rules for the words that a vocabulary gets", _field_types(Choice)),
+        ("ExtendKeywords", "ReadingKeywords", "Rules for added words", _field_types(Choice)),
         ("TrainingKeywords", "TypedDict", "Settings of both kinds of training", shared),
         ("PretrainKeywords", "TrainingKeywords", "Settings of pre-training", _without(pretraining, shared)),
         ("FinetuneKeywords", "TrainingKeywords", "Settings of fine-tuning", _without(finetuning, shared)),

@@ -27,7 +27,7 @@ class CheckKeywords(ReadingKeywords, total=False):
 
 
 class ExtendKeywords(ReadingKeywords, total=False):
-    """Rules for the words that a vocabulary gets."""
+    """Rules for added words."""
 
     words: int
     min_frequency: int
