@@ -92,14 +92,13 @@ def test_a_size_is_chosen_by_the_tokens_of_a_whole_update_and_of_no_more_of_them
             PretrainSettings.dotted(["train.max_minutes=1", *more]), tiny_run.tokenizer()
         )
         (line,) = (line for line in caplog.messages if "which will see about " in line)
-        return line.partition("which will see about ")[2].partition(" tokens")[0]
+        return line.partition("which will see about ")[2].partition(" million tokens")[0]
 
-    assert said() == "220,000"  # 120 updates of 32 sequences of 64, 91 % full
-    assert said("train.gradient_accumulation_steps=4") == "890,000"
-    assert said("train.max_steps=3") == "5,600"
-    assert (
-        said("train.gradient_accumulation_steps=50") == "22 million"
-    )  # by mini, whose updates are twice as large
+    assert said() == "0.22"  # 120 updates of 32 sequences of 64, 91 % full
+    assert said("train.gradient_accumulation_steps=4") == "0.89"
+    assert said("train.max_steps=3") == "0.0056"
+    # by mini, whose updates are twice as large
+    assert said("train.gradient_accumulation_steps=50") == "22"
 
 
 @pytest.mark.parametrize(

@@ -321,8 +321,7 @@ def test_a_model_worse_than_word_frequencies_says_so_and_what_to_change(
     caplog.clear()
     tiny_run.run(shards, tmp_path / "again", "train.max_steps=1", "data.validation_split=0.2")
     (line,) = (line for line in caplog.messages if "has not learned" in line)
-    for part in ("1 update,", "train.learning_rate (now 0.001:", "2 layers of 32", "passes over the data"):
-        assert part in line
+    assert "train.learning_rate (now 0.001)" in line
     tiny_run.run(shards, tmp_path / "none", "train.max_steps=1", "data.validation_split=0")
     assert sum("has not learned" in line for line in caplog.messages) == 1
 
@@ -449,7 +448,7 @@ def test_a_size_without_settings_of_its_own_is_told(
     (line,) = (
         line for line in caplog.messages if "no settings were measured for a model of this size" in line
     )
-    assert "the defaults are used: AdamW at" in line
+    assert "the defaults are used" in line
 
 
 def test_the_settings_of_a_small_model_are_told_and_resume_without_being_repeated(
@@ -459,12 +458,12 @@ def test_the_settings_of_a_small_model_are_told_and_resume_without_being_repeate
     one = ["train.max_steps=1", "train.threads=1", "data.sequence_length=32", "train.report_to=none"]
     own = [*one, "train.learning_rate=1e-4", "model.hidden_dropout_prob=0.1"]
     bs.pretrain(shards, tmp_path / "usual", preset="bert-tiny-uncased", settings=one)
-    assert sum("Muon at 0.005, AdamW at 0.002" in line for line in caplog.messages) == 1
+    measured = "train.learning_rate=0.002, train.muon_learning_rate=0.005"
+    assert sum(measured in line for line in caplog.messages) == 1
     caplog.clear()
     bs.pretrain(shards, tmp_path / "own", preset="bert-tiny-uncased", settings=own)
-    (line,) = (line for line in caplog.messages if "AdamW at 0.0001" in line)
-    assert "Muon at 0.005" in line
-    assert "changed: model.hidden_dropout_prob (usually 0.0), train.learning_rate (usually 0.002);" in line
+    (line,) = (line for line in caplog.messages if "train.learning_rate=0.0001" in line)
+    assert "model.hidden_dropout_prob=0.1" in line
     bs.pretrain(shards, tmp_path / "own", preset="bert-tiny-uncased", settings=one, resume=True)
 
 

@@ -64,7 +64,7 @@ def print_pretraining(model: Model, output_dir: str) -> None:
     from bertsmith.training.callbacks import last_loss
 
     report = model.report
-    batches, pairs = report["batches"], report.get("pairs")
+    batches = report["batches"]
     rows = [
         ("updates", f"{report['steps']:,}"),
         ("tokens", f"{report['tokens']:,}"),
@@ -77,11 +77,7 @@ def print_pretraining(model: Model, output_dir: str) -> None:
     rows += validation_rows
     full = f"{format_percent(batches['fill_mean'])} (least {format_percent(batches['fill_min'])}), no padding"
     rows.append(("batches filled to", full))
-    if pairs:
-        rows.append(("accuracy on minimal pairs", _pairs_accuracy(pairs)))
     console.print_table(output_dir, ["result", "value"], rows)
-    if pairs:
-        _print_groups(pairs)
     if model.folder.has("masked") and not model.folder.config.causal:
         console.print_note(_fill_mask_hint(output_dir, model.tokenizer))
 
@@ -91,7 +87,7 @@ def _validation_rows(values: Mapping[str, float]) -> list[tuple[str, str]]:
     rows = []
     for name, value in values.items():
         part, _, metric = name.removeprefix("long_").rpartition("_")
-        if part.startswith("unigram_") or part == "pairs":  # a baseline, or in a table of its own
+        if part.startswith("unigram_"):  # a baseline
             continue
         baseline = values.get(name.replace(f"{part}_loss", f"unigram_{part}_loss"))
         if metric == "loss":

@@ -179,9 +179,6 @@ def tokenizer_inspect(
 @click.option("--min-frequency", type=Integer(1), help="Minimum count of a new word; default: 5.")
 @click.option("--min-pieces", type=Integer(2), help="Minimum pieces of a new word; default: 2.")
 @click.option("--against", multiple=True, type=FILE, help="General text: its common words are not proposed.")
-@click.option(
-    "--keep-others", is_flag=True, help="Skip words that change how other words are split (WordPiece only)."
-)
 @click.option("--word-list", type=FILE, help="Add the words of this file, one per line, instead.")
 @options.choice(
     "--init",
@@ -212,7 +209,7 @@ def tokenizer_extend(
 
     if (output_dir is None) != propose_only:
         raise click.UsageError("give either --output-dir DIR or --propose-only")
-    names = ("words", "min_frequency", "min_pieces", "against", "keep_others")
+    names = ("words", "min_frequency", "min_pieces", "against")
     choice = {name: value for name in names if (value := arguments.pop(name))}
     if arguments["word_list"] and choice:
         option = "--" + next(iter(choice)).replace("_", "-")

@@ -20,7 +20,7 @@ from bertsmith.loss import Loss
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import MaskedLMHead
-from bertsmith.models.weight_init import init_output_bias, unigram_cross_entropy
+from bertsmith.models.weight_init import unigram_cross_entropy
 from bertsmith.objectives.objective import MODEL, ModelParts, Objective, check_corruption, check_no_pairs
 from bertsmith.packed import Packed
 from bertsmith.settings import Settings
@@ -67,10 +67,6 @@ class CausalLM(Objective):
             hidden = encoder(packed)[input_rows]
         loss_sum, num_correct = self.masked.loss(hidden, decoder_weight, packed.tokens[label_rows])
         return Loss({"lm": loss_sum}, self.counts(batch), {"lm": num_correct})
-
-    def init_output_bias(self, token_counts: NDArray[np.int64]) -> None:
-        """Set the head's bias to the logarithm of each token's frequency in the corpus."""
-        init_output_bias(self.masked.bias, token_counts)
 
     def unigram_baseline(
         self, token_counts: NDArray[np.int64], batches: Iterable[MaskedBatch]

@@ -171,7 +171,7 @@ def new_settings(
         defaults = _new_model_defaults(sizes or _sizes_of(DEFAULT_PRESET), values, recipe, changes, tokenizer)
     else:
         defaults = _base_model_defaults(base.folder, sizes, values, changes)
-        values = {**values, "base": str(base.path)}
+        changes = {**changes, "base": str(base.path)}
     values = _merge(*defaults, values)
     run_type = settings_type(_objective_name(values, changes))
     settings = run_type.of(values, str(recipe or "settings")).changed(without_other_budgets(changes))
@@ -278,13 +278,6 @@ def _with_is_next_label(
 
 def _check_base(settings: PretrainSettings, base: Model) -> None:
     """Raise InputError for settings that differ from those of the base model."""
-    if settings.base != str(base.path):
-        raise InputError(
-            "base_differs_from_model",
-            f"the setting 'base' is {settings.base}, and the model is {base.path}",
-            argument="base",
-            hint=f"give the model as {option('model')} only",
-        )
     for name in ModelConfig.model_fields:
         size, base_size = getattr(settings.model, name), getattr(base.folder.config, name)
         if name not in DROPOUT_SETTINGS and size != base_size:
@@ -310,22 +303,8 @@ def _read_preset_and_recipe(
     """Return the sizes of the preset, {} without one, and the recipe's other settings."""
     values = read_yaml(recipe) if recipe is not None else {}
     recipe_preset = values.pop("preset", None)
-    if recipe_preset is not None and not isinstance(recipe_preset, str):
-        raise InputError(
-            "preset_not_a_name",
-            f"'preset' is not a name: {recipe_preset!r}",
-            location=recipe,
-            hint="give the name of a preset, such as bert-mini-uncased",
-        )
-    if not isinstance(values.get("model", {}), dict):
-        raise InputError(
-            "group_expected",
-            "'model' is a group of settings, not a value",
-            location=recipe,
-            hint="write the settings of the group below it, indented",
-        )
     name = preset or recipe_preset
-    return _sizes_of(name) if name else {}, values
+    return _sizes_of(str(name)) if name else {}, values
 
 
 def _sizes_of(preset: str) -> dict[str, Any]:
