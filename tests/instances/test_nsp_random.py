@@ -128,7 +128,7 @@ def test_pairs_equal_those_of_the_loop_in_the_release(
     if has_duplicates and len(documents) > 2:
         groups[-1] = 0
     corpus = Lengths(documents)
-    pairs = draw_nsp_pairs(
+    *segments, labels, _ = draw_nsp_pairs(
         split_into_fragments(corpus, np.arange(len(documents))),
         groups,
         max_tokens,
@@ -138,8 +138,8 @@ def test_pairs_equal_those_of_the_loop_in_the_release(
         single_sentences=False,
     )
     expected = reference_pairs(documents, groups, max_tokens, seed, 3, short_seq_prob)
-    assert (pairs.labels == NOT_NEXT).tolist() == [is_random for _, _, is_random in expected]
-    for k, segment in enumerate((pairs.a, pairs.b)):
+    assert (labels == NOT_NEXT).tolist() == [is_random for _, _, is_random in expected]
+    for k, segment in enumerate(segments):
         starts, sizes = segment[0].tolist(), segment[1].tolist()
         assert [list(range(s, s + n)) for s, n in zip(starts, sizes, strict=True)] == [e[k] for e in expected]
 
@@ -150,13 +150,13 @@ def test_half_the_pairs_are_not_next_and_none_is_empty_or_too_long() -> None:
     plan = plan_pairs(corpus, np.arange(3000), max_length=128, seed=0, epoch=0)
     assert plan.lengths.min() >= 1
     assert plan.sizes.max() == 128
-    assert ((plan.labels == IS_NEXT) == (plan.a_document == plan.b_document)).all()
+    assert ((plan.labels == IS_NEXT) == (plan.a.documents == plan.b.documents)).all()
     assert plan.counts["not_next"] == (plan.labels == NOT_NEXT).sum()
     num_single = sum(len(document) == 1 for document in documents)
     num_others = len(plan) - num_single  # single sentences have no B of their own
     assert (plan.labels == NOT_NEXT).sum() > num_single + 0.5 * num_others - 5 * num_others**0.5
     follows = plan.labels == IS_NEXT
-    assert (plan.a_start + plan.a_length <= plan.b_start)[follows].all()
+    assert (plan.a.starts + plan.a.lengths <= plan.b.starts)[follows].all()
 
 
 def test_all_documents_but_duplicates_have_equal_probability() -> None:
@@ -167,7 +167,7 @@ def test_all_documents_but_duplicates_have_equal_probability() -> None:
     for epoch in range(3000):
         plan = plan_pairs(corpus, np.arange(6), max_length=16, seed=0, epoch=epoch)
         is_random = plan.labels == NOT_NEXT
-        np.add.at(counts, (plan.a_document[is_random], plan.b_document[is_random]), 1)
+        np.add.at(counts, (plan.a.documents[is_random], plan.b.documents[is_random]), 1)
     for document in range(6):
         others = np.flatnonzero(groups != groups[document])
         assert counts[document].sum() == counts[document, others].sum() > 1000
@@ -193,7 +193,7 @@ def test_half_of_the_pairs_of_a_long_document_are_not_next(num_short_documents: 
     plan = plan_pairs(
         Lengths(documents), np.arange(len(documents)), max_length=64, seed=0, epoch=0, short_seq_prob=0
     )
-    is_long = plan.a_document == 0
+    is_long = plan.a.documents == 0
     assert abs((plan.labels[is_long] == NOT_NEXT).mean() - 0.5) < 5 * 0.5 / is_long.sum() ** 0.5
 
 

@@ -453,7 +453,7 @@ def test_the_reference_loads_it_without_a_missing_key(tmp_path: Path) -> None:
     packed = Packed.from_lists([encoding.ids], [encoding.type_ids])
     with torch.inference_mode():
         answer = theirs.eval()(torch.tensor([encoding.ids]), token_type_ids=torch.tensor([encoding.type_ids]))
-        logits = ours._masked(ours.encoder(packed), ours.encoder.embeddings.token.weight)
+        logits = ours.scorer().head(ours.encoder(packed), ours.encoder.embeddings.token.weight)
     assert torch.allclose(answer.prediction_logits[0], logits, atol=1e-5)
 
 

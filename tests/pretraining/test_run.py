@@ -152,12 +152,12 @@ def test_equal_documents_fall_on_one_side() -> None:
 FORMATS = {
     "sop": ["data.sentence_task=sop", "data.masking=whole_word"],
     "mlm": ["data.instances=full_sentences", "data.sentence_task=none", "data.masking=span"],
-    "doc": ["data.instances=doc_sentences", "data.sentence_task=none", "train.batch_tokens=128"],
-    "single": [
-        "data.instances=single",
+    "doc": [
+        "data.instances=doc_sentences",
         "data.sentence_task=none",
         "data.dynamic_masking=false",
         "data.dupe_factor=1",
+        "train.batch_tokens=128",
     ],
 }
 
@@ -199,7 +199,7 @@ def test_a_budget_of_tokens_is_told_and_reported(
 def test_what_cannot_be_is_told_before_a_run_is_written(shards: Shards, tmp_path: Path) -> None:
     for setting, message in (
         ("train.batch_tokens=31", "tokens per batch"),
-        ("data.instances=single", "sentence_task"),
+        ("data.instances=doc_sentences", "sentence_task"),
         ("data.masking=letters", "data.masking"),
     ):
         with pytest.raises(InputError, match=message):

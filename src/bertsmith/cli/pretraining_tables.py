@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 Report = Mapping[str, Any]
 
 _ACRONYMS = ("mlm", "nsp", "sop", "lm", "f1")
-_MASK_EXAMPLES = {"Latin": "Paris is the {mask} of France.", "Han": "巴黎是{mask}国的首都。"}
 
 
 def count_rows(counts: Mapping[str, int]) -> list[tuple[str, str]]:
@@ -50,10 +49,7 @@ def pretrain_hint(data: str, settings: Mapping[str, str]) -> str:
 
 
 def _fill_mask_hint(run: str, tokenizer: Tokenizer) -> str:
-    from bertsmith.tokenizer.script_coverage import tokenizer_script
-
-    example = _MASK_EXAMPLES.get(tokenizer_script(tokenizer), "TEXT WITH A {mask}")
-    return f'next: bertsmith fill-mask {shlex.quote(run)} "{example.format(mask=tokenizer.mask_token)}"'
+    return f'next: bertsmith fill-mask {shlex.quote(run)} "TEXT WITH A {tokenizer.mask_token}"'
 
 
 # Pre-training

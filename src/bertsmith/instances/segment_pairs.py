@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from bertsmith import rng
 from bertsmith.corpus.tokenized_corpus import IntArray, TokenizedCorpus
 from bertsmith.errors import InputError, command, option
+from bertsmith.formatting import pluralize
 from bertsmith.instances.epoch_plan import (
     IN_ORDER,
     IS_NEXT,
@@ -27,7 +28,7 @@ from bertsmith.instances.epoch_plan import (
     count_document_tokens,
     make_pair_plan,
 )
-from bertsmith.instances.nsp_random import NspPairs, draw_nsp_pairs
+from bertsmith.instances.nsp_random import draw_nsp_pairs
 from bertsmith.instances.segments import (
     Fragments,
     make_chunks_from_either_end,
@@ -76,7 +77,7 @@ def plan_pairs(
         sentences = split_into_fragments(corpus, documents)
         if negatives == "other_document":
             check_enough_nsp_documents(groups[sentences.fragments_per_document > 0])
-        pairs = draw_nsp_pairs(
+        a, b, labels, num_trimmed = draw_nsp_pairs(
             sentences,
             groups,
             max_tokens,
@@ -86,8 +87,15 @@ def plan_pairs(
             single_sentences=single_sentences,
             same_document=negatives == "same_document",
         )
-        counts = _count_nsp_pairs(corpus, sentences, pairs)
-        return make_pair_plan(pairs.a, pairs.b, pairs.labels, num_separators, counts)
+        num_documents_with_text = int((sentences.fragments_per_document > 0).sum())
+        counts = {
+            "instances": len(labels),
+            "is_next": int((labels == IS_NEXT).sum()),
+            "not_next": int((labels == NOT_NEXT).sum()),
+            "documents_left_out": num_documents_with_text - len(np.unique(a.documents)),
+            **_count_text(corpus, sentences, a, b, num_trimmed),
+        }
+        return make_pair_plan(a, b, labels, num_separators, counts)
     fragments = split_into_fragments(corpus, documents, max(1, max_tokens // 2), split_single_fragments=True)
     if single_sentences:
         chunks = make_sentence_chunks(fragments, seed, epoch)
@@ -114,33 +122,22 @@ def check_enough_nsp_documents(duplicate_groups: NDArray[Any]) -> None:
     Args:
         duplicate_groups: The group of each document, or its hash.
     """
-    if len(np.unique(duplicate_groups)) >= 2:
-        return
-    if len(duplicate_groups) < 2:
-        raise InputError(
-            "too_few_documents",
-            "next-sentence pairs need at least two documents: a NotNext segment comes from another document",
-            hint=f"separate documents by blank lines (or set {option('documents')} of {command('data prepare')}) "
-            f"and prepare again; or set {option('data.sentence_task', 'none')}",
+    if (num_groups := len(np.unique(duplicate_groups))) < 2:
+        raise too_few_documents_error(
+            num_groups, "next-sentence pairs need 2: NotNext is from another document"
         )
-    raise InputError(
-        "only_duplicates",
-        "next-sentence pairs need at least two documents that are not duplicates, and all "
-        f"{len(duplicate_groups):,} are near-duplicates or parts of one too long document",
-        hint=f"use other documents, or raise {option('near_duplicate_threshold')} of {command('data prepare')}; "
-        f"or set {option('data.sentence_task', 'none')}",
+
+
+def too_few_documents_error(num_different: int, requirement: str) -> InputError:
+    """Return the error for a corpus with too few different documents."""
+    return InputError(
+        "too_few_documents",
+        f"there are {pluralize(num_different, 'different document')} (near-duplicates count as one, and so do the "
+        f"parts of a too long one), and {requirement}",
+        hint=f"give more documents, or separate them by blank lines (or set {option('documents')} of "
+        f"{command('data prepare')}) and prepare again; or set {option('data.sentence_task', 'none')} and "
+        f"{option('data.validation_split', '0')}",
     )
-
-
-def _count_nsp_pairs(corpus: TokenizedCorpus, sentences: Fragments, pairs: NspPairs) -> dict[str, int]:
-    num_documents_with_text = int((sentences.fragments_per_document > 0).sum())
-    return {
-        "instances": len(pairs.labels),
-        "is_next": int((pairs.labels == IS_NEXT).sum()),
-        "not_next": int((pairs.labels == NOT_NEXT).sum()),
-        "documents_left_out": num_documents_with_text - len(np.unique(pairs.a.documents)),
-        **_count_text(corpus, sentences, pairs.a, pairs.b, pairs.num_trimmed),
-    }
 
 
 def _count_text(

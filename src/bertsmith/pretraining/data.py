@@ -13,10 +13,9 @@ from bertsmith.corpus.shards import Shards
 from bertsmith.corpus.tokenized_corpus import IntArray
 from bertsmith.errors import InputError, option
 from bertsmith.formatting import pluralize
-from bertsmith.instances.batches import InstanceStream, special_token_ids_of, token_counts
+from bertsmith.instances.batches import InstanceStream, token_counts
 from bertsmith.instances.holdout_split import VALIDATION_SEED, DocumentSplit
 from bertsmith.instances.length_buckets import check_batch_tokens
-from bertsmith.instances.word_boundaries import word_start_function
 from bertsmith.pretraining.settings import PretrainSettings
 from bertsmith.training.data_loader import Phase
 
@@ -169,15 +168,13 @@ def create_stream(
         batch_tokens: The maximum number of tokens in a batch; None: batches have a number of instances.
         seed: The seed; None: `train.seed`.
     """
-    tokenizer = shards.tokenizer
     return InstanceStream(
         shards,
         documents,
-        special_token_ids_of(tokenizer),
+        shards.tokenizer,
         settings.data,
         length=length,
         seed=settings.train.seed if seed is None else seed,
-        word_starts=word_start_function(tokenizer, settings.data),
         batch_tokens=batch_tokens,
     )
 
