@@ -319,12 +319,14 @@ def test_a_model_of_another_kind_grows(shared_data: Path, tmp_path: Path) -> Non
     assert read_folder(tmp_path / "new").record["extended"][0]["words"] == 1  # joints are none
 
 
-def test_a_word_of_the_text_that_a_joint_joins_is_told(shared_data: Path, tmp_path: Path) -> None:
+def test_a_word_of_the_text_that_a_joint_joins_is_told(tmp_path: Path) -> None:
+    text = corpus(tmp_path, "ab ac ba " * 30)
+    bs.train_tokenizer(text, tmp_path / "bpe", vocab_size=270, kind="byte_level_bpe")
     (tmp_path / "list.txt").write_text("cardiomyopathy\n")
     report = extend_tokenizer(
         [corpus(tmp_path, "a cardiomy, a cardiomyopathy")],
         None,
-        tokenizer=shared_data / "vocabs" / "roberta-base",
+        tokenizer=tmp_path / "bpe",
         word_list=tmp_path / "list.txt",
     )
     assert [one["word"] for one in report["effect"]["other_words"]["examples"]] == ["cardiomy"]

@@ -16,7 +16,7 @@ from bertsmith.corpus.shards import Shards
 from bertsmith.errors import InputError
 from bertsmith.instances.holdout_split import split_documents
 from bertsmith.pretraining import report
-from bertsmith.pretraining.resolve_settings import SIZES, new_settings
+from bertsmith.pretraining.resolve_settings import SIZES, new_settings, resumed_settings
 from bertsmith.pretraining.settings import PretrainSettings
 from bertsmith.training import trainer
 from bertsmith.training.callbacks import last_loss
@@ -82,12 +82,12 @@ def test_a_budget_that_no_plan_counts_is_refused(shards: Shards, tmp_path: Path,
     assert not (tmp_path / "run").exists()
 
 
-def test_another_preset_at_resume_is_refused(shards: Shards, tmp_path: Path) -> None:
-    one = ["train.max_steps=1", "train.threads=1", "data.sequence_length=32", "train.report_to=none"]
-    bs.pretrain(shards, tmp_path / "run", preset="bert-tiny-uncased", settings=one)
-    bs.pretrain(shards, tmp_path / "run", preset="bert-tiny-uncased", settings=one, resume=True)
+def test_another_preset_at_resume_is_refused(tmp_path: Path) -> None:
+    settings = new_settings("bert-tiny-uncased", None, {}, tiny_run.tokenizer())
+    (tmp_path / "settings.yaml").write_text(settings.to_yaml(), encoding="utf-8")
+    assert resumed_settings(tmp_path, "bert-tiny-uncased", None, {}) == settings
     with pytest.raises(InputError) as caught:
-        bs.pretrain(shards, tmp_path / "run", preset="bert-mini-uncased", settings=one, resume=True)
+        resumed_settings(tmp_path, "bert-mini-uncased", None, {})
     assert caught.value.code == "setting_differs_from_run"
 
 
@@ -452,19 +452,19 @@ def test_a_size_without_settings_of_its_own_is_told(
 
 
 def test_the_settings_of_a_small_model_are_told_and_resume_without_being_repeated(
-    shards: Shards, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.clear()
-    one = ["train.max_steps=1", "train.threads=1", "data.sequence_length=32", "train.report_to=none"]
-    own = [*one, "train.learning_rate=1e-4", "model.hidden_dropout_prob=0.1"]
-    bs.pretrain(shards, tmp_path / "usual", preset="bert-tiny-uncased", settings=one)
-    measured = "train.learning_rate=0.002, train.muon_learning_rate=0.005"
-    assert sum(measured in line for line in caplog.messages) == 1
-    caplog.clear()
-    bs.pretrain(shards, tmp_path / "own", preset="bert-tiny-uncased", settings=own)
-    (line,) = (line for line in caplog.messages if "train.learning_rate=0.0001" in line)
-    assert "model.hidden_dropout_prob=0.1" in line
-    bs.pretrain(shards, tmp_path / "own", preset="bert-tiny-uncased", settings=one, resume=True)
+    report.log_settings(new_settings("bert-tiny-uncased", None, {}, tiny_run.tokenizer()))
+    own = {"train.learning_rate": 1e-4, "model.hidden_dropout_prob": 0.1}
+    settings = new_settings("bert-tiny-uncased", None, own, tiny_run.tokenizer())
+    report.log_settings(settings)
+    usual, changed = caplog.messages
+    assert "train.learning_rate=0.002, train.muon_learning_rate=0.005" in usual
+    assert "train.learning_rate=0.0001, train.muon_learning_rate=0.005" in changed
+    assert "model.hidden_dropout_prob=0.1" in changed
+    (tmp_path / "settings.yaml").write_text(settings.to_yaml(), encoding="utf-8")
+    assert resumed_settings(tmp_path, "bert-tiny-uncased", None, {}) == settings
 
 
 def test_heads_look_at_what_is_near_only_where_positions_are_sinusoids_that_reach_them(
