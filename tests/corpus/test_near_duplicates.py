@@ -245,7 +245,7 @@ def test_where_all_documents_are_twins_it_is_said() -> None:
             DocumentSplit.from_settings(near, DataSettings.of(data, "test"))
         assert caught.value.code == "too_few_documents"
     with pytest.raises(InputError) as caught:
-        plan_pairs(near, np.arange(5), max_length=32, seed=0, epoch=0)
+        plan_pairs(near, np.arange(5), DataSettings(), max_length=32, seed=0, epoch=0)
     assert caught.value.code == "too_few_documents"
     equal_only = Texts([nearly(text(400, 0), 0.02, seed) for seed in range(5)], threshold=1)
     settings = DataSettings.of({"validation_split": 0.2}, "test")

@@ -40,11 +40,12 @@ def plan_documents(documents: list[list[int]], *, sentences: bool) -> EpochPlan:
     return plan_pairs(
         Lengths(documents),
         np.arange(len(documents)),
+        DataSettings(
+            instances="sentence_pair" if sentences else "segment_pair", nsp_sampling="same_document"
+        ),
         max_length=64,
         seed=5,
         epoch=2,
-        single_sentences=sentences,
-        negatives="same_document",
     )
 
 

@@ -16,7 +16,8 @@ from sklearn.ensemble import HistGradientBoostingClassifier
 from bertsmith.corpus.prepare import prepare
 from bertsmith.errors import InputError
 from bertsmith.instances.epoch_plan import IS_NEXT, NOT_NEXT, SWAPPED, EpochPlan
-from bertsmith.instances.segment_pairs import SentenceTask, plan_pairs
+from bertsmith.instances.segment_pairs import plan_pairs
+from bertsmith.instances.settings import DataSettings
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
 IntArray = NDArray[np.int64]
@@ -52,8 +53,9 @@ def plan_of(
     documents: Sequence[Sequence[int]], length: int = 32, **arguments: float
 ) -> tuple[Corpus, EpochPlan]:
     corpus = Corpus.from_lengths(documents)
-    settings = {"seed": 0, "epoch": 0, **arguments}
-    return corpus, plan_pairs(corpus, np.arange(len(documents)), max_length=length, **settings)  # type: ignore[arg-type]
+    numbers = {name: arguments.pop(name, 0) for name in ("seed", "epoch")}
+    settings = DataSettings.of(arguments, "test")
+    return corpus, plan_pairs(corpus, np.arange(len(documents)), settings, max_length=length, **numbers)  # type: ignore[arg-type]
 
 
 def draw_documents(number: int, one_sentence: float, seed: int) -> list[list[int]]:
@@ -156,7 +158,7 @@ def test_empty_sentences_and_empty_documents(documents: list[list[int]], length:
 def test_a_plan_uses_only_the_given_documents(selected: set[int], epoch: int) -> None:
     corpus = Corpus.from_lengths(draw_documents(20, 0.3, seed=3))
     documents = np.array(sorted(selected))
-    plan = plan_pairs(corpus, documents, max_length=32, seed=0, epoch=epoch)
+    plan = plan_pairs(corpus, documents, DataSettings(), max_length=32, seed=0, epoch=epoch)
     used = np.union1d(plan.a.documents, plan.b.documents)
     assert set(used) <= selected
     assert set(used) == selected
@@ -181,7 +183,9 @@ def test_lengths_do_not_tell_the_order() -> None:
 
     def lengths_and_labels(seed: int) -> tuple[IntArray, IntArray]:
         corpus = Corpus.from_lengths(draw_documents(6000, 0.2, seed))
-        plan = plan_pairs(corpus, np.arange(6000), max_length=64, seed=seed, epoch=0, task="sop")
+        plan = plan_pairs(
+            corpus, np.arange(6000), DataSettings(sentence_task="sop"), max_length=64, seed=seed, epoch=0
+        )
         return np.stack([plan.a.lengths, plan.b.lengths], 1), plan.labels
 
     features, labels = lengths_and_labels(21)
@@ -227,13 +231,13 @@ def test_two_documents_and_one_huge_document() -> None:
     sentences=st.booleans(),
 )
 def test_sentence_order_and_pairs_without_a_label(
-    documents: list[list[int]], length: int, epoch: int, task: SentenceTask, sentences: bool
+    documents: list[list[int]], length: int, epoch: int, task: str, sentences: bool
 ) -> None:
     corpus = Corpus.from_lengths(documents)
     all_documents = np.arange(len(documents))
-    plan = plan_pairs(
-        corpus, all_documents, max_length=length, seed=1, epoch=epoch, task=task, single_sentences=sentences
-    )
+    instances = "sentence_pair" if sentences else "segment_pair"
+    settings = DataSettings.of({"sentence_task": task, "instances": instances}, "test")
+    plan = plan_pairs(corpus, all_documents, settings, max_length=length, seed=1, epoch=epoch)
     one_token = sum(sum(d) == 1 for d in documents)
     assert plan.counts["documents_left_out"] == plan.counts["tokens_left_out"] == one_token
     assert int((count_uses(corpus, plan) == 0).sum()) == one_token
@@ -256,7 +260,12 @@ def test_sentence_order_and_pairs_without_a_label(
 def test_sentence_pairs_hold_one_sentence_each(documents: list[list[int]], length: int) -> None:
     corpus = Corpus.from_lengths(documents)
     plan = plan_pairs(
-        corpus, np.arange(len(documents)), max_length=length, seed=0, epoch=0, single_sentences=True
+        corpus,
+        np.arange(len(documents)),
+        DataSettings(instances="sentence_pair"),
+        max_length=length,
+        seed=0,
+        epoch=0,
     )
     check_plan(corpus, plan, length)
     begins = np.concatenate([[0], corpus.sentence_ends])
@@ -267,7 +276,9 @@ def test_sentence_pairs_hold_one_sentence_each(documents: list[list[int]], lengt
 
 def test_two_separators() -> None:
     corpus = Corpus.from_lengths(draw_documents(200, 0.2, seed=6))
-    plan = plan_pairs(corpus, np.arange(200), max_length=64, seed=0, epoch=0, num_separators=2)
+    plan = plan_pairs(
+        corpus, np.arange(200), DataSettings(), max_length=64, seed=0, epoch=0, num_separators=2
+    )
     assert plan.sizes.max() <= 64
     assert (plan.sizes == plan.a.lengths + plan.b.lengths + 4).all()
 
@@ -283,9 +294,16 @@ def test_the_sample_corpora_are_complete(shared_data: Path, tmp_path: Path, leng
         shards = prepare([file], tokenizer, tmp_path / file.stem)
         all_documents = np.arange(shards.documents)
         for epoch in range(3):
-            pairs = plan_pairs(shards, all_documents, max_length=length, seed=0, epoch=epoch)
+            pairs = plan_pairs(shards, all_documents, DataSettings(), max_length=length, seed=0, epoch=epoch)
             assert (pairs.a.documents != pairs.b.documents).sum() == pairs.counts["not_next"]
             assert pairs.counts["documents_left_out"] == 0
-            plan = plan_pairs(shards, all_documents, max_length=length, seed=0, epoch=epoch, task="sop")
+            plan = plan_pairs(
+                shards,
+                all_documents,
+                DataSettings(sentence_task="sop"),
+                max_length=length,
+                seed=0,
+                epoch=epoch,
+            )
             assert plan.counts["tokens_left_out"] == plan.counts["tokens_cut"] == 0
             assert not count_broken_sentences(shards, plan, (length - 3) // 2)

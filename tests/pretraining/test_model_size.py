@@ -118,7 +118,7 @@ def test_a_preset_or_a_recipe_stays_as_it_is(
     shards: Shards, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(model_size, "probe_speed", never)
-    sizes = [*QUICK, *(setting for setting in tiny_run.SETTINGS if setting.startswith("model."))]
+    sizes = [*QUICK, *(s for s in tiny_run.SETTINGS if s.startswith(("model.", "data.sequence")))]
     bs.pretrain(shards, tmp_path / "preset", preset="bert-tiny-uncased", minutes=1, settings=sizes)
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text("preset: bert-tiny-uncased\ndata:\n  sequence_length: 32\n")

@@ -247,10 +247,7 @@ def test_what_little_is_left_to_train_on_is_told(
 ) -> None:
     caplog.clear()
     tiny_run.run(shards, tmp_path / "run", "train.max_steps=1", "data.validation_split=0.9999")
-    assert any(
-        f"only 2 of {shards.documents} documents" in line and "data.validation_split" in line
-        for line in caplog.messages
-    )
+    assert any("remain to train on: data.validation_split" in line for line in caplog.messages)
 
 
 def test_the_papers_recipe_is_the_papers() -> None:

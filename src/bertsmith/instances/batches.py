@@ -248,14 +248,11 @@ class InstanceStream:
         return plan_pairs(
             self._corpus,
             self._documents,
+            settings,
             max_length=length,
             seed=seed,
             epoch=epoch,
-            short_seq_prob=settings.short_seq_prob,
-            task=settings.sentence_task,
-            single_sentences=settings.instances == "sentence_pair",
             num_separators=self._special_token_ids.num_separators,
-            negatives=settings.nsp_sampling,
         )
 
     def size(self, epoch: int) -> int:

@@ -25,7 +25,7 @@ from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder, SharedModule, unwrap_shared
 from bertsmith.models.family import build_encoder
 from bertsmith.models.heads import MaskedLMHead
-from bertsmith.objectives.objective import MODEL, ModelParts, Objective, check_no_pairs
+from bertsmith.objectives.objective import MODEL, ModelParts, Objective, check_data_settings
 from bertsmith.objectives.settings import DistillationSettings
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
@@ -78,7 +78,7 @@ class Distillation(Objective):
                 argument="objective.teacher",
                 hint="set it to a run or a model folder",
             )
-        check_no_pairs(data, cls.name)
+        check_data_settings(data, cls.name)
         if not (settings.soft_weight or settings.mlm_weight or settings.cosine_weight):
             raise InputError(
                 "all_weights_zero",

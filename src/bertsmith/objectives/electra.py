@@ -33,8 +33,7 @@ from bertsmith.objectives.objective import (
     MODEL,
     ModelParts,
     Objective,
-    check_corruption,
-    check_no_pairs,
+    check_data_settings,
 )
 from bertsmith.objectives.settings import ElectraSettings
 
@@ -75,8 +74,7 @@ class Electra(Objective):
         Raises:
             InputError: The data settings have pairs or insertions, or the family has no discriminator.
         """
-        check_no_pairs(data, cls.name)
-        check_corruption(data, cls.name, "would label inserted tokens as original", "insertion")
+        check_data_settings(data, cls.name, "insertion")  # inserted tokens would be labeled as original
         # Only to raise InputError if the model's family has no class with a discriminator's head.
         get_family(encoder.config.model_type).architecture({"encoder", "detector"})
         return cls(encoder, generator, settings)

@@ -8,13 +8,12 @@ are in order or swapped (Lan et al. 2020, section 3.1), with the same head; or n
 from __future__ import annotations
 
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 
 from bertsmith.instances.batches import MaskedBatch
-from bertsmith.instances.segment_pairs import SentenceTask
 from bertsmith.instances.settings import DataSettings
 from bertsmith.loss import Loss
 from bertsmith.models.config import ModelConfig
@@ -45,7 +44,7 @@ class MaskedLM(Objective):
         self,
         config: ModelConfig,
         generator: torch.Generator,
-        task: SentenceTask = "nsp",
+        task: Literal["nsp", "sop", "none"] = "nsp",
         is_next_label: int = 0,
     ) -> None:
         super().__init__()

@@ -206,8 +206,8 @@ class _LossTotals:
         return metrics
 
 
-def check_no_pairs(data: DataSettings, objective: str) -> None:
-    """Raise InputError if the data settings have a sentence task, which this objective does not train."""
+def check_data_settings(data: DataSettings, objective: str, *unsupported_corruptions: str) -> None:
+    """Raise InputError for a sentence task, and for kinds of corruption that an objective does not support."""
     if data.sentence_task != "none":
         raise InputError(
             "sentence_task_unsupported",
@@ -215,21 +215,10 @@ def check_no_pairs(data: DataSettings, objective: str) -> None:
             argument="data.sentence_task",
             hint=f"use {option('data.sentence_task', 'none')} and {option('data.instances', 'full_sentences')}",
         )
-
-
-def check_corruption(data: DataSettings, objective: str, reason: str, *unsupported: str) -> None:
-    """Raise InputError if the objective of this name does not support the corruption in the data settings.
-
-    Args:
-        data: The data settings.
-        objective: The name of the objective.
-        reason: The verb phrase that follows "the objective, which" in the message.
-        unsupported: The unsupported values of `data.corruption`.
-    """
-    if data.corruption in unsupported:
+    if data.corruption in unsupported_corruptions:
         raise InputError(
             "corruption_unsupported",
-            f"'{data.corruption}' is not supported by the objective '{objective}', which {reason}",
+            f"'{data.corruption}' is not supported by the objective '{objective}'",
             argument="data.corruption",
             hint=f"use {option('data.corruption', 'none')}, or another objective",
         )
