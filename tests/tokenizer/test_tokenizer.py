@@ -368,21 +368,18 @@ def test_normalizer_is_not_applicable_to_tokenizer_json(shared_data: Path, tmp_p
 
 
 @pytest.mark.parametrize(
-    ("second", "limit", "truncation", "text_name"),
+    ("second", "limit", "truncation"),
     [
-        (None, 2, "longest_first", "the text"),
-        ("kaba lode", 4, "longest_first", "the first text"),
-        ("kaba lode", 5, "only_first", "the first text"),
-        ("kaba lode", 6, "only_second", "the second text"),
+        (None, 2, "longest_first"),
+        ("kaba lode", 4, "longest_first"),
+        ("kaba lode", 5, "only_first"),
+        ("kaba lode", 6, "only_second"),
     ],
 )
-def test_truncation_never_removes_all_of_a_text(
-    second: str | None, limit: int, truncation: Any, text_name: str
-) -> None:
+def test_truncation_never_removes_all_of_a_text(second: str | None, limit: int, truncation: Any) -> None:
     tokenizer = tiny_run.tokenizer()
     text = "kaba lode migi" if truncation == "only_second" else "kaba lode"
     with pytest.raises(InputError) as caught:
         tokenizer.encode(text, second, max_length=limit, truncation=truncation)
     assert (caught.value.code, caught.value.argument) == ("text_truncated_to_nothing", "max_length")
-    assert text_name in caught.value.message
     assert tokenizer.encode("", max_length=2).ids == [tokenizer.cls_token_id, tokenizer.sep_token_id]

@@ -101,8 +101,13 @@ def measured_size(sizes: Mapping[str, Any]) -> MeasuredSize | None:
     return None
 
 
-def measured_settings(sizes: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the defaults of a new model with these settings of `model`; {} if its size was not measured."""
+def measured_settings(
+    sizes: Mapping[str, Any], *, has_time_budget: bool = False
+) -> dict[str, dict[str, Any]]:
+    """Return the defaults of a new model with these settings of `model`; {} if its size was not measured.
+
+    There are further ones if the budget is in minutes.
+    """
     size = measured_size(sizes)
     if size is None:
         return {}
@@ -118,15 +123,10 @@ def measured_settings(sizes: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         settings["start"] = {"positions": "normal", "attention": "normal"}
     elif sizes.get("embedding_size") is not None:  # a projection is between positions and the first layer
         settings["start"] = {"attention": "normal"}
+    if has_time_budget:
+        settings["data"] = _TIME_BUDGET_DATA_SETTINGS
+        settings["train"]["batch_size"] = size.batch_size
     return _merge(_SMALL_MODEL_SETTINGS, settings)
-
-
-def time_budget_settings(sizes: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return further defaults if the budget is in minutes; {} if this size was not measured."""
-    size = measured_size(sizes)
-    return (
-        {} if size is None else {"data": _TIME_BUDGET_DATA_SETTINGS, "train": {"batch_size": size.batch_size}}
-    )
 
 
 def settings_type(objective: str) -> type[PretrainSettings]:
@@ -230,13 +230,12 @@ def _new_model_defaults(
         required_sizes = {**sizes, **objective.required_model_settings}
         size_changes = {name: value for name, value in changes.items() if name.startswith("model.")}
         requested = PretrainSettings.of({"model": required_sizes}, "settings").changed(size_changes)
-        all_sizes = requested.model.model_dump()
-        measured = measured_settings(all_sizes)
+        measured = measured_settings(
+            requested.model.model_dump(), has_time_budget="train.max_minutes" in changes
+        )
         if not objective.uses_corpus_init:
             measured.pop("start", None)
         defaults.append(measured)
-        if "train.max_minutes" in changes:
-            defaults.append(time_budget_settings(all_sizes))
     return [
         *defaults,
         {"data": objective.default_data_settings, "model": objective.required_model_settings},
