@@ -277,9 +277,7 @@ def test_tasks_and_pairs_may_come_later_but_models_stay_what_they_are(world: dic
 
 def test_all_runs_compute_in_one_precision(world: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     chosen = itertools.cycle(["bf16", "fp32"])
-    monkeypatch.setattr(
-        hardware, "choose_precision", lambda device=None: hardware.PrecisionChoice(next(chosen), "drawn")
-    )
+    monkeypatch.setattr(hardware, "choose_precision", lambda device=None: next(chosen))
     world["settings"] = [one for one in world["settings"] if "precision" not in one]
     ablate(**world, seeds=1, rows=["dynamic"])
     ablate(**world, seeds=1, resume=True)

@@ -17,7 +17,8 @@ from bertsmith.corpus.shards import Shards
 from bertsmith.errors import InputError
 from bertsmith.inference.minimal_pairs import MinimalPairs
 from bertsmith.pretraining import job
-from bertsmith.training import autotune, trainer
+from bertsmith.runs import compute_setup
+from bertsmith.training import trainer
 from bertsmith.training.callbacks import MetricLogger
 from run_equality import Killed, assert_same, outcome
 
@@ -152,7 +153,7 @@ def test_a_budget_of_minutes_holds_the_pairs_too(
         scored.append(len(of))
         return plainly(of, *rest)
 
-    for module in (trainer, autotune):
+    for module in (trainer, compute_setup):
 
         def timed(*arguments: Any, update: Any = module.train_step) -> Any:  # type: ignore[attr-defined]
             nonlocal now

@@ -76,7 +76,7 @@ def log_truncation(task: FittedTask, items: Sequence[Item], examples: Examples, 
         if message := tokenizer.describe_doubled_special_tokens(texts):
             logger.warning("%s, or keep task.specials_in_text=text", message)
     stats = task.truncation(items)
-    for message in (*stats.truncation_messages(task.encoder.truncation_hint), *stats.window_messages()):
+    for message in stats.messages(task.encoder.truncation_hint):
         logger.info("%s", message)
     sequences = [sequence for item in items for sequence in item.sequences]
     num_unknown = sum(int((s.ids == tokenizer.unk_token_id).sum()) for s in sequences)
@@ -100,9 +100,8 @@ def run_report(
     """Return the part of report.json about the training, and the warnings that are not about the examples."""
     baseline = task.metrics.baseline(examples.train, examples.validation)
     labels = {label for labels in task.metrics.labels(examples.validation) for label in labels}
-    warnings = [output.cut_schedule] if output.cut_schedule else []
     budget, state = budget_limits(settings.train), output.state
-    warnings += learning_warnings(task.metrics, metrics, baseline, state.step, budget, labels)
+    warnings = learning_warnings(task.metrics, metrics, baseline, state.step, budget, labels)
     report = {
         "task": task.name,
         "base": settings.base,

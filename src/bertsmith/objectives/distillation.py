@@ -22,9 +22,10 @@ from bertsmith.instances.batches import MaskedBatch
 from bertsmith.instances.settings import DataSettings
 from bertsmith.loss import Loss, distillation_kl
 from bertsmith.models.config import ModelConfig
-from bertsmith.models.encoder import Encoder, SharedModule, unwrap_shared
+from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import build_encoder
 from bertsmith.models.heads import MaskedLMHead
+from bertsmith.models.transformer_layer import SharedModule, unwrap_shared
 from bertsmith.objectives.objective import MODEL, ModelParts, Objective, check_data_settings
 from bertsmith.objectives.settings import DistillationSettings
 from bertsmith.tokenizer.tokenizer import Tokenizer

@@ -20,7 +20,7 @@ from bertsmith.pretraining.resolve_settings import (
     settings_type_of_arguments,
 )
 from bertsmith.pretraining.settings import PretrainSettings
-from bertsmith.runs.compute_setup import choose_compute_setup, training_budget
+from bertsmith.runs.compute_setup import measure_throughput, training_budget
 from bertsmith.runs.run_folder import (
     CHECKPOINTS,
     SETTINGS,
@@ -109,20 +109,20 @@ def pretrain(
         job = _prepare_job(run_settings, shards, base, ranks, out, resuming=is_resuming)
 
         train = run_settings.train
-        setup = choose_compute_setup(
-            job.module,
-            job.data.phases,
-            train,
-            job.context,
-            job.num_updates,
-            resuming=is_resuming,
-            ranks=ranks,
+        throughput = measure_throughput(
+            job.module, job.data.phases, train, job.context, resuming=is_resuming, ranks=ranks
         )
-        job.context = setup.context
-        job.estimate_time(setup.throughput)
+        job.estimate_time(throughput)
         explicit = with_recipe(PretrainSettings, recipe, changes) if is_resuming else None
         budget = ranks.run_on_main(
-            lambda: training_budget(train, setup, job.num_updates, start, explicit=explicit)
+            lambda: training_budget(
+                train,
+                throughput,
+                job.num_updates,
+                start,
+                explicit=explicit,
+                num_processes=ranks.world_size,
+            )
         )
         if not is_resuming:
             log_epochs(budget.num_updates, job.data.updates_per_epoch)
@@ -130,7 +130,7 @@ def pretrain(
             inputs = (shards.folder, model.path if isinstance(model, Model) else model)
             ranks.run_on_main(lambda: _start_run(out, job.settings, *inputs))
 
-        training_job = job.training_job(budget, setup.throughput, out)
+        training_job = job.training_job(budget, throughput, out)
         output = Trainer(job.module, training_job, job.context, resume=resume, ranks=ranks).fit()
         ranks.run_on_main(lambda: _finish_run(job, out, output, resuming=is_resuming))
         return load(out)

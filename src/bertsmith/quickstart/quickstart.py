@@ -200,7 +200,7 @@ def _log_estimated_time(budget: Mapping[str, Any], seconds_so_far: float, seed: 
     context = ComputeContext.for_training(train).with_kernels(
         train, settings.model.hidden_size, train.max_steps
     )
-    seconds, _ = probe_speed(settings, context, _PROBE_SECONDS)
+    seconds = probe_speed(settings, context, _PROBE_SECONDS)
     steps_in_time = _MAX_STEPS if train.max_minutes is None else int(train.max_minutes * 60 / seconds)
     steps = min(steps_in_time, train.max_steps or steps_in_time)
     other_seconds = seconds_so_far * _PREPARE_TIME_RATIO + _FINETUNING_UPDATES * seconds
