@@ -200,11 +200,11 @@ def test_the_command_line_prints_the_accuracy_and_the_table(
     assert "--evaluate-pairs and --set evaluate.pairs exclude each other" in told
     code, out, _ = call()
     assert code == 0
-    assert "accuracy on minimal pairs" in out
+    assert "pairs accuracy" in out
     monkeypatch.setattr(sys, "argv", ["bertsmith", "info", str(tmp_path / "run")])
     with pytest.raises(SystemExit):
         main()
-    assert "accuracy on minimal pairs" in capsys.readouterr().out
+    assert "pairs accuracy" in capsys.readouterr().out
 
 
 def test_pairs_in_another_encoding(tmp_path: Path) -> None:

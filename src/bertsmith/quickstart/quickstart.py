@@ -334,11 +334,11 @@ Try the models:
   bertsmith predict {classifier} "Returns the rank of a matrix."
 
 The same steps with your own files:
-  bertsmith tokenizer train *.txt --out tokenizer --vocab-size 16000
-  bertsmith data prepare *.txt --tokenizer tokenizer --out shards
-  bertsmith pretrain --data shards --out bert --minutes 60
+  bertsmith tokenizer train *.txt --output-dir tokenizer --vocab-size 16000
+  bertsmith data prepare *.txt --tokenizer tokenizer --output-dir shards
+  bertsmith pretrain --data shards --output-dir bert --minutes 60
   bertsmith finetune classify --model bert --train train.csv \\
-      --validation dev.csv --out mine
+      --validation dev.csv --output-dir mine
   bertsmith evaluate mine --data test.csv"""
 
 
