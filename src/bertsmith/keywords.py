@@ -33,7 +33,6 @@ class ExtendKeywords(ReadingKeywords, total=False):
     min_frequency: int
     min_pieces: int
     against: Any
-    keep_others: bool
 
 
 class TrainingKeywords(TypedDict, total=False):
@@ -121,7 +120,7 @@ class PretrainKeywords(TrainingKeywords, total=False):
     positions: Literal["normal", "sinusoidal"]
     attention: Literal["normal", "local"]
     output_bias: Literal["zero", "unigram"]
-    instances: Literal["segment_pair", "sentence_pair", "full_sentences", "doc_sentences", "single"]
+    instances: Literal["segment_pair", "sentence_pair", "full_sentences", "doc_sentences"]
     sequence_length: int
     long_sequence_length: int | None
     long_sequence_ratio: float
@@ -150,7 +149,6 @@ class PretrainKeywords(TrainingKeywords, total=False):
     pairs: str | None
     pairs_encoding: str | None
     pairs_sample: int | None
-    pairs_at_end: int | None
 
 
 class FinetuneKeywords(TrainingKeywords, total=False):
