@@ -43,9 +43,9 @@ def keyword_types() -> str:
     shared = {name: kind for name, kind in pretraining.items() if finetuning.get(name) == kind}
     reading = _field_types(Reading)
     classes = [
-        ("ReadingKeywords", "TypedDict", "How files become documents", reading),
+        ("ReadingKeywords", "TypedDict", "Rules by which files become documents", reading),
         ("CheckKeywords", "ReadingKeywords", "Options of a check of a corpus", _field_types(CheckOptions)),
-        ("ExtendKeywords", "ReadingKeywords", "Which words to add to a vocabulary", _field_types(Choice)),
+        ("ExtendKeywords", "ReadingKeywords", "Rules for added words", _field_types(Choice)),
         ("TrainingKeywords", "TypedDict", "Settings of both kinds of training", shared),
         ("PretrainKeywords", "TrainingKeywords", "Settings of pre-training", _without(pretraining, shared)),
         ("FinetuneKeywords", "TrainingKeywords", "Settings of fine-tuning", _without(finetuning, shared)),

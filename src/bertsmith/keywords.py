@@ -8,7 +8,7 @@ from typing import Any, Literal, TypedDict
 
 
 class ReadingKeywords(TypedDict, total=False):
-    """How files become documents."""
+    """Rules by which files become documents."""
 
     documents: Literal["blank_line", "file", "line"]
     text_column: str
@@ -27,13 +27,12 @@ class CheckKeywords(ReadingKeywords, total=False):
 
 
 class ExtendKeywords(ReadingKeywords, total=False):
-    """Which words to add to a vocabulary."""
+    """Rules for added words."""
 
     words: int
     min_frequency: int
     min_pieces: int
     against: Any
-    keep_others: bool
 
 
 class TrainingKeywords(TypedDict, total=False):
@@ -121,7 +120,7 @@ class PretrainKeywords(TrainingKeywords, total=False):
     positions: Literal["normal", "sinusoidal"]
     attention: Literal["normal", "local"]
     output_bias: Literal["zero", "unigram"]
-    instances: Literal["segment_pair", "sentence_pair", "full_sentences", "doc_sentences", "single"]
+    instances: Literal["segment_pair", "sentence_pair", "full_sentences", "doc_sentences"]
     sequence_length: int
     long_sequence_length: int | None
     long_sequence_ratio: float
@@ -150,7 +149,6 @@ class PretrainKeywords(TrainingKeywords, total=False):
     pairs: str | None
     pairs_encoding: str | None
     pairs_sample: int | None
-    pairs_at_end: int | None
 
 
 class FinetuneKeywords(TrainingKeywords, total=False):

@@ -46,7 +46,7 @@ def test_it_shows_the_instance_that_training_reads(shards: Shards) -> None:
         a, b = instance["parts"]
         assert (a["document"] == b["document"]) == (instance["label"] == 0)
         plan = stream.plan(2)
-        first = int(plan.a_start[index])
+        first = int(plan.a.starts[index])
         ids = shards.take(np.arange(first, first + a["tokens"])).tolist()
         assert instance["original_ids"][1 : 1 + a["tokens"]] == ids
         assert a["place"].startswith(str(shards.folder.parent / "corpus.txt"))
@@ -81,7 +81,7 @@ def call(*arguments: str, **environment: str) -> tuple[int, str]:
     return 0, result.stdout
 
 
-def test_the_command_line_prints_marks_colors_or_json(shards: Shards) -> None:
+def test_the_command_line_prints_marks_or_json(shards: Shards) -> None:
     folder = str(shards.folder)
     options = [folder, "--index", "4", "--epoch", "3", *(x for s in SETTINGS for x in ("--set", s))]
     code, plain = call(*options)
@@ -89,11 +89,6 @@ def test_the_command_line_prints_marks_colors_or_json(shards: Shards) -> None:
     assert "\x1b" not in plain
     assert "{[MASK]←" in plain
     assert "label (nsp): " in plain
-    _, colored = call(*options, FORCE_COLOR="1")
-    assert "\x1b[" in colored
-    assert "{[MASK]" not in colored
-    _, no_color = call(*options, FORCE_COLOR="1", NO_COLOR="1")
-    assert "{[MASK]←" in no_color
     _, text = call(*options, "--json")
     instance = json.loads(text)
     assert instance["epoch"] == 3

@@ -47,10 +47,9 @@ def label_id(example: TextExample, label_map: LabelMap) -> int:
 
 
 @pytest.fixture(scope="module")
-def moods(tmp_path_factory: pytest.TempPathFactory) -> bs.Model:
+def moods(base: bs.Model, tmp_path_factory: pytest.TempPathFactory) -> bs.Model:
     """A tiny classifier fine-tuned until it knows its training rows."""
     folder = tmp_path_factory.mktemp("moods")
-    base = tiny_run.run(tiny_run.make_shards(folder), folder / "bert", "train.max_steps=2")
     return bs.finetune(
         "classify",
         base,
@@ -174,9 +173,8 @@ def test_labels_equal_as_numbers_have_one_order() -> None:
 
 def test_any_label_and_a_single_one_can_be_scored() -> None:
     head = classifier(["accuracy", "macro avg"], ClassSettings(), pairs=False)
-    answer = ClassPrediction("accuracy", None, {}, tokens=2, tokens_read=1)
+    answer = ClassPrediction("accuracy", None, {})
     scores = head.metrics.compute([answer] * 3, [example("accuracy")] * 3).to_dict()
-    assert (scores["cut_texts"], scores["cut_tokens"]) == (3, 3)
     assert scores["classes"]["accuracy"]["support"] == 3
     assert (scores["accuracy"], scores["matthews"]) == (1.0, 0.0)
 
@@ -219,8 +217,8 @@ def test_settings_of_the_call_hold_for_reading_and_for_encoding(moods: bs.Model,
     assert (answer["tokens"], answer["tokens_read"]) == (5, 2)
     assert moods.predict(["kaba lode migi"], max_length=4)[0].tokens_read == 2
     assert next(moods.predict_lines([b"kaba lode migi"], "here", max_length=4))["tokens_read"] == 2
-    assert moods.evaluate(file, max_length=4).cut_tokens == 3
-    assert moods.evaluate(file).cut_tokens == 0
+    assert moods.evaluate(file, max_length=4).truncation["cut"] == {"texts": 1, "tokens": 3}
+    assert moods.evaluate(file).truncation["cut"] == {"texts": 0, "tokens": 0}
 
 
 def test_many_fractions_are_no_labels() -> None:

@@ -30,6 +30,7 @@ from bertsmith.tasks.results import Metrics
 from bertsmith.training.checkpoint import load_best_weights
 from bertsmith.training.data_loader import Phase
 from bertsmith.training.run_plan import TrainingBudget
+from bertsmith.training.time_budget import Throughput
 from bertsmith.training.train_step import TrainModule
 from bertsmith.training.training_job import (
     Evaluation,
@@ -125,25 +126,24 @@ class FinetuneJob:
         train = self.settings.train.model_copy(update=values)
         self.settings = self.settings.model_copy(update={"train": train})
 
-    def cache_features(self, folder: Path, *, lazily: bool) -> None:
-        """Compute the hidden states of an encoder that is not trained.
+    def cache_features(self, folder: Path) -> None:
+        """Compute the hidden states of an encoder that is not trained, or read those of a run on the same data.
 
         Args:
-            folder: The folder of the states, which other runs on the same data can share.
-            lazily: True to compute them when they are first read: a finished run reads none.
+            folder: The folder of the states.
         """
         layers = self.task.model.features.layers
         self.cache = CachedEncoder(self.encoder, layers, self.context, folder)
         sequences = [s for item in [*self.items, *self.validation_items] for s in item.sequences]
         with self.steps.step("hidden states"):
-            self.cache.fill(sequences, self.base.folder.weights_digest(), lazily=lazily)
+            self.cache.fill(sequences, self.base.folder.weights_digest())
 
     def phase(self) -> Phase:
         """Return the training data: all epochs are one phase."""
         train = self.settings.train
         return Phase(ItemStream(self.task.model, self.items, train.seed), 1.0, train.batch_size)
 
-    def training_job(self, budget: TrainingBudget, out: Path) -> TrainingJob:
+    def training_job(self, budget: TrainingBudget, throughput: Throughput, out: Path) -> TrainingJob:
         """Return what the trainer needs."""
         train = self.settings.train
         return TrainingJob(
@@ -159,6 +159,7 @@ class FinetuneJob:
                 *([self.teacher_digest] if self.teacher_digest else []),
             ),
             budget=budget,
+            throughput=throughput,
             evaluation=Evaluation(
                 self.evaluate_in_training,
                 best_metric=self.task.primary_metric,
@@ -176,7 +177,7 @@ class FinetuneJob:
             outputs = task.model.run(self.trained_encoder, items, self.context)
             task.decoder.calibrate(outputs, items, examples)
             predictions = task.decoder.decode(outputs, items, examples)
-            metrics = task.metrics.compute(predictions, examples)
+            metrics = task.score(predictions, examples, task.truncation(items))
         return metrics, Answers(outputs, items, examples, predictions)
 
     def evaluate_in_training(self) -> EvaluationResult:

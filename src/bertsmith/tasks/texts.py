@@ -236,7 +236,6 @@ class TextEncoder(TaskEncoder):
             [example.second or "" for example in examples] if has_pairs else None,
             max_length=self.max_length if settings.stride is None else NO_LIMIT,
             special_strings=settings.specials_in_text,
-            warn=False,  # `finetune` warns once, about all texts
             with_offsets=settings.stride is not None,
         )
         return [
@@ -267,10 +266,7 @@ class TextEncoder(TaskEncoder):
 
     def coverage(self, items: Sequence[Item]) -> Coverage:
         """Return the coverage of an example, whose windows overlap."""
-        counts = token_counts(items[0])
-        return Coverage(
-            counts["tokens"], counts["tokens_read"], items[0].sequences[0].tokens_read, len(items)
-        )
+        return Coverage(**token_counts(items[0]))
 
 
 class TextModel(TaskModel):

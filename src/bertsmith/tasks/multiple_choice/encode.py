@@ -7,7 +7,7 @@ from itertools import islice
 
 from bertsmith.tasks.base import TaskEncoder
 from bertsmith.tasks.batching import Item, TokenSequence
-from bertsmith.tasks.multiple_choice.data import ChoiceExample
+from bertsmith.tasks.multiple_choice.choice_rows import ChoiceExample
 from bertsmith.tasks.truncation import Coverage
 from bertsmith.tasks.windows import NO_LIMIT, single_window
 from bertsmith.tokenizer.tokenizer import Encoding, Tokenizer
@@ -44,7 +44,7 @@ class MultipleChoiceEncoder(TaskEncoder):
     def coverage(self, items: Sequence[Item]) -> Coverage:
         """Return how much is read of the sequence that is cut most."""
         sequence = most_truncated(items[0])
-        return Coverage(sequence.tokens, sequence.tokens_read, sequence.tokens_read)
+        return Coverage(sequence.tokens, sequence.tokens_read)
 
 
 def text_pairs(example: ChoiceExample) -> list[tuple[str, str]]:
