@@ -26,7 +26,6 @@ from bertsmith.io.documents import read_documents
 from bertsmith.io.sources import to_source, to_sources
 from bertsmith.io.tables import Table
 from bertsmith.pretraining.settings import PretrainSettings
-from bertsmith.reports.loss_curve import plot_loss_curve
 from bertsmith.settings import resolve
 from bertsmith.tasks.registry import TASKS, get_task
 from task_files import task_data
@@ -713,19 +712,6 @@ def test_a_notebook_shows_the_message_of_an_error_without_traceback() -> None:
         "empty", "is empty", location="a.csv", hint=f"choose another {option('output_dir')}"
     )
     assert error._render_traceback_() == ["InputError: a.csv: is empty\nchoose another output_dir=…"]
-
-
-def test_the_loss_curve_compares_the_same_part_of_the_loss(bert: bs.Model, tmp_path: Path) -> None:
-    lines = [json.dumps({"step": i, "kind": "train", "loss": 9.0 - i, "mlm": 5.0 - i}) for i in range(3)]
-    lines.append(json.dumps({"step": 2, "kind": "evaluation", "mlm_loss": 3.5}))
-    log = tmp_path / "log.jsonl"
-    log.write_text("\n".join(lines))
-    assert "loss from 5.000 at update 0 to 3.000 at update 2" in str(plot_loss_curve(log))
-    log.write_text(lines[0])
-    assert plot_loss_curve(log) is None
-    assert plot_loss_curve(tmp_path / "none") is None
-    log.write_text("no json")
-    assert plot_loss_curve(log) is None
 
 
 # The module

@@ -67,7 +67,9 @@ def test_equal_texts_have_equal_scores_in_whichever_pass(
     encoder = model.encoder.forward
     monkeypatch.setattr(batching, "_MAX_TOKENS_CPU", 12)
     monkeypatch.setattr(
-        model.encoder, "forward", lambda packed: passes.append(packed.num_sequences) or encoder(packed)
+        model.encoder,
+        "forward",
+        lambda packed, rows: passes.append(packed.num_sequences) or encoder(packed, rows=rows),
     )
     texts = [" ".join(tiny_run.WORDS[i : i + 4]) for i in range(6)] * 3
     scores = [one.score for one in model.scorer().scores(texts)]

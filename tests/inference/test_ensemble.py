@@ -146,7 +146,7 @@ def test_what_is_compared_must_be_the_same_texts(folder: Path, tmp_path: Path) -
     )
     with pytest.raises(InputError) as caught:
         bs.compare(folder / "a", other, data)
-    assert (caught.value.code, caught.value.location) == ("texts_differ", f"{data}:2")
+    assert (caught.value.code, caught.value.location) == ("examples_differ", f"{data}:2")
     assert bs.compare(folder / "a", other, data, text_column="text", rounds=5)["examples"] == 12
     with pytest.raises(InputError) as caught:
         bs.compare(folder / "a", other, data, rounds=0)

@@ -161,7 +161,7 @@ def test_pairs_stand_in_a_file_or_with_a_tab_between(pairs: bs.Model, tmp_path: 
     assert (found["text"], found["second"], found["score"]) == ("kaba lode", "migi", wanted.score)
     for call in (
         lambda: pairs.predict(["kaba"]),
-        lambda: list(pairs.predict_lines([b"a\tb", b"kaba"], "here")),
+        lambda: list(pairs.predictor.examples_of_lines([b"a\tb", b"kaba"], "here")),
     ):
         with pytest.raises(InputError) as caught:
             call()

@@ -110,9 +110,13 @@ def _score_texts(
 ) -> None:
     from bertsmith.inference.output import shorten, write_rows
     from bertsmith.inference.scoring import score_and_rank
-    from bertsmith.inference.text_input import read_texts
+    from bertsmith.inference.text_input import read_text_rows
 
-    located = read_texts(input, text_column, encoding) if input else options.read_lines(texts)
+    if input:
+        texts_of_file = read_text_rows(input, text_column, encoding=encoding)
+        located = [(row.location, row.text) for row in texts_of_file]
+    else:
+        located = options.read_lines(texts)
     if not located:
         raise click.UsageError("standard input is empty; give texts, --input FILE, or --pairs FILE")
     with console.ProgressBar("scoring", len(located), unit="texts") as bar:

@@ -22,7 +22,7 @@ from bertsmith.finetuning.settings import OWN_ARGUMENTS, FinetuneSettings, setti
 from bertsmith.inference.model import Model, load
 from bertsmith.io.sources import Source, is_path
 from bertsmith.models.parameter_count import count_parameters
-from bertsmith.reports.step_times import StepTimer
+from bertsmith.reports.run import StepTimer
 from bertsmith.runs.compute_setup import choose_compute_setup, training_budget
 from bertsmith.runs.run_folder import (
     SETTINGS,

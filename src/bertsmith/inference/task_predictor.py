@@ -38,8 +38,6 @@ from bertsmith.tasks.results import Metrics
 from bertsmith.tasks.truncation import TruncationStats
 from bertsmith.tokenizer.tokenizer import Tokenizer, validate_texts
 
-_LOAD_ARGUMENTS = ("device", "precision")  # that users give to `predict`, and `load` takes
-
 Changes = Mapping[str, Any]
 """Settings of one call: settings of the task, and `batch_size`; None leaves a setting as it is."""
 
@@ -98,14 +96,6 @@ class TaskPredictor(Predictor):
         """
         values = {name: value for name, value in changes.items() if value is not None}
         fields = self.task.declaration.settings_type.model_fields
-        for name in _LOAD_ARGUMENTS:
-            if name in values and name not in fields:
-                raise InputError(
-                    "not_a_task_setting",
-                    f"{caller} has no setting '{name}'",
-                    argument=name,
-                    hint=f"pass it where the model is loaded: {option(name, values[name])}",
-                )
         batch_size = values.pop("batch_size", None)
         if is_path(source) and format_suffix(source) == ".tsv" and "delimiter" in fields:
             values.setdefault("delimiter", None)
@@ -360,13 +350,6 @@ class TaskInterface(ABC):
         answered = predictor.answered_file(file)
         write_predictions(predictor.task.report, answered, format, delimiter_of(file, predictor.task), path)
         return path
-
-    def predict_lines(
-        self, lines: Iterable[bytes], location: str, **settings: Any
-    ) -> Iterator[dict[str, Any]]:
-        """Yield the predictions for a stream of UTF-8 lines, as `predict_file`; blank lines are left out."""
-        predictor = self.predictor.with_settings(settings)
-        return prediction_objects(predictor.answered(predictor.examples_of_lines(lines, location)))
 
     def evaluate(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -189,7 +189,7 @@ def _describe_run(path: Path) -> dict[str, Any]:
         or _float_scores(report.get("dev"))
         or (state.evaluation if state else {}),
         "best_step": state.best_step if state is not None else None,
-        "remarks": [*report.get("remarks", []), *_budget_remarks([entry.budget for entry in plan])],
+        "remarks": report.get("remarks", []),
         "settings": _changed_settings(path / SETTINGS, values, record) | _changed_budget(plan),
         "model": None if model is None else str(model.model_folder),
         "model_of_step": (record.get("unfinished") or {}).get("step"),
@@ -204,17 +204,6 @@ def _changed_budget(plan: Sequence[PlanEntry]) -> dict[str, Any]:
         return {}
     names = {**plan[0].budget, **plan[-1].budget}
     return {f"train.{name}": plan[-1].budget.get(name) for name in names}
-
-
-def _budget_remarks(budgets: Sequence[Mapping[str, float]]) -> list[str]:
-    """Return a remark if the run was continued with another budget, since settings.yaml has only the first."""
-    if not budgets or budgets[-1] == budgets[0]:
-        return []
-    first, last = (
-        ", ".join(f"train.{name}={value:g}" for name, value in budget.items())
-        for budget in (budgets[0], budgets[-1])
-    )
-    return [f"started with {first}, continued with {last} in total"]
 
 
 def _finetune_verb(record: dict[str, Any]) -> str:

@@ -12,9 +12,8 @@ from bertsmith import console
 from bertsmith.device import ComputeContext
 from bertsmith.errors import InputError, option
 from bertsmith.formatting import pluralize
-from bertsmith.inference.causal_scoring import create_scorer
 from bertsmith.inference.minimal_pairs import MinimalPairs, read_pairs, score_pairs
-from bertsmith.inference.scoring import Scorer
+from bertsmith.inference.scoring import Scorer, default_variant
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import MaskedLMHead
 from bertsmith.objectives.objective import MODEL, Objective
@@ -85,7 +84,8 @@ class PairsEvaluation:
                 argument="evaluate_pairs",
                 hint=f"remove {option('evaluate_pairs')}",
             )
-        return cls(pairs, settings, create_scorer(encoder, head, tokenizer, context))
+        scorer = Scorer(encoder, head, tokenizer, context, default_variant(encoder))
+        return cls(pairs, settings, scorer)
 
     @cached_property
     def sample(self) -> MinimalPairs:

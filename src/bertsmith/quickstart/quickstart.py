@@ -42,7 +42,7 @@ from bertsmith.quickstart.task import (
     score_majority_baseline,
     write_task,
 )
-from bertsmith.reports.step_times import StepTimer
+from bertsmith.reports.run import StepTimer
 from bertsmith.runs.run_folder import SETTINGS, write_report, write_whole
 from bertsmith.tokenizer_training.train import train_tokenizer
 
