@@ -48,7 +48,7 @@ def histogram(
     """
 
     def draw(axes: Axes) -> None:
-        from matplotlib.ticker import EngFormatter, LogLocator
+        from matplotlib.ticker import LogLocator, StrMethodFormatter
 
         widths = [end - start for start, end in pairwise(edges)]
         low, high = edges[0], max(edges[0], edges[-1] - 1)
@@ -67,7 +67,8 @@ def histogram(
                 axes.xaxis.set_major_locator(
                     LogLocator(subs=(1,) if high >= 100 * low else (1, 2, 5), numticks=5)
                 )
-                axes.xaxis.set_major_formatter(EngFormatter())
+                axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+        axes.set_ylim(0, 1.05 * max(1, *counts))
         axes.minorticks_off()
         if mark is not None and low <= mark <= high:
             axes.axvline(mark, color=ALERT, linestyle="--")
@@ -78,11 +79,11 @@ def histogram(
 
 
 def set_integer_ticks(axis: Axis) -> None:
-    """Use a few integers as ticks, as in 950, 2.5 k, 1.5 M."""
-    from matplotlib.ticker import EngFormatter, MaxNLocator
+    """Use a few integers as ticks."""
+    from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
     axis.set_major_locator(MaxNLocator(4, integer=True))
-    axis.set_major_formatter(EngFormatter())
+    axis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
 
 
 def to_svg(fig: Figure, description: str) -> Markup:
