@@ -126,7 +126,7 @@ def test_pairs_and_variants(model: bs.Model, tmp_path: Path) -> None:
     assert (scores["pairs"], scores["variant"]) == (2, "left_to_right")
     with pytest.raises(InputError) as caught:
         model.score(["kaba"], variant="token")
-    assert (caught.value.code, caught.value.argument) == ("variant_mismatch", "variant")
+    assert (caught.value.code, caught.value.argument) == ("unknown_variant", "variant")
 
 
 def test_pairs_on_a_runs_way(tmp_path: Path) -> None:

@@ -157,16 +157,16 @@ def test_a_published_name_without_cached_weights_has_its_sizes(
 
 
 def test_other_paths_are_errors_with_suggestions(folder: Path, tmp_path: Path) -> None:
-    for path, code, hint in (
-        (folder, "unknown_folder", r"\S+bert \(a run\), .*shards \(prepared data\)"),
-        (folder / "bert" / "checkpoints" / "step-6", "part_of_run", r"\S+bert$"),
-        (folder / "bert" / "checkpoints", "part_of_run", r"\S+bert$"),
-        (folder / "rows.csv", "is_a_file", "tokenizer"),
-        (tmp_path, "unknown_folder", "tokenizer"),
+    for path, hint in (
+        (folder, r"\S+bert, .*shards"),
+        (folder / "bert" / "checkpoints" / "step-6", r"\S+bert$"),
+        (folder / "bert" / "checkpoints", r"\S+bert$"),
+        (folder / "rows.csv", "tokenizer"),
+        (tmp_path, "tokenizer"),
     ):
         with pytest.raises(InputError) as caught:
             bs.info(path)
-        assert (caught.value.code, caught.value.location) == (code, str(path))
+        assert (caught.value.code, caught.value.location) == ("not_describable", str(path))
         assert re.search(hint, str(caught.value.hint))
     with pytest.raises(InputError) as caught:
         bs.info(folder / "berd")

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     help="Mask each token together with the later tokens of its word, or alone; default: within_word. Causal "
     "models have no variant.",
 )
-@click.option("--output", type=FILE, help="Write a row for each text or pair: .csv, .jsonl, .json, or .txt.")
+@click.option("--output", type=FILE, help="Write a row for each text or pair: .csv, .jsonl, or .json.")
 @options.computation
 @options.as_json
 def score(

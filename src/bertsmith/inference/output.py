@@ -12,7 +12,6 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from bertsmith import console
 from bertsmith.errors import InputError, option
 from bertsmith.formatting import join_names, pluralize
 from bertsmith.io import atomic
@@ -24,10 +23,9 @@ if TYPE_CHECKING:
     from bertsmith.inference.task_predictor import TaskPredictor
     from bertsmith.tasks.results import Metrics
 
-FORMATS = {".csv": "csv", ".jsonl": "json", ".json": "json", ".txt": "table"}
+FORMATS = {".csv": "csv", ".jsonl": "json", ".json": "json"}
 """The format of a file by its suffix."""
 
-_FILE_WIDTH = 120  # characters of a table in a file
 _DECIMALS = 4  # of a number in a cell; JSON has all
 
 logger = logging.getLogger(__name__)
@@ -58,7 +56,7 @@ def output_format(
     Raises:
         InputError: The format or the suffix is unknown.
     """
-    names, suffixes = list(dict.fromkeys(FORMATS.values())), dict(FORMATS)
+    names, suffixes = ["csv", "json", *(["table"] if output is None else [])], dict(FORMATS)
     if task_format is not None:
         names.append(task_format.name)
         suffixes |= {task_format.suffix: task_format.name} if task_format.suffix else {}
@@ -176,9 +174,6 @@ def write_predictions(
         if format == "csv":
             file.write("\ufeff")
             file.writelines(csv_lines(report, counted(), delimiter))
-        elif format == "table":
-            columns, rows = table_of(report, counted(), _FILE_WIDTH)
-            file.write(console.format_table("", columns, rows, width=_FILE_WIDTH) + "\n")
         elif format == "json":
             file.writelines(json_lines(prediction_objects(counted()), output))
         else:
@@ -197,16 +192,13 @@ def json_lines(objects: Iterable[Mapping[str, Any]], output: Path) -> Iterator[s
 def write_rows(rows: Sequence[Mapping[str, Any]], format: str, output: Path) -> None:
     """Write rows of plain values to a file atomically; raise InputError if it exists."""
     refuse_existing(output)
-    columns = list(dict.fromkeys(name for row in rows for name in row))
     with atomic.atomic_file(output) as path, path.open("w", encoding="utf-8", newline="") as file:
         if format == "csv":
             file.write("\ufeff")
+            columns = list(dict.fromkeys(name for row in rows for name in row))
             writer = csv.DictWriter(file, columns, lineterminator="\n")
             writer.writeheader()
             writer.writerows(rows)
-        elif format == "table":
-            cells = [tuple(shorten(row.get(name, ""), _FILE_WIDTH // 3) for name in columns) for row in rows]
-            file.write(console.format_table("", columns, cells, width=_FILE_WIDTH) + "\n")
         else:
             file.writelines(json_lines(rows, output))
 

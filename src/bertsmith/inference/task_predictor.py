@@ -326,9 +326,8 @@ class TaskInterface(ABC):
 
         Args:
             file: The file, read as `evaluate` reads it, except that labels are ignored.
-            output: The file to write: .csv (the rows of the input with predictions), .jsonl, .json, or .txt (a
-                table for reading).
-            format: csv, json, table, or the official format of the task; None: by the suffix of `output`.
+            output: The file to write: .csv (the rows of the input with predictions), .jsonl, or .json.
+            format: csv, json, or the official format of the task; None: by the suffix of `output`.
             overwrite: Replace an existing file.
             settings: Settings of the task for this call, such as text_column, delimiter, or max_length.
 
