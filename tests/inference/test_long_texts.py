@@ -91,7 +91,7 @@ def test_training_and_scores_take_windows_too_and_what_is_cut_says_how(
     rows = [(f"{LONG} {text}", label) for text, label in tiny_run.examples(12)]
     file = tiny_run.table(tmp_path / "long.csv", rows)
     model = bs.finetune("classify", base, tmp_path / "cut", train=file, validation=file, settings=FEW)
-    truncated = [message for message in caplog.messages if "longer than the model reads" in message]
+    truncated = [message for message in caplog.messages if " truncated: " in message]
     assert ["task.stride" in message for message in truncated] == [True]
     assert "task.stride" in model.report["dev"]["notes"][0]
     caplog.clear()
@@ -103,11 +103,10 @@ def test_training_and_scores_take_windows_too_and_what_is_cut_says_how(
         "train.batch_size=6",
     ]
     model = bs.finetune("classify", base, tmp_path / "read", train=file, validation=file, settings=settings)
-    assert not any("longer than the model reads" in message for message in caplog.messages)
-    assert model.report["dev"]["cut_tokens"] == 0
+    assert not any(" truncated: " in message for message in caplog.messages)
     assert model.report["steps"] > 4  # more items than the 12 texts in batches of 6
-    assert tuned.evaluate(file).cut_texts == 12
-    assert tuned.evaluate(file, stride=31).cut_texts == 0
+    assert tuned.evaluate(file).truncation["cut"]["texts"] == 12
+    assert tuned.evaluate(file, stride=31).truncation["cut"]["texts"] == 0
 
 
 def test_the_longer_text_of_a_pair_is_read_in_windows(base: bs.Model, tmp_path: Path) -> None:

@@ -150,7 +150,7 @@ def test_a_byte_order_mark_of_a_stream_is_no_text(moods: bs.Model) -> None:
 
 def test_a_cut_text_is_told(moods: bs.Model) -> None:
     done = predict(moods.path, "kaba lode migi", "kaba", "--max-length", "4")
-    assert "1 text was truncated; 1 token was not read" in done.stderr
+    assert "1 of 2 texts truncated: 1 token (25.0 %) not read" in done.stderr
 
 
 def test_pairs_stand_in_a_file_or_with_a_tab_between(pairs: bs.Model, tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ def report(labels: int = 3, examples: int = 4, text: str = "a text") -> dict[str
     is_correct = [a == b for a, b in zip(labels_by_row, predictions, strict=True)]
     histogram = {"edges": [1, 2, 4, 9], "counts": [5, 0, 2]}
     short = shorten(text)
-    truncation = {"limit": 8, "special_tokens": 2, "texts": 7, "tokens": 50, "tags": 40, "in_windows": 2}
+    truncation = {"limit": 8, "special_tokens": 2, "texts": 7, "tokens": 50, "tags": 40}
     return {
         "task": "classify",
         "base": text,
@@ -84,7 +84,6 @@ def report(labels: int = 3, examples: int = 4, text: str = "a text") -> dict[str
             "train": {
                 **truncation,
                 "cut": {"texts": 1, "tokens": 3, "tags": 2},
-                "without_windows": {"texts": 3, "tokens": 31, "tags": 29},
             }
         },
         "findings": [
@@ -117,8 +116,7 @@ def test_the_page_has_the_numbers_of_the_report(tmp_path: Path) -> None:
         "7 of a.csv to train on, 30 held out of it",
         "the weights after update 10 were kept, the best by accuracy",
         "20 2 1.5000 0.5000",  # an evaluation: update, epoch, loss, score
-        "tags 40 2 (5.00 %) 29 (72.5 %)",  # total, truncated, truncated without windows
-        "2 texts are read in windows",
+        "tags 40 2 (5.00 %)",  # total, truncated
         "training 9.0 s",
         "train.num_train_epochs 3.0",
         "train.csv:3 and 29 more",

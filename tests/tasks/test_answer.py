@@ -191,10 +191,7 @@ def test_a_long_question_is_cut_and_that_is_counted() -> None:
     outputs = [torch.zeros(len(item.sequences[0].ids), 2) for item in items]
     (answer,) = decode(model, outputs, items, [whole])
     assert (answer.tokens, answer.tokens_read) == (4 + 13, 2 + 13)
-    scores = model.metrics.compute([answer], [example("migi")])
-    assert (scores.details, list(scores.notes)) == (
-        {"cut_texts": 1, "cut_tokens": 2, "moved_answers": 0}, ["1 text was cut; 2 tokens were not read"],
-    )  # fmt: skip
+    assert model.truncation(items).to_dict()["cut"] == {"texts": 1, "tokens": 2, "answers": 0}
 
 
 def test_a_passage_that_does_not_fit_beside_its_question_is_refused() -> None:

@@ -174,17 +174,10 @@ def test_labels_equal_as_numbers_have_one_order() -> None:
 
 def test_any_label_and_a_single_one_can_be_scored() -> None:
     head = classifier(["accuracy", "macro avg"], ClassSettings(), pairs=False)
-    answer = ClassPrediction("accuracy", None, {}, tokens=2, tokens_read=1)
+    answer = ClassPrediction("accuracy", None, {})
     scores = head.metrics.compute([answer] * 3, [example("accuracy")] * 3).to_dict()
-    assert (scores["cut_texts"], scores["cut_tokens"]) == (3, 3)
     assert scores["classes"]["accuracy"]["support"] == 3
     assert (scores["accuracy"], scores["matthews"]) == (1.0, 0.0)
-
-
-def test_one_text_alone_is_refused(moods: bs.Model) -> None:
-    with pytest.raises(InputError) as caught:
-        moods.predict("kaba lode")
-    assert caught.value.code == "not_a_list"
 
 
 def test_pairs_are_refused_where_single_texts_were_learnt(moods: bs.Model, tmp_path: Path) -> None:
@@ -224,8 +217,8 @@ def test_settings_of_the_call_hold_for_reading_and_for_encoding(moods: bs.Model,
     (answer,) = moods.predict_file(file, max_length=4)
     assert (answer["tokens"], answer["tokens_read"]) == (5, 2)
     assert moods.predict(["kaba lode migi"], max_length=4)[0].tokens_read == 2
-    assert moods.evaluate(file, max_length=4).cut_tokens == 3
-    assert moods.evaluate(file).cut_tokens == 0
+    assert moods.evaluate(file, max_length=4).truncation["cut"] == {"texts": 1, "tokens": 3}
+    assert moods.evaluate(file).truncation["cut"] == {"texts": 0, "tokens": 0}
 
 
 def test_many_fractions_are_no_labels() -> None:

@@ -1,4 +1,4 @@
-"""How much of the examples is read: what truncation costs, and what it would have cost without windows."""
+"""How much of the examples is read, and what truncation loses."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bertsmith.tasks.registry import get_task
 from bertsmith.tasks.relation_extraction.data import RelationExample
 from bertsmith.tasks.tagging.sentences import TagExample
 from bertsmith.tasks.texts import TextExample
-from bertsmith.tasks.truncation import Coverage, TruncationStats, group_by_example
+from bertsmith.tasks.truncation import Coverage, TruncationStats
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from squad_data import PASSAGE, answerer
 
@@ -43,7 +43,7 @@ def tagged(words: int) -> TagExample:
 
 
 @pytest.mark.parametrize(
-    ("stride", "read", "windows"), [(None, Coverage(15, 6, 6), 1), (4, Coverage(15, 15, 6, 4), 4)]
+    ("stride", "read", "windows"), [(None, Coverage(15, 6), 1), (4, Coverage(15, 15), 4)]
 )
 def test_a_text_is_cut_or_read_in_windows(stride: int | None, read: Coverage, windows: int) -> None:
     task = fitted("classify", {"labels": ["a", "b"], "pairs": False}, max_length=8, stride=stride)
@@ -52,20 +52,16 @@ def test_a_text_is_cut_or_read_in_windows(stride: int | None, read: Coverage, wi
     assert task.truncation(items).coverages == [read]
 
 
-def test_tags_behind_the_first_window_would_be_lost() -> None:
+def test_windows_hold_all_tags() -> None:
     facts = {"labels": ["B-X", "O"], "scheme": "iob2", "usual": "O"}
     task = fitted("tag", facts, max_length=8)
     items = task.encode([tagged(15), tagged(2)], tiny_run.tokenizer())
     account = task.truncation(items)
-    long = len(next(group_by_example(items)))
-    assert account.coverages == [Coverage(15, 15, 6, long, 15, 15, 6), Coverage(2, 2, 2, 1, 2, 2, 2)]
-    assert account.truncation_messages() == []
-    assert account.window_messages() == [
-        "1 of 2 texts is read in windows of 8 tokens; without them 9 tokens (52.9 %) and 9 tags would be cut"
-    ]
+    assert account.coverages == [Coverage(15, 15, 15, 15), Coverage(2, 2, 2, 2)]
+    assert account.messages() == []
     assert account.to_dict() == {
-        "limit": 8, "special_tokens": 2, "texts": 2, "tokens": 17, "tags": 17, "in_windows": 1,
-        "cut": {"texts": 0, "tokens": 0, "tags": 0}, "without_windows": {"texts": 1, "tokens": 9, "tags": 9},
+        "limit": 8, "special_tokens": 2, "texts": 2, "tokens": 17, "tags": 17,
+        "cut": {"texts": 0, "tokens": 0, "tags": 0},
     }  # fmt: skip
     assert account.lengths()["median"] == 2
     assert account.lengths()["most"] == 15
@@ -74,10 +70,9 @@ def test_tags_behind_the_first_window_would_be_lost() -> None:
 @pytest.mark.parametrize(
     ("stride", "answer", "read"),
     [
-        (4, "kade lofo", Coverage(15, 15, 9, 3, 1, 1, 0)),  # in the second window
-        (4, "kaba", Coverage(15, 15, 9, 3, 1, 1, 1)),
-        (7, "sode tugi", Coverage(15, 15, 9, 2, 1, 0, 0)),  # half in each
-        (4, None, Coverage(15, 15, 9, 3, 0, 0, 0)),
+        (4, "kade lofo", Coverage(15, 15, 1, 1)),  # in the second window
+        (7, "sode tugi", Coverage(15, 15, 1, 0)),  # half in each
+        (4, None, Coverage(15, 15, 0, 0)),
     ],
 )
 def test_an_answer_counts_where_a_window_has_all_of_it(
@@ -88,10 +83,7 @@ def test_an_answer_counts_where_a_window_has_all_of_it(
     model = answerer(max_length=12, stride=stride)
     account = model.truncation(model.encode([example], tiny_run.tokenizer()))
     assert account.coverages == [read]
-    said = account.truncation_messages()
-    assert said == (
-        ["1 answer is whole in no window, and not learnt"] if read.annotations > read.annotations_read else []
-    )
+    assert len(account.messages()) == read.annotations - read.annotations_read
 
 
 def test_a_relation_far_from_the_beginning_is_read_all_the_same() -> None:
@@ -103,18 +95,16 @@ def test_a_relation_far_from_the_beginning_is_read_all_the_same() -> None:
     spans = [(text.index(word), text.index(word) + len(word)) for word in words[7:]]
     known = Tokenizer.from_vocabulary(tokens, lowercase=True, max_length=64)
     account = task.truncation(task.encode([RelationExample(text, *spans, "a", "here")], known))
-    assert account.coverages == [Coverage(13, 10, 10, 1, 1, 1, 0)]
-    assert account.window_messages() == [
-        "1 relation beyond the first 12 tokens of a text is read all the same"
-    ]
+    assert account.coverages == [Coverage(13, 10, 1, 1)]
 
 
 def test_accounts_add_up() -> None:
-    one, other = TruncationStats("", 8), TruncationStats("", 8, 2, [Coverage(9, 6, 6), Coverage(1, 1, 1)])
+    one, other = TruncationStats("", 8), TruncationStats("", 8, 2, [Coverage(9, 6), Coverage(1, 1)])
     one.add(other)
-    one.add(TruncationStats("", 8, 2, [Coverage(10, 6, 6)]))
+    one.add(TruncationStats("", 8, 2, [Coverage(10, 6)]))
     assert one.to_dict()["cut"] == {"texts": 2, "tokens": 7}
     assert one.to_dict()["special_tokens"] == 2
-    assert one.truncation_messages(" (a remedy)") == [
-        "2 of 3 texts are longer than the model reads; 7 tokens (35.0 %) are not seen (a remedy)"
-    ]
+    (message,) = one.messages(" (a remedy)")
+    assert "2 of 3 texts" in message
+    assert "7 tokens (35.0 %)" in message
+    assert message.endswith(" (a remedy)")

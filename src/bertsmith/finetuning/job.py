@@ -175,7 +175,7 @@ class FinetuneJob:
             outputs = task.model.run(self.trained_encoder, items, self.context)
             task.decoder.calibrate(outputs, items, examples)
             predictions = task.decoder.decode(outputs, items, examples)
-            metrics = task.metrics.compute(predictions, examples)
+            metrics = task.score(predictions, examples, task.truncation(items))
         return metrics, Answers(outputs, items, examples, predictions)
 
     def evaluate_in_training(self) -> EvaluationResult:

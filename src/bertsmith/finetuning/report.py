@@ -76,7 +76,7 @@ def log_truncation(task: FittedTask, items: Sequence[Item], examples: Examples, 
         if message := tokenizer.describe_doubled_special_tokens(texts):
             logger.warning("%s, or keep task.specials_in_text=text", message)
     stats = task.truncation(items)
-    for message in (*stats.truncation_messages(task.encoder.truncation_hint), *stats.window_messages()):
+    for message in stats.messages(task.encoder.truncation_hint):
         logger.info("%s", message)
     sequences = [sequence for item in items for sequence in item.sequences]
     num_unknown = sum(int((s.ids == tokenizer.unk_token_id).sum()) for s in sequences)

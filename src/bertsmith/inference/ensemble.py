@@ -126,15 +126,17 @@ class Ensemble(TaskInterface):
         examples = predictor.read(data)
         predictions: list[Any] = []
         by_member: list[list[Any]] = [[] for _ in self.models]
+        stats = [member.task.truncation([]) for member in predictor.members]
         for batch in predictor.batches(examples):
             predictions += batch.answers
             parts = zip(predictor.members, batch.outputs.members, batch.prepared, strict=True)
-            for (member, outputs, items), member_predictions in zip(parts, by_member, strict=True):
-                member_predictions += member.decode(outputs, items, batch.requests)
-        members = zip(predictor.members, by_member, strict=True)
+            for (member, outputs, items), answers, lost in zip(parts, by_member, stats, strict=True):
+                answers += member.decode(outputs, items, batch.requests)
+                lost.add(member.task.truncation(items))
+        members = zip(predictor.members, by_member, stats, strict=True)
         return EnsembleScores(
-            predictor.metrics(predictions, examples),
-            [member.metrics(member_predictions, examples) for member, member_predictions in members],
+            predictor.metrics(predictions, examples, stats[0]),
+            [member.metrics(answers, examples, lost) for member, answers, lost in members],
         )
 
 

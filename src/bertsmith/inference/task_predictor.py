@@ -12,7 +12,6 @@ from typing import Any, Self, overload
 
 from bertsmith.device import ComputeContext
 from bertsmith.errors import InputError, option
-from bertsmith.formatting import pluralize
 from bertsmith.inference.output import (
     Answered,
     empty_message,
@@ -154,7 +153,6 @@ class TaskPredictor(Predictor):
         waiting: deque[Example] = deque()
         empty: list[str] = []
         stats = self.task.truncation([])
-        num_truncated = num_unread = 0
 
         def nonempty() -> Iterator[Example]:
             for example in examples:
@@ -169,19 +167,11 @@ class TaskPredictor(Predictor):
             for prediction in answers.predictions:
                 while waiting[0].is_empty:
                     yield Answered(waiting.popleft(), None)
-                unread = (prediction.tokens or 0) - (prediction.tokens_read or 0)
-                num_truncated, num_unread = num_truncated + (unread > 0), num_unread + unread
                 yield Answered(waiting.popleft(), prediction)
         yield from (Answered(example, None) for example in waiting)
         _log_empty(empty)
-        if num_truncated:
-            logger.warning(
-                "%s truncated; %s not read",
-                pluralize(num_truncated, "text was", "texts were"),
-                pluralize(num_unread, "token was", "tokens were"),
-            )
-        for message in stats.window_messages():
-            logger.info("%s", message)
+        for message in stats.messages(self.task.encoder.truncation_hint):
+            logger.warning("%s", message)
 
     def answered_file(self, file: Source) -> Iterator[Answered]:
         """Yield each example of a file or table with its prediction; log how it was read."""
@@ -199,9 +189,9 @@ class TaskPredictor(Predictor):
         empties = (prediction.as_empty() for prediction in self.predict_stream(empty))
         return [next(empties if example.is_empty else nonempty) for example in examples]
 
-    def metrics(self, predictions: Sequence[Any], examples: Sequence[Any]) -> Metrics:
-        """Return the metrics of predictions, with a note on empty examples."""
-        metrics = self.task.metrics.compute(predictions, examples)
+    def metrics(self, predictions: Sequence[Any], examples: Sequence[Any], stats: TruncationStats) -> Metrics:
+        """Return the metrics of predictions, with what truncation loses and notes on it and on empty examples."""
+        metrics = self.task.score(predictions, examples, stats)
         empty = [example.location for example in examples if example.is_empty]
         notes = [empty_text_diagnostic(empty).text] if empty else []
         return replace(metrics, notes=[*metrics.notes, *notes])
@@ -230,10 +220,7 @@ class TaskPredictor(Predictor):
             predictions += answers.predictions
             losses += self.task.metrics.example_losses(answers) if with_losses else []
             stats.add(self.task.truncation(answers.items))
-        metrics = self.metrics(predictions, examples)
-        details = {**metrics.details, "truncation": stats.to_dict()}
-        metrics = replace(metrics, details=details, notes=[*metrics.notes, *stats.window_messages()])
-        return metrics, predictions, losses, stats
+        return self.metrics(predictions, examples, stats), predictions, losses, stats
 
 
 def _log_empty(locations: Sequence[str]) -> None:

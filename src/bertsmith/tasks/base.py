@@ -258,7 +258,7 @@ class TaskEncoder(ABC):
         """Return how much of an example the model reads, from all of the example's items."""
         sequences = [sequence for item in items for sequence in item.sequences]
         read = sum(sequence.tokens_read for sequence in sequences)
-        return Coverage(sum(sequence.tokens for sequence in sequences), read, read)
+        return Coverage(sum(sequence.tokens for sequence in sequences), read)
 
 
 class TaskModel(Objective):

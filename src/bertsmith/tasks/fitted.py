@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Any
 
 import torch
@@ -25,7 +26,8 @@ from bertsmith.tasks.base import (
 )
 from bertsmith.tasks.batching import Answers, Item
 from bertsmith.tasks.registry import TASKS, Task, get_task
-from bertsmith.tasks.truncation import TruncationStats, group_by_example
+from bertsmith.tasks.results import Metrics
+from bertsmith.tasks.truncation import TruncationStats
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
 
@@ -173,7 +175,8 @@ class FittedTask:
     def truncation(self, items: Sequence[Item]) -> TruncationStats:
         """Return what truncation loses of the examples of these items."""
         special = len(items[0].sequences[0].ids) - items[0].sequences[0].tokens_read if items else 0
-        coverages = [self.encoder.coverage(group) for group in group_by_example(items)]
+        groups = groupby(items, key=lambda item: item.example)
+        coverages = [self.encoder.coverage(list(group)) for _, group in groups]
         return TruncationStats(self.declaration.annotation_unit, self.encoder.max_length, special, coverages)
 
     def predict(
@@ -182,6 +185,13 @@ class FittedTask:
         """Return the predictions for examples, with the outputs that they were decoded from."""
         outputs = self.model.run(encoder, items, context)
         return Answers(outputs, items, examples, self.decoder.decode(outputs, items, examples))
+
+    def score(self, predictions: Sequence[Any], examples: Sequence[Any], stats: TruncationStats) -> Metrics:
+        """Return the metrics of predictions on labeled examples, with what truncation loses."""
+        metrics = self.metrics.compute(predictions, examples)
+        details = {**metrics.details, "truncation": stats.to_dict()}
+        notes = [*metrics.notes, *stats.messages(self.encoder.truncation_hint)]
+        return replace(metrics, details=details, notes=notes)
 
 
 def create_report(

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from bertsmith.formatting import join_names, pluralize
+from bertsmith.formatting import join_names
 from bertsmith.notebook import Report, Result
 
 _MAX_LOCATIONS = 20  # of a diagnostic in a report
@@ -114,17 +114,3 @@ class DataSummary:
             [*self.tables, *other.tables],
             [*self.diagnostics, *other.diagnostics],
         )
-
-
-def truncation_metrics(predictions: Sequence[Any], hint: str = "") -> tuple[dict[str, int], list[str]]:
-    """Return the numbers of truncated texts and tokens, and a sentence if there are any.
-
-    Args:
-        predictions: Predictions with `tokens` and `tokens_read`.
-        hint: The end of the sentence.
-    """
-    unread = [prediction.tokens - prediction.tokens_read for prediction in predictions]
-    texts, tokens = sum(count > 0 for count in unread), sum(unread)
-    tokens_were = pluralize(tokens, "token was", "tokens were")
-    note = [f"{pluralize(texts, 'text was', 'texts were')} cut; {tokens_were} not read{hint}"]
-    return {"cut_texts": texts, "cut_tokens": tokens}, note if texts else []

@@ -267,10 +267,7 @@ class TextEncoder(TaskEncoder):
 
     def coverage(self, items: Sequence[Item]) -> Coverage:
         """Return the coverage of an example, whose windows overlap."""
-        counts = token_counts(items[0])
-        return Coverage(
-            counts["tokens"], counts["tokens_read"], items[0].sequences[0].tokens_read, len(items)
-        )
+        return Coverage(**token_counts(items[0]))
 
 
 class TextModel(TaskModel):

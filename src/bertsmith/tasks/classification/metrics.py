@@ -19,9 +19,9 @@ from bertsmith.tasks.classification.data import label_ids, split_labels
 from bertsmith.tasks.classification.decode import ClassPrediction, MultilabelDecoder, MultilabelPrediction
 from bertsmith.tasks.error_analysis import cross_entropy
 from bertsmith.tasks.labels import LabelMap
-from bertsmith.tasks.results import Metrics, MetricTable, truncation_metrics
+from bertsmith.tasks.results import Metrics, MetricTable
 from bertsmith.tasks.settings import ClassSettings
-from bertsmith.tasks.texts import TextDecoder, TextEncoder, TextExample
+from bertsmith.tasks.texts import TextDecoder, TextExample
 
 _MAX_MATRIX_LABELS = 200  # of more labels, the confusion matrix lists the cells that are not 0
 _MAX_TABLE_LABELS = 8  # of a confusion matrix that fits a terminal
@@ -67,8 +67,7 @@ class ClassificationMetrics(LabelMetrics):
         targets, predicted = self._targets(examples), [self._label_map.ids[p.label] for p in predictions]
         by_label = _metrics_by_label(targets, predicted, self._labels)
         f1, support = (np.array([row[name] for row in by_label.values()]) for name in ("f1", "support"))
-        truncation, notes = truncation_metrics(predictions, TextEncoder.truncation_hint)
-        details: dict[str, Any] = {**truncation, "classes": by_label}
+        details: dict[str, Any] = {"classes": by_label}
         values = {
             "accuracy": float(accuracy_score(targets, predicted)),
             "macro_f1": float(f1.mean()),
@@ -89,12 +88,12 @@ class ClassificationMetrics(LabelMetrics):
             rows = zip(self._labels, details["confusion"], strict=True)
             columns = ["truth, down; prediction, across", *self._labels]
             tables.append(MetricTable("", columns, [[label, *map(str, row)] for label, row in rows]))
-        return Metrics(values, details, tables, notes)
+        return Metrics(values, details, tables)
 
     def baseline(self, training: Sequence[TextExample], validation: Sequence[TextExample]) -> Metrics:
         """Return the metrics of the most frequent label."""
         ((most_frequent, _),) = Counter(self._targets(training)).most_common(1)
-        prediction = ClassPrediction(self._labels[most_frequent], None, {}, tokens=0, tokens_read=0)
+        prediction = ClassPrediction(self._labels[most_frequent], None, {})
         return self.compute([prediction] * len(validation), validation)
 
     def example_losses(self, answers: Answers) -> list[float | None]:
@@ -153,8 +152,7 @@ class MultilabelMetrics(LabelMetrics):
         ranked = average_precision_score(targets[:, occurs], scores[:, occurs]) if occurs.any() else 0.0
         values = self.sufficient_statistics(predictions, examples).scores()
         values |= {"average_precision": float(ranked), "examples": len(examples)}
-        truncation, notes = truncation_metrics(predictions, TextEncoder.truncation_hint)
-        return Metrics(values, {**truncation, "classes": by_label}, [_table_by_label(by_label)], notes)
+        return Metrics(values, {"classes": by_label}, [_table_by_label(by_label)])
 
     def baseline(self, training: Sequence[TextExample], validation: Sequence[TextExample]) -> Metrics:
         """Return, for each metric, the better of two constant predictions.
@@ -166,10 +164,7 @@ class MultilabelMetrics(LabelMetrics):
         scores = dict(zip(self._labels, frequencies, strict=True))
         frequent = [label for label, frequency in scores.items() if frequency >= 0.5]
         frequent = frequent or [max(scores, key=scores.__getitem__)]
-        constants = (
-            MultilabelPrediction(labels, scores, tokens=0, tokens_read=0)
-            for labels in (frequent, self._labels)
-        )
+        constants = (MultilabelPrediction(labels, scores) for labels in (frequent, self._labels))
         few, every = (self.compute([constant] * len(validation), validation) for constant in constants)
         return replace(few, values={name: max(few.values[name], every.values[name]) for name in few.values})
 

@@ -31,7 +31,7 @@ from bertsmith.tasks.embedding.decode import (
     first_cosine,
 )
 from bertsmith.tasks.embedding.tfidf import TfIdf
-from bertsmith.tasks.results import Metrics, truncation_metrics
+from bertsmith.tasks.results import Metrics
 from bertsmith.tasks.settings import EmbedSettings
 
 _TOP_K = 10  # passages of a ranking
@@ -96,8 +96,7 @@ class EmbeddingMetrics(TaskMetrics):
             threshold = self.decoder.threshold if self._format == "labeled" else None
             cosines = np.array([first_cosine(p) for p in predictions], np.float64)
             metrics = self._pair_metrics(data_format, examples, cosines, threshold)
-        truncation, notes = truncation_metrics(predictions)
-        return replace(metrics, details={**metrics.details, **truncation}, notes=[*metrics.notes, *notes])
+        return metrics
 
     def baseline(
         self, training: Sequence[EmbeddingExample], validation: Sequence[EmbeddingExample]

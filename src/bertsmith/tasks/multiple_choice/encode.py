@@ -44,7 +44,7 @@ class MultipleChoiceEncoder(TaskEncoder):
     def coverage(self, items: Sequence[Item]) -> Coverage:
         """Return how much is read of the sequence that is cut most."""
         sequence = most_truncated(items[0])
-        return Coverage(sequence.tokens, sequence.tokens_read, sequence.tokens_read)
+        return Coverage(sequence.tokens, sequence.tokens_read)
 
 
 def text_pairs(example: ChoiceExample) -> list[tuple[str, str]]:

@@ -11,7 +11,7 @@ from bertsmith.tasks.batching import Answers
 from bertsmith.tasks.error_analysis import cross_entropy
 from bertsmith.tasks.multiple_choice.data import ChoiceExample
 from bertsmith.tasks.multiple_choice.decode import ChoicePrediction
-from bertsmith.tasks.results import Metrics, MetricTable, truncation_metrics
+from bertsmith.tasks.results import Metrics, MetricTable
 
 
 class MultipleChoiceMetrics(TaskMetrics):
@@ -27,7 +27,6 @@ class MultipleChoiceMetrics(TaskMetrics):
     def compute(self, predictions: Sequence[ChoicePrediction], examples: Sequence[ChoiceExample]) -> Metrics:
         """Return accuracy, also by the number of choices, and the accuracy of choosing by chance."""
         is_correct = _is_correct(predictions, examples)
-        truncation, notes = truncation_metrics(predictions)
         by_size: dict[int, list[bool]] = {}
         for correct, example in zip(is_correct, examples, strict=True):
             by_size.setdefault(len(example.choices), []).append(correct)
@@ -40,7 +39,7 @@ class MultipleChoiceMetrics(TaskMetrics):
         total = max(1, len(examples))
         chance = sum(1 / max(1, len(example.choices)) for example in examples) / total
         values = {"accuracy": sum(is_correct) / total, "examples": len(examples)}
-        return Metrics(values, {**truncation, "chance": chance, "choices": by_choices}, tables, notes)
+        return Metrics(values, {"chance": chance, "choices": by_choices}, tables)
 
     def example_losses(self, answers: Answers) -> list[float | None]:
         """Return the cross-entropies of the predicted probabilities."""
@@ -59,10 +58,7 @@ class MultipleChoiceMetrics(TaskMetrics):
         """Return the metrics of the position that is correct most often, or the last one of fewer choices."""
         counts = Counter(example.label for example in training if example.label is not None)
         position = min(counts, key=lambda position: (-counts[position], position))
-        predictions = [
-            ChoicePrediction(choice=min(position, len(e.choices) - 1), tokens=0, tokens_read=0)
-            for e in validation
-        ]
+        predictions = [ChoicePrediction(choice=min(position, len(e.choices) - 1)) for e in validation]
         return self.compute(predictions, validation)
 
 

@@ -65,18 +65,9 @@ class QuestionAnsweringEncoder(TaskEncoder):
     def coverage(self, items: Sequence[Item]) -> Coverage:
         """Return how much of question and passage is read; an answer counts if one window has all of it."""
         windows = [window_of(item) for item in items]
-        tokens, read = count_tokens(windows)
-        in_window = [item.target not in (None, (0, 0)) for item in items]
         has_answer = isinstance(items[0], PassageItem) and items[0].has_answer
-        return Coverage(
-            tokens,
-            read,
-            windows[0].sequence.tokens_read,
-            len(items),
-            int(has_answer),
-            int(has_answer and any(in_window)),
-            int(has_answer and in_window[0]),
-        )
+        is_read = has_answer and any(item.target not in (None, (0, 0)) for item in items)
+        return Coverage(*count_tokens(windows), int(has_answer), int(is_read))
 
 
 def window_of(item: Item) -> Window:

@@ -14,7 +14,7 @@ from bertsmith.tasks.batching import Answers
 from bertsmith.tasks.question_answering.data import QuestionExample, moved_answers
 from bertsmith.tasks.question_answering.decode import AnswerPrediction
 from bertsmith.tasks.question_answering.scoring import AnswerScorer
-from bertsmith.tasks.results import Metrics, truncation_metrics
+from bertsmith.tasks.results import Metrics
 from bertsmith.tasks.settings import AnswerSettings
 
 
@@ -32,16 +32,15 @@ class QuestionAnsweringMetrics(TaskMetrics):
         """Return the metrics of SQuAD 1.1's, SQuAD 2.0's, or CMRC 2018's script."""
         scorer = AnswerScorer(examples, self.settings.rules)
         f1, exact_match = _scores(scorer, predictions)
-        truncation, notes = truncation_metrics(predictions)
         moved = moved_answers(examples)
-        notes += [diagnostic.text for diagnostic in moved]
+        notes = [diagnostic.text for diagnostic in moved]
         values: dict[str, float] = {
             "f1": fmean(f1),
             "exact_match": fmean(exact_match),
             "examples": len(examples),
         }
         num_moved = sum(len(diagnostic.locations) for diagnostic in moved)
-        details: dict[str, Any] = {**truncation, "moved_answers": num_moved}
+        details: dict[str, Any] = {"moved_answers": num_moved}
         if scorer.rules == "cmrc":
             details["rules"] = "cmrc"
             notes.append(

@@ -10,8 +10,8 @@ from bertsmith.metrics.sufficient_statistics import SufficientStatistics, regres
 from bertsmith.tasks.base import TaskMetrics
 from bertsmith.tasks.batching import Answers
 from bertsmith.tasks.regression.decode import NumberPrediction
-from bertsmith.tasks.results import Metrics, truncation_metrics
-from bertsmith.tasks.texts import TextEncoder, TextExample
+from bertsmith.tasks.results import Metrics
+from bertsmith.tasks.texts import TextExample
 
 
 class RegressionMetrics(TaskMetrics):
@@ -29,15 +29,14 @@ class RegressionMetrics(TaskMetrics):
         """Return Pearson's and Spearman's correlation (0 if a side is constant), and mean errors."""
         references = np.array([example.number for example in examples])
         numbers = np.array([prediction.number for prediction in predictions])
-        truncation, notes = truncation_metrics(predictions, TextEncoder.truncation_hint)
+        notes = []
         pearson = spearman = 0.0
         if len(examples) > 1 and np.ptp(references) > 0 and np.ptp(numbers) > 0:
             from scipy.stats import pearsonr, spearmanr
 
             pearson, spearman = (float(f(references, numbers)[0]) for f in (pearsonr, spearmanr))
         else:
-            note = "the numbers do not vary, so there is nothing to correlate: both correlations are 0"
-            notes = [*notes, note]
+            notes = ["the numbers do not vary, so there is nothing to correlate: both correlations are 0"]
         errors = numbers - references
         metrics = {
             "pearson": pearson,
@@ -46,12 +45,12 @@ class RegressionMetrics(TaskMetrics):
             "mean_absolute_error": float(np.abs(errors).mean()),
             "examples": len(examples),
         }
-        return Metrics(metrics, truncation, (), notes)
+        return Metrics(metrics, notes=notes)
 
     def baseline(self, training: Sequence[TextExample], validation: Sequence[TextExample]) -> Metrics:
         """Return the metrics of the mean of the training examples."""
         mean = float(np.mean([example.number for example in training]))
-        return self.compute([NumberPrediction(mean, tokens=0, tokens_read=0)] * len(validation), validation)
+        return self.compute([NumberPrediction(mean)] * len(validation), validation)
 
     def example_losses(self, answers: Answers) -> list[float | None]:
         """Return the squared errors."""

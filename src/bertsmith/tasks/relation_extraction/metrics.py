@@ -20,7 +20,7 @@ from bertsmith.tasks.error_analysis import cross_entropy
 from bertsmith.tasks.labels import LabelMap
 from bertsmith.tasks.relation_extraction.data import RelationExample, no_relation_label
 from bertsmith.tasks.relation_extraction.decode import RelationPrediction
-from bertsmith.tasks.results import Metrics, MetricTable, truncation_metrics
+from bertsmith.tasks.results import Metrics, MetricTable
 from bertsmith.tasks.settings import RelateSettings
 
 
@@ -57,7 +57,7 @@ class RelationMetrics(TaskMetrics):
         """
         references, predicted = self._pairs(predictions, examples)
         relations = count_relations(references, predicted, self.no_relation)
-        truncation, notes = truncation_metrics(predictions)
+        notes = []
         if num_reversed := sum(counts.num_reversed for counts in relations.values()):
             notes.append(
                 f"answers of the right relation in the wrong direction, which are wrong: {num_reversed:,}"
@@ -81,7 +81,7 @@ class RelationMetrics(TaskMetrics):
             for name, row in figures.items()
         ]
         table = MetricTable("", ["relation", "precision", "recall", "F1", "support", "found"], rows)
-        details = {**truncation, "none_label": self.no_relation, "relations": figures}
+        details = {"none_label": self.no_relation, "relations": figures}
         return Metrics(values, details, (table,), notes)
 
     def example_losses(self, answers: Answers) -> list[float | None]:
@@ -105,7 +105,7 @@ class RelationMetrics(TaskMetrics):
         counts = Counter(label for (label,) in self.labels(training) if label != self.no_relation)
         default = self.metadata["labels"][0]
         label = min(counts, key=lambda label: (-counts[label], label), default=default)
-        prediction = RelationPrediction(label=label, tokens=0, tokens_read=0)
+        prediction = RelationPrediction(label=label)
         return self.compute([prediction] * len(validation), validation)
 
     def _pairs(

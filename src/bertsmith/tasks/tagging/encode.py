@@ -74,16 +74,9 @@ class TagEncoder(TaskEncoder):
 
     def coverage(self, items: Sequence[Item]) -> Coverage:
         """Return the coverage of a sentence: all tokens are read, and the tags of all words with a token."""
-        first = items[0].sequences[0]
-        assert first.sources is not None
-        begin = int(np.argmax(first.sources == 0))
-        size = int((first.sources == 0).sum())
-        words = words_at_once = tokens = 0
-        for item in items:
-            assert isinstance(item, TagItem)
-            tokens, words = item.tokens, words + len(item.words)
-            words_at_once += sum(row - begin + item.first < size for row in item.rows)
-        return Coverage(tokens, tokens, min(tokens, size), len(items), words, words, words_at_once)
+        tag_items = [item for item in items if isinstance(item, TagItem)]
+        tokens, words = tag_items[0].tokens, sum(len(item.words) for item in tag_items)
+        return Coverage(tokens, tokens, words, words)
 
     def _windows(self, index: int, example: TagExample, encoding: Encoding) -> Iterator[TagItem]:
         words, tokens = first_tokens(example.words, encoding)
