@@ -53,7 +53,7 @@ def test_runs_that_do_not_fit_together_are_told(
 ) -> None:
     data = folder / "test.csv"
     _, err = run(capsys, verb, folder / "a", folder / "fewer", "--data", data, code=2)
-    assert f"{folder / 'fewer'}: this model lacks 1 label that {folder / 'a'} has: joy" in err
+    assert f"{folder / 'fewer'}: only one of this model and {folder / 'a'} has 1 label: joy" in err
     _, err = run(capsys, verb, folder / "a", folder / "numbers", "--data", data, code=2)
     assert "is for" in err
     _, err = run(capsys, verb, folder / "a", folder / "bert", "--data", data, code=2)

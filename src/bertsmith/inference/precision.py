@@ -60,6 +60,19 @@ Compare = Callable[[Any, Any, Sequence[Any], Path], str | None]
 Raises InputError if they differ too much. The path is the model's, for messages."""
 
 
+@dataclass(frozen=True)
+class _LogBf16:
+    """Logs a large effect of bf16 before the first answer. Its pickle is None, without the model."""
+
+    precision: ModelPrecision
+
+    def __call__(self, requests: Sequence[Any]) -> None:
+        self.precision.log_bf16()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(None), ()
+
+
 class ModelPrecision:
     """Chooses the precision of a model's answers and checks it.
 
@@ -107,7 +120,7 @@ class ModelPrecision:
         cosine = self._once("bf16", lambda: bf16_cosine(model.encoder, model.tokenizer, self.requested))
         return float(cosine)
 
-    def _log_bf16(self, requests: Sequence[Any]) -> None:
+    def log_bf16(self) -> None:
         """Log a large effect of bf16, once for the same weights."""
         cosine = self.bf16_cosine()
         if not cosine >= MIN_BF16_COSINE:
@@ -128,7 +141,7 @@ class ModelPrecision:
         model = self.model
         if model.precision != INT8:
             predictor = create(model.encoder, self.context)
-            return replace(predictor, check=self._log_bf16) if model.precision == "bf16" else predictor
+            return replace(predictor, check=_LogBf16(self)) if model.precision == "bf16" else predictor
         int8_encoder = self._once(INT8, lambda: quantize(model.encoder, model.tokenizer))
         exact, quantized = create(model.encoder, self.fp32), create(int8_encoder, self.requested)
         return replace(quantized, check=partial(self._check_int8, compare, exact, quantized))
