@@ -138,7 +138,7 @@ def test_a_score_that_falls_is_refused(run: Path, monkeypatch: pytest.MonkeyPatc
     assert (caught.value.code, caught.value.location) == ("int8_score_too_low", str(run))
     with pytest.raises(InputError) as caught:
         bs.load(run, precision="int8").embed(["kaba lobe", "tuzu mide"])
-    assert (caught.value.code, caught.value.location) == ("int8_vectors_differ", str(run))
+    assert (caught.value.code, caught.value.location) == ("int8_answers_differ", str(run))
 
 
 def test_many_examples_are_thinned_out(
@@ -225,7 +225,7 @@ def test_what_is_no_number_is_refused(run: Path) -> None:
         model.encoder.get_parameter("blocks.0.output_norm.weight")[3] = torch.nan
     with pytest.raises(InputError) as caught:
         model.embed(TEXTS)
-    assert caught.value.code == "int8_vectors_differ"
+    assert caught.value.code == "int8_answers_differ"
 
 
 @pytest.mark.parametrize("precision", ["auto", "fp32", "bf16", "int8"])
@@ -311,10 +311,10 @@ def test_scores_and_guesses_too_far_apart_are_refused(monkeypatch: pytest.Monkey
     monkeypatch.setattr("bertsmith.inference.precision.quantize", lambda *_: spoilt)
     with pytest.raises(InputError) as caught:
         model.score(TEXTS)
-    assert caught.value.code == "int8_scores_differ"
+    assert caught.value.code == "int8_answers_differ"
     with pytest.raises(InputError) as caught:
         model.fill_mask("Paris is the [MASK] of France.")
-    assert caught.value.code == "int8_predictions_differ"
+    assert caught.value.code == "int8_answers_differ"
 
 
 def test_a_precision_that_is_not_known_or_not_given_to_load_is_refused(run: Path) -> None:

@@ -248,7 +248,6 @@ class Comparison:
         max_difference: The largest difference that is not an error.
         max_texts: The maximum number of texts to compare.
         measure: Returns the difference on texts; None if there is nothing to compare.
-        code: The code of the error.
     """
 
     answers: str
@@ -256,7 +255,6 @@ class Comparison:
     max_difference: float
     max_texts: int
     measure: Callable[[Any, Any, Sequence[str]], float | None]
-    code: str
 
     def __call__(self, exact: Any, quantized: Any, requests: Sequence[str], path: Path) -> str | None:
         """Compare two predictors."""
@@ -267,7 +265,7 @@ class Comparison:
         message = f"on {count}, {self.answers} in int8 and fp32 differ by {difference:.4f} {self.unit}"
         if not difference <= self.max_difference:
             message += f", more than {self.max_difference:g}"
-            raise InputError(self.code, message, location=path, hint=_HINT)
+            raise InputError("int8_answers_differ", message, location=path, hint=_HINT)
         return message
 
 
@@ -296,17 +294,14 @@ def _mask_difference(exact: MaskFiller, quantized: MaskFiller, texts: Sequence[s
     return float(np.mean(differences)) if differences else None
 
 
-compare_vectors = Comparison("vectors", "(1 - cosine)", 0.005, 64, _vector_difference, "int8_vectors_differ")
-compare_scores = Comparison(
-    "scores", "nats per token on average", 0.05, 16, _score_difference, "int8_scores_differ"
-)
+compare_vectors = Comparison("vectors", "(1 - cosine)", 0.005, 64, _vector_difference)
+compare_scores = Comparison("scores", "nats per token on average", 0.05, 16, _score_difference)
 compare_masks = Comparison(
     "probabilities of the likeliest token",
     "on average",
     0.05,
     64,
     _mask_difference,
-    "int8_predictions_differ",
 )
 
 

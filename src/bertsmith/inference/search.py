@@ -142,7 +142,7 @@ class Searcher:
         for name, value in (("top_k", self.top_k), ("rerank_top", self.rerank_top)):
             if value < 1:
                 message, hint = f"{value} is less than 1", "use a number of texts per query"
-                raise InputError(f"{name}_too_small", message, argument=name, hint=hint)
+                raise InputError("number_too_small", message, argument=name, hint=hint)
         if self.reranker is not None and self.rerank_top < self.top_k:
             raise InputError(
                 "rerank_top_below_top_k",

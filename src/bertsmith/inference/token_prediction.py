@@ -61,11 +61,11 @@ class WindowedText:
 
     def window(self, first: int, stop: int) -> TokenSequence:
         """Return the rows [first, stop) between the special tokens."""
-        whole = self._sequence
+        sequence = self._sequence
         if stop - first == self.num_tokens:
-            return whole
-        rows = np.r_[: self.start, first:stop, self.end : len(whole.ids)]
-        return TokenSequence(whole.ids[rows], whole.segments[rows], self.num_tokens, stop - first)
+            return sequence
+        rows = np.r_[: self.start, first:stop, self.end : len(sequence.ids)]
+        return TokenSequence(sequence.ids[rows], sequence.segments[rows], self.num_tokens, stop - first)
 
     def around(self, index: int, row: int, mask_end: int = 0) -> PredictedTokens:
         """Return the window around a row, which is predicted in it.
