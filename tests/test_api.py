@@ -486,7 +486,7 @@ def test_all_names_are_listed_and_documented() -> None:
     assert callable(bs.quickstart)
 
 
-@pytest.mark.parametrize("suffix", ["csv", "jsonl", "json", "txt"])
+@pytest.mark.parametrize("suffix", ["csv", "jsonl", "json"])
 def test_the_suffix_of_out_sets_the_format_of_predictions(
     suffix: str, moods: bs.Model, tmp_path: Path
 ) -> None:
@@ -502,8 +502,6 @@ def test_the_suffix_of_out_sets_the_format_of_predictions(
         assert [(row["n"], row["title"], row["prediction"]) for row in read] == [
             (row["n"], row["title"], label) for row, label in zip(rows, labels, strict=True)
         ]
-    elif suffix == "txt":
-        assert all(label in text for label in labels)
     else:
         read = json.loads(text) if suffix == "json" else [json.loads(line) for line in text.splitlines()]
         assert read == list(moods.predict_file(rows))
@@ -652,7 +650,6 @@ def test_a_saved_model_equals_the_model(moods: bs.Model, tmp_path: Path) -> None
 def test_html_of_notebooks_escapes_text_of_files(moods: bs.Model, tmp_path: Path) -> None:
     page = moods._repr_html_()
     assert "BertForSequenceClassification" in page
-    assert "<svg" in page
     assert "dev" in page
     tokenizer = bs.Tokenizer.from_vocabulary([*tiny_run.TOKENS, "<script>"], lowercase=True)
     assert "<script>" not in tokenizer._repr_html_()

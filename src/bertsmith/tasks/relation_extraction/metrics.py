@@ -10,10 +10,9 @@ from bertsmith.metrics.relations import (
     count_relations,
     has_direction,
     macro_f1,
-    micro_f1,
     relation_statistics,
 )
-from bertsmith.metrics.sufficient_statistics import SufficientStatistics
+from bertsmith.metrics.sufficient_statistics import SufficientStatistics, sum_counts
 from bertsmith.tasks.base import TaskMetrics
 from bertsmith.tasks.batching import Answers
 from bertsmith.tasks.error_analysis import cross_entropy
@@ -71,7 +70,7 @@ class RelationMetrics(TaskMetrics):
         num_correct = sum(a == b for a, b in zip(references, predicted, strict=True))
         values = {
             "macro_f1": macro_f1(relations),
-            "micro_f1": micro_f1(relations),
+            "micro_f1": sum_counts(relations).f1,
             "accuracy": num_correct / max(1, len(references)),
             "examples": len(examples),
         }

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bertsmith.io.sources import Source
-from bertsmith.metrics.tagging_schemes import OUTSIDE, infer_scheme
+from bertsmith.metrics.tagging import OUTSIDE, infer_scheme
 from bertsmith.tasks.base import HFCheckpoint, Metadata, TaskData
 from bertsmith.tasks.labels import LabelNames
 from bertsmith.tasks.tagging.role_columns import has_roles, read_roles

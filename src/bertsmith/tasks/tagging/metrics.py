@@ -11,16 +11,22 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from bertsmith.formatting import pluralize
-from bertsmith.metrics.entities import count_entities, extract_entities, sum_counts
-from bertsmith.metrics.precision_recall import Counts
 from bertsmith.metrics.sufficient_statistics import (
+    Counts,
     FloatArray,
     SufficientStatistics,
     count_statistics,
     f1,
     safe_divide,
+    sum_counts,
 )
-from bertsmith.metrics.tagging_schemes import Scheme, SchemeViolation, find_violations
+from bertsmith.metrics.tagging import (
+    Scheme,
+    SchemeViolation,
+    count_entities,
+    extract_entities,
+    find_violations,
+)
 from bertsmith.models.crf import ChainScores, log_partitions, path_scores
 from bertsmith.tasks.base import Metadata, TaskMetrics
 from bertsmith.tasks.batching import Answers

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from bertsmith.metrics.entities import extract_entities
-from bertsmith.metrics.tagging_schemes import OUTSIDE, split_tag
+from bertsmith.metrics.tagging import OUTSIDE, extract_entities, split_tag
 from bertsmith.tasks.base import TaskReport
 from bertsmith.tasks.data_checks import LabelCounts, summarize_labels
 from bertsmith.tasks.error_analysis import ErrorAnalysis, confusion, reliability

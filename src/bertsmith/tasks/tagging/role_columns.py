@@ -17,7 +17,7 @@ from bertsmith.io.compression import format_suffix
 from bertsmith.io.sources import Source
 from bertsmith.io.tables import is_json_source
 from bertsmith.io.text_io import read_lines
-from bertsmith.metrics.tagging_schemes import OUTSIDE
+from bertsmith.metrics.tagging import OUTSIDE
 from bertsmith.tasks.settings import TagSettings
 from bertsmith.tasks.tagging.conll import CONLLU_COLUMNS, Column, Sentence, read_conll, split_columns
 from bertsmith.tasks.tagging.sentences import TagExample
