@@ -18,7 +18,7 @@ from bertsmith.io.encodings import guess_encoding
 from bertsmith.io.tables import read_table
 from bertsmith.io.text_io import RejectedRow, read_lines
 from bertsmith.tasks.question_answering.squad import read_questions
-from bertsmith.tasks.settings import TagSettings
+from bertsmith.tasks.settings import AnswerSettings, TagSettings
 from bertsmith.tasks.tagging.sentences import read_sentences
 
 SMART = "He said “don’t go” — it’s fine…\n"
@@ -257,7 +257,9 @@ def test_task_files_of_every_form_are_read_in_the_named_encoding(tmp_path: Path)
     assert read_sentences(tagged, settings, labeled=True)[0].words == ("Café",)
     row = {"question": "où?", "context": "à Paris", "answer": "Paris", "start": 2}
     squad = file("a.json", json.dumps([row], ensure_ascii=False))
-    assert [asked.question for _, asked, _ in read_questions(squad, "cp1252")] == ["où?"]
+    assert [asked.question for _, asked, _ in read_questions(squad, AnswerSettings(encoding="cp1252"))] == [
+        "où?"
+    ]
 
 
 def test_half_a_character_is_no_encoding(tmp_path: Path) -> None:

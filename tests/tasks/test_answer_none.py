@@ -105,7 +105,7 @@ def test_answer_text_and_answer_start_are_known_in_a_table(tmp_path: Path) -> No
     assert read(written(tmp_path, table, "a.csv"))[0].answers == (ReferenceAnswer("lode", 10),)
 
 
-def test_errors_list_all_missing_answers_and_all_repeated_ids(tmp_path: Path) -> None:
+def test_errors_locate_a_missing_answer_and_all_repeated_ids(tmp_path: Path) -> None:
     rows = [{"id": i % 3, "question": "?", "context": "kaba", "answer": "kaba"} for i in range(6)]
     file = written(tmp_path, "\n".join(map(json.dumps, rows)), "a.jsonl")
     with pytest.raises(InputError) as caught:
@@ -117,7 +117,6 @@ def test_errors_list_all_missing_answers_and_all_repeated_ids(tmp_path: Path) ->
     with pytest.raises(InputError) as caught:
         read(file)
     assert (caught.value.code, caught.value.location) == ("answer_not_in_passage", f"{file}:1")
-    assert all(f"{file}:{line}" in caught.value.message for line in (2, 3, 4, 5, 6))
 
 
 def test_each_window_of_a_question_without_an_answer_points_at_its_first_token() -> None:
@@ -233,10 +232,9 @@ def passages(number: int, seed: int) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> bs.Model:
+def trained(base: bs.Model, tmp_path_factory: pytest.TempPathFactory) -> bs.Model:
     """A tiny model that has learnt to find the word, and when there is none."""
     folder = tmp_path_factory.mktemp("none")
-    base = tiny_run.run(tiny_run.make_shards(folder), folder / "bert", "train.max_steps=2")
     settings = ["task.max_length=16", "task.stride=6", "train.num_train_epochs=8", "train.learning_rate=3e-3"]
     # beside other work a trial may choose bf16, and answers be in fp32
     settings.append("train.precision=fp32")

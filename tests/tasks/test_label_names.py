@@ -62,8 +62,7 @@ def test_other_files_are_refused(tmp_path: Path, text: str, code: str) -> None:
     assert str(caught.value).startswith("none.csv: ")
 
 
-def test_codes_are_learnt_by_their_names(tmp_path: Path) -> None:
-    base = tiny_run.run(tiny_run.make_shards(tmp_path), tmp_path / "bert", "train.max_steps=2")
+def test_codes_are_learnt_by_their_names(base: bs.Model, tmp_path: Path) -> None:
     codes = {"joy": "100", "fear": "7", "anger": "x"}
     (tmp_path / "names.csv").write_text("name;code\njoy;100\nanger;x\nfear;7\n")
     rows = [(text, codes[label]) for text, label in tiny_run.examples(30)]

@@ -20,10 +20,10 @@ from bertsmith.models.family import build_encoder
 from bertsmith.tasks.batching import Item
 from bertsmith.tasks.fitted import FittedTask
 from bertsmith.tasks.relation_extraction import TASK
-from bertsmith.tasks.relation_extraction.data import RelationData, RelationExample
-from bertsmith.tasks.relation_extraction.decode import RelationPrediction
+from bertsmith.tasks.relation_extraction.data import RelationData
 from bertsmith.tasks.relation_extraction.encode import RelationItem, with_markers
-from bertsmith.tasks.relation_extraction.relation_rows import of_tagged
+from bertsmith.tasks.relation_extraction.model import RelationPrediction
+from bertsmith.tasks.relation_extraction.relation_rows import RelationExample, of_tagged
 from bertsmith.tasks.settings import RelateSettings
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
@@ -281,10 +281,9 @@ def rows(number: int, seed: int) -> list[dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> bs.Model:
+def run(base: bs.Model, tmp_path_factory: pytest.TempPathFactory) -> bs.Model:
     """A tiny model, fine-tuned on data in memory; its tokenizer has neither @ nor #: both are unknown to it."""
     folder = tmp_path_factory.mktemp("relate")
-    base = tiny_run.run(tiny_run.make_shards(folder), folder / "bert", "train.max_steps=2")
     short = [
         "train.max_steps=120",
         "train.learning_rate=3e-3",

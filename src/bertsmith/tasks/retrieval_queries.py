@@ -10,6 +10,7 @@ from bertsmith.io.compression import format_suffix
 from bertsmith.io.sources import Source
 from bertsmith.io.tables import is_json_source, json_rows
 from bertsmith.tasks.question_answering.squad import read_questions
+from bertsmith.tasks.settings import AnswerSettings
 
 POSITIVE_KEYS = ("positives", "positive", "pos")
 NEGATIVE_KEYS = ("negatives", "negative", "neg")
@@ -46,7 +47,7 @@ def read_queries(
         labeled: Each query needs a positive passage.
     """
     if not is_json_source(source):
-        for passage, question, location in read_questions(source, encoding):
+        for passage, question, location in read_questions(source, AnswerSettings(encoding=encoding)):
             if not question.is_impossible:
                 texts = _text(question.question, location), (_text(passage, location),)
                 yield RetrievalQuery(*texts, (), location)
