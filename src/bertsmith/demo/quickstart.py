@@ -35,20 +35,7 @@ from bertsmith.objectives.objective import MODEL
 from bertsmith.pretraining.model import first_weights
 from bertsmith.pretraining.run import pretrain
 from bertsmith.pretraining.settings import PretrainSettings
-<<<<<<< HEAD:src/bertsmith/quickstart/quickstart.py
-from bertsmith.quickstart import documentation
-from bertsmith.quickstart.documentation import Library
-from bertsmith.quickstart.task import (
-    QuickstartTask,
-    make_task,
-    score_linear_baseline,
-    score_majority_baseline,
-    write_task,
-)
 from bertsmith.reports.run import StepTimer
-=======
-from bertsmith.reports.step_times import StepTimer
->>>>>>> main:src/bertsmith/demo/quickstart.py
 from bertsmith.runs.run_folder import SETTINGS, write_report, write_whole
 from bertsmith.tokenizer_training.train import train_tokenizer
 
