@@ -14,9 +14,10 @@ from hypothesis import settings
 if TYPE_CHECKING:
     from bertsmith.inference.model import Model
 
-# Examples may take long on a machine under load.
-settings.register_profile("bertsmith", deadline=None)
-settings.load_profile("bertsmith")
+# Examples may take long on a machine under load. `pytest --hypothesis-profile=thorough` tries more of them.
+settings.register_profile("fast", deadline=None, max_examples=40)
+settings.register_profile("thorough", deadline=None, max_examples=200)
+settings.load_profile("fast")
 
 
 def pytest_configure() -> None:

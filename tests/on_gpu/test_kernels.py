@@ -117,7 +117,7 @@ def test_flash_attention_equals_reference(
 @needs_interpreter
 @pytest.mark.parametrize("kernels", [FlashBackend(), TritonBackend()], ids=lambda kernels: kernels.name)
 @pytest.mark.parametrize("activation", ["gelu", "gelu_new", "relu"])
-@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     lengths=st.lists(st.integers(1, 40), min_size=1, max_size=6),
     selects_rows=st.booleans(),
