@@ -106,18 +106,6 @@ def test_a_table_fits_the_terminal(
         assert len(shown.splitlines()) == 4 + (3 if file == sheet else 1)
 
 
-def test_a_table_of_one_column_needs_no_name(moods: bs.Model, tmp_path: Path) -> None:
-    bare, headed = tmp_path / "bare.csv", tmp_path / "headed.csv"
-    bare.write_text('kaba lode\n"migi, nufo"\n')
-    headed.write_text("review\nkaba lode\nmigi nufo\n")
-    done = predict(moods.path, "--input", bare, "--format", "csv")
-    assert "its one column has no header, so the first line is read as a text" in done.stderr
-    assert [line.split(",")[0] for line in done.stdout.splitlines()] == ["line", "1", "2"]
-    done = predict(moods.path, "--input", headed, "--format", "csv")
-    assert "its one column, 'review', is read" in done.stderr
-    assert [line.split(",")[0] for line in done.stdout.splitlines()] == ["review", "kaba lode", "migi nufo"]
-
-
 def test_other_columns_are_named_on_the_call(moods: bs.Model, tmp_path: Path) -> None:
     file = tmp_path / "bare.tsv"
     file.write_text("7\tkaba lode\n8\tmigi\n")

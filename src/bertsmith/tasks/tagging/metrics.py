@@ -12,7 +12,6 @@ from torch.nn.utils.rnn import pad_sequence
 
 from bertsmith.formatting import pluralize
 from bertsmith.metrics.entities import count_entities, extract_entities, sum_counts
-from bertsmith.metrics.precision_recall import Counts
 from bertsmith.metrics.sufficient_statistics import (
     FloatArray,
     SufficientStatistics,
@@ -20,11 +19,11 @@ from bertsmith.metrics.sufficient_statistics import (
     f1,
     safe_divide,
 )
-from bertsmith.metrics.tagging_schemes import Scheme, SchemeViolation, find_violations
+from bertsmith.metrics.tagging_schemes import Scheme, find_violations
 from bertsmith.models.crf import ChainScores, log_partitions, path_scores
 from bertsmith.tasks.base import Metadata, TaskMetrics
 from bertsmith.tasks.batching import Answers
-from bertsmith.tasks.results import Diagnostic, Metrics, MetricTable
+from bertsmith.tasks.results import Diagnostic, Metrics, table_by_label
 from bertsmith.tasks.tagging.decode import TagDecoder, TagPrediction, padded_batches
 from bertsmith.tasks.tagging.encode import label_ids, words_as_trained
 from bertsmith.tasks.tagging.sentences import TagExample
@@ -60,7 +59,7 @@ class TagMetrics(TaskMetrics):
     def compute(self, predictions: Sequence[TagPrediction], examples: Sequence[TagExample]) -> Metrics:
         """Return precision, recall, and F1 of entities, in total and by type, strict F1, and accuracy."""
         tag_map, references = self.decoder.tag_map, self.labels(examples)
-        notes = list(self._notes(predictions, examples, references))
+        notes = self._notes(predictions, examples, references)
         pairs = [
             pair
             for tags, prediction in zip(references, predictions, strict=True)
@@ -80,8 +79,8 @@ class TagMetrics(TaskMetrics):
             "strict_f1": sum_counts(count_entities(references, predicted, tag_map.scheme)).f1,
             "accuracy": accuracy,
         }
-        by_type = {entity_type: _values(counts) for entity_type, counts in counts_by_type.items()}
-        return Metrics({**values, **sizes}, {"types": by_type}, (_type_table(by_type),), notes)
+        by_type = {entity_type: counts.to_dict() for entity_type, counts in counts_by_type.items()}
+        return Metrics({**values, **sizes}, {"types": by_type}, (table_by_label("entity", by_type),), notes)
 
     def baseline(self, training: Sequence[TagExample], validation: Sequence[TagExample]) -> Metrics:
         """Return the metrics of always predicting the most frequent tag of the training words."""
@@ -129,12 +128,12 @@ class TagMetrics(TaskMetrics):
             accuracy = {"accuracy": safe_divide(words[..., 0], words[..., 1])}
             if not has_entities:
                 return accuracy
-            entity_scores = {
-                "precision": safe_divide(correct, predicted),
-                "recall": safe_divide(correct, references),
-                "f1": f1(correct, references, predicted),
+            return {
+                "precision": safe_divide(correct, predicted)[..., 0],
+                "recall": safe_divide(correct, references)[..., 0],
+                "f1": f1(correct, references, predicted)[..., 0],
+                **accuracy,
             }
-            return {**{name: value[..., 0] for name, value in entity_scores.items()}, **accuracy}
 
         return count_statistics(correct, references, predicted, words, scores)
 
@@ -147,12 +146,13 @@ class TagMetrics(TaskMetrics):
         notes = []
         tag_map = self.decoder.tag_map
         if new_tags := Counter(tag for tags in references for tag in tags if tag_map.is_new(tag)):
-            words = pluralize(new_tags.total(), "word has a tag", "words have a tag")
             listed = ", ".join(sorted(new_tags)[:5])
-            notes.append(f"{words} that the model never saw ({listed}); each counts as wrong")
+            notes.append(
+                f"words with a tag that the model never saw: {new_tags.total():,} ({listed}); all are wrong"
+            )
         if unread := sum(score == 0 for prediction in predictions for score in prediction.scores):
-            words = pluralize(unread, "word has no token", "words have no token")
-            notes.append(f"{words} in this vocabulary; the tag there is '{self.metadata['usual']}'")
+            usual = self.metadata["usual"]
+            notes.append(f"words without a token in this vocabulary: {unread:,}; their tag is '{usual}'")
         if diagnostic := scheme_violations(examples, references, self.metadata["scheme"]):
             notes.append(diagnostic.text)
         return notes
@@ -182,48 +182,19 @@ def scheme_violations(
         scheme: The scheme.
     """
     violations = [
-        (example, violation)
+        (violation, example.word_location(min(violation.position, len(example.words) - 1)))
         for example, tags in zip(examples, rows, strict=True)
         for violation in (find_violations(tags, scheme) if scheme is not None else ())
     ]
     if not violations:
         return None
-
-    def location(example: TagExample, violation: SchemeViolation) -> str:
-        return example.word_location(min(violation.position, len(example.words) - 1))
-
-    def describe(example: TagExample, violation: SchemeViolation) -> str:
-        tag = "the sentence's end" if violation.tag is None else f"'{violation.tag}'"
-        position = "as the first" if violation.previous is None else f"behind {violation.previous!r}"
-        return f"{tag} {position} ({location(example, violation)})"
-
-    breaks = "breaks" if len(violations) == 1 else "break"
     return Diagnostic(
         "tags that break the scheme",
-        f"{pluralize(len(violations), 'tag')} {breaks} the scheme {str(scheme).upper()}",
-        [location(*pair) for pair in violations],
-        [describe(*pair) for pair in violations],
+        f"{pluralize(len(violations), 'violation')} of the scheme {str(scheme).upper()}",
+        [location for _, location in violations],
+        [
+            f"{v.tag or 'the end'} after {v.previous or 'the start'} ({location})"
+            for v, location in violations
+        ],
         "read as conlleval reads them, an entity begins or ends there",
     )
-
-
-def _values(counts: Counts) -> dict[str, float]:
-    return {
-        "precision": counts.precision,
-        "recall": counts.recall,
-        "f1": counts.f1,
-        "support": counts.num_references,
-        "found": counts.num_predictions,
-    }
-
-
-def _type_table(by_type: dict[str, dict[str, float]]) -> MetricTable:
-    rows = [
-        [
-            entity_type,
-            *(f"{values[name]:.4f}" for name in ("precision", "recall", "f1")),
-            *(f"{values[name]:,}" for name in ("support", "found")),
-        ]
-        for entity_type, values in by_type.items()
-    ]
-    return MetricTable("", ["entity", "precision", "recall", "F1", "support", "found"], rows)
