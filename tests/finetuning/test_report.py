@@ -104,7 +104,7 @@ def test_the_command_line_shows_them(base: bs.Model, tmp_path: Path) -> None:
     assert str(best["best_step"]) in kept
     assert f"{best['dev']['accuracy']:.4f}" in kept
     assert "4 labels" in done.stderr
-    assert "1 label occurs only once in training" in done.stderr
+    assert "1 label with a single training example" in done.stderr
     assert "'awe' (train.csv:38)" in done.stderr
     assert any("'awe'" in line for line in best["warnings"])
     assert best["examples"]["labels"]["train"]["awe"] == 1

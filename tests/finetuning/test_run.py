@@ -161,8 +161,8 @@ def test_a_label_with_one_example_is_learned_and_reported(
     assert (len(train), len(dev)) == (25, 6)
     assert [row["label"] for row in train].count("awe") == 1
     said = " ".join(" ".join(caplog.messages).split())
-    assert "│ 1 label of train is missing in dev, so its scores say nothing of it │ 'awe' │" in said
-    once = "│ 1 label occurs only once in training: too little to learn from │ 'awe' (all.csv:32) │"
+    assert "│ 1 label of train missing in dev, whose scores say nothing of them │ 'awe' │" in said
+    once = "│ 1 label with a single training example: too little to learn from │ 'awe' (all.csv:32) │"
     assert once in said
 
 

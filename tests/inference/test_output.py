@@ -126,7 +126,7 @@ def test_nothing_but_empty_texts(moods: bs.Model, tmp_path: Path) -> None:
     assert f"2 texts are empty and not predicted: {file}:2, {file}:3" in done.stderr
     assert predict(moods.path, "--input", file).stdout == ""
     half = tiny_run.table(tmp_path / "e.csv", [("", "joy"), ("kaba", "joy")])
-    assert moods.evaluate(half).notes == [f"1 text is empty: {half}:2: fill it in, or remove this row"]
+    assert moods.evaluate(half).notes == [f"1 text is empty: {half}:2: fill in each, or remove its row"]
 
 
 def test_a_byte_order_mark_of_a_stream_is_no_text(moods: bs.Model) -> None:

@@ -15,7 +15,7 @@ from bertsmith.inference.output import csv_lines
 from bertsmith.models.family import build_encoder
 from bertsmith.tasks.classification import TASK
 from bertsmith.tasks.classification.data import ClassificationData, collect_labels, label_ids
-from bertsmith.tasks.classification.decode import ClassPrediction
+from bertsmith.tasks.classification.model import ClassPrediction
 from bertsmith.tasks.fitted import FittedTask
 from bertsmith.tasks.labels import LabelMap
 from bertsmith.tasks.settings import ClassSettings

@@ -164,12 +164,6 @@ def test_the_command_line(names: bs.Model, tmp_path: Path) -> None:
     assert (wrong.exception.code, wrong.exception.argument) == ("unknown_label", "tag_column")
 
 
-def test_a_model_of_tags_asked_for_one_sentence_alone(names: bs.Model) -> None:
-    with pytest.raises(bs.InputError) as caught:
-        names.predict("kaba lode")
-    assert caught.value.code == "not_a_list"
-
-
 def test_the_folder_without_its_record_is_a_tagger_still(names: bs.Model, tmp_path: Path) -> None:
     shutil.copytree(names.model_folder, tmp_path / "bare")
     (tmp_path / "bare" / "bertsmith.json").unlink()

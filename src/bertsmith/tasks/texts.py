@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -91,8 +91,8 @@ class TextMetadata(BaseModel):
 class TextData(TaskData):
     """Read texts, or pairs of texts, from a table."""
 
-    example_type: ClassVar[type[TextExample]] = TextExample
-    allow_empty_label: ClassVar[bool] = False
+    example_type: type[TextExample] = TextExample
+    allow_empty_label: bool = False
 
     def read(self, source: Source, *, labeled: bool = True) -> list[TextExample]:
         """Return the rows of a table; a .txt file without columns has one text per line."""

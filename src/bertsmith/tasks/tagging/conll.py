@@ -188,8 +188,8 @@ def _read_rows(path: str | Path, encoding: str | None) -> Iterator[tuple[list[st
 
 
 def split_columns(line: str, *, has_tabs: bool) -> list[str]:
-    """Return the columns of a row without empty ones at its end."""
-    return line.rstrip("\t").split("\t") if has_tabs else _SPACES.split(line.strip(" \t"))
+    """Return the columns of a row."""
+    return line.split("\t") if has_tabs else _SPACES.split(line.strip(" \t"))
 
 
 def _role_examples(
@@ -199,7 +199,7 @@ def _role_examples(
     assert layout.annotation is not None
     column = layout.annotation
     predicates = [i for i, row in enumerate(rows) if row.fields[column] not in _NO_ROLE]
-    roles = [row.fields[column % len(row.fields) + 1 :] for row in rows]
+    roles = [_without_empty_end(row.fields[column % len(row.fields) + 1 :]) for row in rows]
     for row, cells in zip(rows, roles, strict=True):
         if (labeled or cells) and len(cells) != len(predicates):
             raise InputError(
@@ -222,6 +222,10 @@ def _role_examples(
                     example, rows=tuple(f"{row}{tag}{layout.separator}" for row, tag in outputs)
                 )
         yield example
+
+
+def _without_empty_end(cells: list[str]) -> list[str]:
+    return cells[: max((number for number, cell in enumerate(cells, 1) if cell), default=0)]
 
 
 def _tag(role: str, location: str) -> str:
