@@ -168,12 +168,8 @@ def test_a_file_to_predict_is_read_as_columns_or_a_sentence_a_line(tmp_path: Pat
     assert words("a.txt", "kaba\nlode\n\nmigi\n") == [("kaba", "lode"), ("migi",)]
     assert words("a.txt", "kaba lode migi\nnufo\n\n") == [("kaba", "lode", "migi"), ("nufo",), ()]
     assert words("a.txt", "kaba lode\nmigi nufo\n") == [("kaba", "lode"), ("migi", "nufo")]
-    assert words("a.txt", "kaba O\nmigi O\n", TagSettings(layout="columns")) == [("kaba", "migi")]
     assert words("a.conll", "kaba lode\nmigi nufo\n") == [("kaba", "migi")]
     assert words("a.jsonl", '{"words": ["kaba"]}\n{"words": "lode migi"}') == [("kaba",), ("lode", "migi")]
-    with pytest.raises(InputError) as caught:
-        task_data("tag", TagSettings(layout="lines")).read(tmp_path / "a.txt")
-    assert (caught.value.code, caught.value.argument) == ("layout_with_tags", "layout")
 
 
 # What is learnt

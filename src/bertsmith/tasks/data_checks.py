@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 from statistics import fmean, pstdev
 from typing import Any, NamedTuple
@@ -63,7 +63,13 @@ def summarize_labels(train: LabelCounts, validation: LabelCounts, model_labels: 
 
 def summarize_numbers(train: Sequence[float], validation: Sequence[float]) -> DataSummary:
     """Return a table of the distribution of numbers."""
-    functions = {"count": len, "mean": fmean, "deviation": pstdev, "lowest": min, "highest": max}
+    functions: dict[str, Callable[[Sequence[float]], float]] = {
+        "count": len,
+        "mean": fmean,
+        "deviation": pstdev,
+        "lowest": min,
+        "highest": max,
+    }
     statistics = {
         part: {name: function(numbers) for name, function in functions.items()}
         for part, numbers in (("train", train), ("dev", validation))

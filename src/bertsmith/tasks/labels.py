@@ -218,7 +218,7 @@ def _read_label_file(file: str | Path) -> LabelNames:
         return names
     if not rows or len(rows[0]) != 2:
         raise error("label_names_column_count", "this file does not have one or two columns")
-    codes, names = zip(*rows, strict=True)
+    codes, names = (list(column) for column in zip(*rows, strict=True))
     if has_header or (len(rows) > 2 and not is_integer(codes[0]) and all(map(is_integer, codes[1:]))):
         codes, names = codes[1:], names[1:]
     if all(map(is_integer, names)) and not any(map(is_integer, codes)):

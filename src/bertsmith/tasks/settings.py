@@ -14,16 +14,12 @@ FileEncoding = Annotated[
 ]
 Delimiter = Annotated[
     str | None,
-    Field(
-        description="column separator; none: a comma in .csv (or what its header has), a tab in other tables",
-    ),
+    Field(description="column separator; none: a comma in .csv (or what its header has), else a tab"),
 ]
 Header = Annotated[bool, Field(description="the first line names the columns; false: they are 1, 2, …")]
 Head = Annotated[
     Literal["linear", "bilstm"],
-    Field(
-        description="linear: the task's own layers; bilstm: a two-layer bidirectional LSTM below them",
-    ),
+    Field(description="linear: the task's own layers; bilstm: a two-layer bidirectional LSTM below them"),
 ]
 SecondEncoderRun = Annotated[
     str,
@@ -46,9 +42,7 @@ class TextSettings(Settings):
     header: Header = True
     encoding: FileEncoding = None
     max_length: int | None = Field(
-        None,
-        ge=3,
-        description="maximum number of tokens of a text, special tokens included; none: the model's maximum",
+        None, ge=3, description="maximum number of tokens, special tokens included; none: the model's maximum"
     )
     stride: int | None = Field(
         None,
@@ -59,12 +53,11 @@ class TextSettings(Settings):
     )
     specials_in_text: Literal["text", "parse"] = Field(
         "text",
-        description="strings such as [SEP] in a text are ordinary text (text) or special tokens (parse)",
+        description="read strings such as [SEP] in a text as ordinary text or as special tokens",
     )
     pooler: bool = Field(
         True,
-        description="the head of a BERT or ALBERT reads the pooler, as in the releases; false: the hidden state "
-        "of the first token",
+        description="the head of a BERT or ALBERT reads the pooler; false: the first token's hidden state",
     )
     head: Head = "linear"
     second_encoder: SecondEncoderRun = ""
@@ -79,22 +72,18 @@ class ClassSettings(TextSettings):
     )
     class_weights: ClassWeights = Field(
         "none",
-        description="weights of the labels in the loss: balanced (by inverse frequency), or {label: weight, …}",
+        description="weights of labels in the loss: balanced (by inverse frequency), or {label: weight, …}",
     )
     thresholds: Literal["half", "shared", "each"] = Field(
         "shared",
-        description="with multi_label, the probability from which a label is predicted: half: 0.5; shared: one "
-        "for all labels; each: one for each label; the last two maximize macro F1 on the validation "
-        "data",
+        description="with multi_label, the probability from which a label is predicted: half: 0.5; shared or "
+        "each: the best by macro F1 on the validation data, one for all labels or one for each",
     )
     init_head_from: Literal["none", "nsp"] = Field(
-        "none",
-        description="initial weights of the head: random (none), or with two labels the next-sentence head of the "
-        "base model (nsp); a message names the label that starts as IsNext",
+        "none", description="initial weights of the head: random; or for two labels, the next-sentence head"
     )
     calibrate: bool = Field(
-        False,
-        description="divide logits by a temperature that is fitted on the validation data",
+        False, description="divide logits by a temperature that is fitted on the validation data"
     )
 
 
@@ -103,27 +92,23 @@ class TagSettings(Settings):
 
     word_column: str | None = Field(
         None,
-        description="column of the words: a number (1: first, -1: last), in .conllu and .jsonl a name; none: the "
-        "first, FORM, words",
+        description="column of the words, by number (-1: the last) or name; none: the first, FORM, words",
     )
     tag_column: str | None = Field(
         None, description="column of the tags, by number or name; none: the last, UPOS, tags"
     )
     predicate_column: str | None = Field(
         None,
-        description="for semantic roles: column of the predicates' senses, _ for other words; each column after "
-        "it has the roles of one predicate; none: the eleventh of a .conllu file that has it, if "
-        "tag_column is not set; in .jsonl the key of the predicate's index: predicate",
+        description="for semantic roles: column of the predicates' senses (else _), followed by a column of roles "
+        "for each; none: column 11 of a .conllu file; in .jsonl the key of the predicate's index",
     )
     scheme: Literal["iobes", "iob2", "iob1", "as_written"] = Field(
         "iobes",
-        description="tagging scheme to train with; iobes also marks ends and single words; predictions always "
-        "have the scheme of the file",
+        description="tagging scheme to train with; iobes also marks ends and single words; predictions have the "
+        "scheme of the file",
     )
     decoder: Literal["softmax", "crf"] = Field(
-        "softmax",
-        description="score of a tag sequence: softmax: each tag by itself; crf: a conditional random field with "
-        "learned transitions",
+        "softmax", description="score of tags: each by itself, or by a conditional random field"
     )
     layers: Layers = Field(
         "last",
@@ -132,16 +117,9 @@ class TagSettings(Settings):
     )
     head: Head = "linear"
     second_encoder: SecondEncoderRun = ""
-    layout: Literal["auto", "columns", "lines"] = Field(
-        "auto",
-        description="columns: one word per line; lines: one sentence per line, to predict; auto: columns, or "
-        "lines for a .txt without columns",
-    )
     encoding: FileEncoding = None
     max_length: int | None = Field(
-        None,
-        ge=3,
-        description="maximum number of tokens of a window, special tokens included; none: the model's maximum",
+        None, ge=3, description="maximum number of tokens of a window; none: the model's maximum"
     )
 
 

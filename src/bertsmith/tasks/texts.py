@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -31,8 +30,6 @@ from bertsmith.tasks.settings import TextSettings
 from bertsmith.tasks.truncation import Coverage
 from bertsmith.tasks.windows import NO_LIMIT, split_windows
 from bertsmith.tokenizer.tokenizer import Encoding, Tokenizer
-
-_DECIMAL_COMMA = re.compile(r"[+-]?\d*,\d+")
 
 
 @dataclass(frozen=True)
@@ -200,14 +197,13 @@ class TextEncoder(TaskEncoder):
         settings = self.settings
         has_pairs = any(example.second is not None for example in examples)
         if examples and self.metadata.get("pairs") not in (None, has_pairs):
+            location = examples[0].location
             if not has_pairs:
-                raise pairs_expected(examples[0].location, settings)
+                raise pairs_expected(location, settings)
+            message = "this model was trained on single texts, and these are pairs of texts"
+            hint = f"give single texts, without {option('second_column')}"
             raise InputError(
-                "single_texts_expected",
-                "this model was trained on single texts, and these are pairs of texts",
-                location=examples[0].location,
-                argument="second_column",
-                hint=f"give single texts, without {option('second_column')}",
+                "single_texts_expected", message, location=location, argument="second_column", hint=hint
             )
         encodings = tokenizer.encode_batch(
             [example.text for example in examples],
@@ -315,11 +311,14 @@ def parse_number(label: str | None, location: str) -> float:
         value = math.nan
     if math.isfinite(value):
         return value
-    message, classify = f"'{label}' is not a number", command("finetune", "classify")
-    hint = f"fix the row, or name another column with {option('label_column')}; for words, use {classify}"
-    if _DECIMAL_COMMA.fullmatch(label):
-        hint = f"write it with a decimal point: {label.replace(',', '.')}"
-    raise InputError("not_a_number", message, location=location, argument="label_column", hint=hint)
+    hint = f"use a decimal point, or name another column with {option('label_column')}; for words, use "
+    raise InputError(
+        "not_a_number",
+        f"'{label}' is not a number",
+        location=location,
+        argument="label_column",
+        hint=hint + command("finetune", "classify"),
+    )
 
 
 def _is_integer(label: Any) -> bool:
@@ -337,12 +336,11 @@ def check_strings(columns: Mapping[str, Sequence[Any]], locations: Sequence[str]
 
 def pairs_expected(location: str, settings: TextSettings) -> InputError:
     """Return the error for a single text if the model reads pairs."""
-    columns = f"'{settings.text_column}' and '{settings.second_column or 'second'}'"
     return InputError(
         "pairs_expected",
         "this model was trained on pairs of texts, and this is a single text",
         location=location,
         argument="second_column",
-        hint=f"give both texts: in Python as two lists, in a file as the columns {columns} (for other names, "
-        f"{option('text_column')} and {option('second_column')}), or on one line with a tab between them",
+        hint=f"give both texts: as two lists, as the columns {option('text_column', settings.text_column)} and "
+        f"{option('second_column', settings.second_column or 'second')}, or on one line with a tab between them",
     )

@@ -77,42 +77,33 @@ class _Layout(NamedTuple):
 
         has_more_columns = names == _CONLLU_COLUMNS and width > len(names) and settings.tag_column is None
         has_roles = settings.predicate_column is not None or has_more_columns
-        argument, required = "predicate_column" if has_roles else "tag_column", labeled or has_roles
         defaults = {
             "word_column": "FORM" if names else "1",
             "tag_column": "UPOS" if names else "-1",
             "predicate_column": str(len(_CONLLU_COLUMNS) + 1),
         }
 
-        def index_of(argument: str) -> int | None:
+        def index_of(argument: str, other: int | None = None) -> int | None:
+            """Return the index of a column that is not the other one."""
             name = getattr(settings, argument) or defaults[argument]
             index = names.index(name) if name in names else width
             if _NUMBER.fullmatch(name):
                 index = int(name) - 1 if int(name) > 0 else int(name)
-            if -width <= index < width:
+            if -width <= index < width and (other is None or index % width != other % width):
                 return index
             if argument == "tag_column" and not labeled:
                 return None
             raise InputError(
                 "column_missing",
-                f"there is no column '{name}'",
+                f"there is no column '{name}'" + ("" if other is None else " besides that of the words"),
                 location=location,
                 argument=argument,
                 hint=f"its columns are {', '.join(names) or f'1 to {width}'}; choose one with {option(argument)}",
             )
 
-        word, annotation = index_of("word_column"), index_of(argument)
+        word = index_of("word_column")
         assert word is not None
-        if annotation is not None and annotation % width == word % width:
-            if required:
-                raise InputError(
-                    "same_column",
-                    f"the row has {pluralize(width, 'column')}, and the same one would be both word and tag",
-                    location=location,
-                    hint="write a tag behind each word; choose the columns with "
-                    f"{option('word_column')} and {option(argument)}",
-                )
-            annotation = None
+        annotation = index_of("predicate_column" if has_roles else "tag_column", word)
         return cls(word, annotation, has_roles, width, "\t" if "\t" in row.line else " ")
 
     def check(self, rows: Sequence[_Row], path: str | Path, *, labeled: bool) -> None:

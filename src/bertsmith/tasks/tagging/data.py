@@ -37,7 +37,7 @@ class TagData(TaskData):
         if is_json_source(source):
             rows = json_rows(source, self.settings.encoding)
             examples = [self._example_of_row(row, labeled=labeled) for row in rows]
-        elif self._has_sentence_lines(source, labeled=labeled):
+        elif not labeled and _has_sentence_lines(source, self.settings.encoding):
             lines = read_lines(source, self.settings.encoding)
             examples = [TagExample(tuple(x.split()), None, f"{source}:{n}", text=x) for n, x in lines]
         else:
@@ -127,20 +127,17 @@ class TagData(TaskData):
         rows = tuple(map(tab_separated, cells))
         return TagExample(words, None, location, rows=rows, text=text, predicate=predicate)
 
-    def _has_sentence_lines(self, source: Source, *, labeled: bool) -> bool:
-        """Return whether a file has one sentence on each line.
 
-        Columns are equally many in all lines, and blank lines separate sentences in columns.
-        """
-        layout = self.settings.layout
-        if layout == "lines" and labeled:
-            message, hint = "the layout 'lines' is for sentences without tags", "give tags in columns"
-            raise InputError("layout_with_tags", message, location=source, argument="layout", hint=hint)
-        if labeled or layout != "auto" or format_suffix(source) != ".txt":
-            return layout == "lines"
-        lines = [line for _, line in read_lines(source, self.settings.encoding)]
-        widths = {len(split_columns(line, has_tabs="\t" in line)) for line in lines if line.strip(" \t")}
-        return len(widths) > 1 or all(line.strip(" \t") for line in lines)
+def _has_sentence_lines(source: Source, encoding: str | None) -> bool:
+    """Return whether a .txt file has one sentence on each line.
+
+    Columns are equally many in all lines, and blank lines separate sentences in columns.
+    """
+    if format_suffix(source) != ".txt":
+        return False
+    lines = [line for _, line in read_lines(source, encoding)]
+    widths = {len(split_columns(line, has_tabs="\t" in line)) for line in lines if line.strip(" \t")}
+    return len(widths) > 1 or all(line.strip(" \t") for line in lines)
 
 
 def _check_tags(words: Sequence[str], tags: Any, key: str, location: str) -> None:

@@ -1,9 +1,10 @@
-"""Metrics of tags: entities as conlleval counts them, strict entities, and the accuracy of words."""
+"""Metrics of tags: entities as conlleval counts them, strict entities, and the accuracy of words; and reports."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -19,14 +20,16 @@ from bertsmith.metrics.sufficient_statistics import (
     f1,
     safe_divide,
 )
-from bertsmith.metrics.tagging_schemes import Scheme, find_violations
+from bertsmith.metrics.tagging_schemes import OUTSIDE, Scheme, find_violations, split_tag
 from bertsmith.models.crf import ChainScores, log_partitions, path_scores
-from bertsmith.tasks.base import Metadata, TaskMetrics
+from bertsmith.tasks.base import Metadata, TaskMetrics, TaskReport
 from bertsmith.tasks.batching import Answers
-from bertsmith.tasks.results import Diagnostic, Metrics, table_by_label
+from bertsmith.tasks.data_checks import LabelCounts, summarize_labels
+from bertsmith.tasks.error_analysis import ErrorAnalysis, confusion, reliability
+from bertsmith.tasks.results import DataSummary, Diagnostic, Metrics, table_by_label
 from bertsmith.tasks.tagging.decode import TagDecoder, TagPrediction, padded_batches
 from bertsmith.tasks.tagging.encode import label_ids, words_as_trained
-from bertsmith.tasks.tagging.sentences import TagExample
+from bertsmith.tasks.tagging.sentences import TagExample, tab_separated
 
 
 class TagMetrics(TaskMetrics):
@@ -156,6 +159,86 @@ class TagMetrics(TaskMetrics):
         if diagnostic := scheme_violations(examples, references, self.metadata["scheme"]):
             notes.append(diagnostic.text)
         return notes
+
+
+class TagReport(TaskReport):
+    """Presents sentences and their tags."""
+
+    metrics: TagMetrics
+
+    def answer_summary(self, train: Sequence[TagExample], validation: Sequence[TagExample]) -> DataSummary:
+        """Return the table of the file's tags, and tags that break their scheme.
+
+        Suspicious labels are entity types if labels have another scheme than tags, where a prefix may be rare or
+        missing, as B in IOB1.
+        """
+        tag_map = self.metrics.decoder.tag_map
+        summary = summarize_labels(*map(self.label_counts, (train, validation)), list(tag_map.tag_names.ids))
+        if tag_map.scheme is not None and tag_map.trained not in (None, tag_map.scheme):
+            types = summarize_labels(*map(self._type_counts, (train, validation)), ())
+            summary = replace(summary, diagnostics=types.diagnostics)
+        examples = [*train, *validation]
+        violations = scheme_violations(examples, self.metrics.labels(examples), tag_map.scheme)
+        return summary | DataSummary(diagnostics=[violations] if violations else [])
+
+    def error_analysis(
+        self, predictions: Sequence[TagPrediction], examples: Sequence[TagExample]
+    ) -> ErrorAnalysis:
+        """Return the confusion matrix of types (tags without a scheme) and the reliability diagram of words."""
+        words = [
+            (reference, tag, float(score))
+            for tags, prediction in zip(self.metrics.labels(examples), predictions, strict=True)
+            for reference, tag, score in zip(tags, prediction.tags, prediction.scores, strict=True)
+        ]
+        references, types = [self._type(tag) for tag, _, _ in words], [self._type(tag) for _, tag, _ in words]
+        names = sorted({*references, *types}, key=lambda name: (name == OUTSIDE, name))
+        with_token = [word for word in words if word[2] > 0]
+        is_correct = [reference == tag for reference, tag, _ in with_token]
+        return {
+            "confusion": confusion("words", references, types, names),
+            "reliability": reliability("words", [score for _, _, score in with_token], is_correct),
+        }
+
+    def describe_error(self, example: TagExample, prediction: TagPrediction) -> tuple[str, str]:
+        """Return the words with wrong tags, with the reference tags and with the predicted ones."""
+        (references,) = self.metrics.labels([example])
+        rows = zip(prediction.words, references, prediction.tags, strict=True)
+        wrong = [(word, reference, tag) for word, reference, tag in rows if reference != tag]
+        references_text = " ".join(f"{word}/{reference}" for word, reference, _ in wrong)
+        return references_text, " ".join(f"{word}/{tag}" for word, _, tag in wrong)
+
+    def table_rows(self, example: TagExample, prediction: TagPrediction) -> list[dict[str, Any]]:
+        """Return a row for each word, with its tag and probability, and with the predicate if there is one."""
+        predicate = example.display_inputs.get("predicate")
+        inputs = {} if prediction.predicate is None else {"predicate": predicate}
+        return [
+            {**inputs, "word": word, "prediction": tag, "score": score}
+            for word, tag, score in zip(prediction.words, prediction.tags, prediction.scores, strict=True)
+        ]
+
+    def write_output(self, answered: Iterable[tuple[TagExample, TagPrediction | None]]) -> Iterator[str]:
+        """Yield the rows of each sentence with the predicted tag last, and an empty line.
+
+        Columns are separated as in the file; by tabs if it has none.
+        """
+        for example, prediction in answered:
+            words, tags = (prediction.words, prediction.tags) if prediction else ([], [])
+            rows = example.rows
+            if rows is None or len(rows) != len(words):  # a running text
+                rows = tuple(tab_separated([word]) for word in words)
+            for row, tag in zip(rows, tags, strict=True):
+                yield f"{row}{tag}\n"
+            yield "\n"
+
+    def _type(self, tag: str) -> str:
+        return split_tag(tag)[1] or tag if self.metadata["scheme"] else tag
+
+    def _type_counts(self, examples: Sequence[TagExample]) -> LabelCounts:
+        return LabelCounts.from_pairs(
+            (entity.type, example.word_location(entity.start))
+            for example, tags in zip(examples, self.metrics.labels(examples), strict=True)
+            for entity in extract_entities(tags)
+        )
 
 
 def path_losses(
