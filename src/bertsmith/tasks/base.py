@@ -57,17 +57,14 @@ class HFCheckpoint(Protocol):
     @property
     def architecture(self) -> str:
         """The class of the model in config.json."""
-        ...
 
     @property
     def labels(self) -> list[str] | None:
         """The names of the classes by id."""
-        ...
 
     @property
     def problem_type(self) -> str | None:
         """The `problem_type` of config.json."""
-        ...
 
 
 class Example(ABC):
