@@ -58,7 +58,7 @@ def moods(tmp_path_factory: pytest.TempPathFactory) -> bs.Model:
         train=tiny_run.table(folder / "train.csv", tiny_run.examples(60)),
         validation=tiny_run.table(folder / "dev.csv", tiny_run.examples(21, seed=1)),
         settings=[
-            "train.num_train_epochs=60",
+            "train.num_train_epochs=30",
             "train.learning_rate=3e-3",
             "train.threads=1",
             "train.report_to=none",

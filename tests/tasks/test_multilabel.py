@@ -7,11 +7,11 @@ import random
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
-from hypothesis import given
 from hypothesis import strategies as st
 
 import bertsmith as bs
@@ -168,7 +168,8 @@ def test_a_label_that_all_examples_have_leaves_all_finite() -> None:
     assert all(parameter.isfinite().all() for parameter in task.model.parameters())
 
 
-@given(TRUTHS, st.data())
+@hypothesis.settings(max_examples=25)
+@hypothesis.given(TRUTHS, st.data())
 def test_scores_are_scikit_learns(truths: list[list[bool]], data: st.DataObject) -> None:
     from sklearn.metrics import f1_score
 
@@ -224,7 +225,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> bs.Model:
     folder = tmp_path_factory.mktemp("many")
     base = tiny_run.run(tiny_run.make_shards(folder), folder / "bert", "train.max_steps=2")
     settings = [
-        "train.num_train_epochs=30",
+        "train.num_train_epochs=12",
         "train.learning_rate=5e-3",
         "train.threads=1",
         "train.report_to=none",

@@ -80,29 +80,25 @@ class LabelMap:
         """Return the id of a label of a file; None if the model does not have it."""
         return self.ids.get(self.name(label))
 
-    def unknown_label_error(
-        self, label: str, location: str, argument: str, *, is_validation: bool = False
-    ) -> InputError:
+    def unknown_label_error(self, label: str, location: str, argument: str) -> InputError:
         """Return the error for a label that the model does not have.
 
         Args:
             label: The label.
             location: The location of its example.
             argument: The argument that names the column of labels.
-            is_validation: True for a validation example, for which training examples of the label would help.
         """
         matches = difflib.get_close_matches(label.casefold(), {name.casefold() for name in self.ids}, 1, 0.75)
         suggestion = next((name for name in self.ids if [name.casefold()] == matches), None)
         did_you_mean = f"did you mean '{suggestion}'? " if suggestion is not None else ""
-        add_examples = "add examples of it to train, " if is_validation else ""
         labels = ", ".join(list(self.ids)[:_MAX_LISTED]) + (", …" if len(self.ids) > _MAX_LISTED else "")
         return InputError(
             "unknown_label",
             f"the label '{label}' is unknown",
             location=location,
             argument=argument,
-            hint=f"{did_you_mean}the model's labels are: {labels}; fix the row, {add_examples}or name another "
-            f"column with {option(argument)}",
+            hint=f"{did_you_mean}the model's labels are: {labels}; fix the row, add examples of it to "
+            f"train, or name another column with {option(argument)}",
         )
 
     def check_validation(self, labels: Iterable[tuple[str, str]], argument: str) -> None:
@@ -114,7 +110,7 @@ class LabelMap:
         if not first:
             return
         (label, location), *others = first.items()
-        error = self.unknown_label_error(label, location, argument, is_validation=True)
+        error = self.unknown_label_error(label, location, argument)
         if others:
             more = join_names(f"'{other}' ({at})" for other, at in others)
             error.message += f", and also {more}"
