@@ -17,6 +17,7 @@ from bertsmith.io.documents import read_documents
 from bertsmith.io.tables import read_table
 from bertsmith.io.text_io import RejectedRow
 from bertsmith.tasks.question_answering.squad import read_questions
+from bertsmith.tasks.settings import AnswerSettings
 
 PDF = b"%PDF-1.4\n1 0 obj<</Type/Catalog/Pages 2 0 R>>endobj\ntrailer<</Root 1 0 R>>\n%%EOF\n"
 NOISE = random.Random(5).randbytes(4000)
@@ -89,7 +90,7 @@ def test_task_files_are_looked_at_too(tmp_path: Path, kind: str) -> None:
         assert what in error.value.message
     (tmp_path / "a.json").write_bytes(data)
     with pytest.raises(InputError) as error:
-        list(read_questions(tmp_path / "a.json"))
+        list(read_questions(tmp_path / "a.json", AnswerSettings()))
     assert error.value.code == "not_text"
 
 

@@ -18,7 +18,7 @@ from bertsmith.io.encodings import guess_encoding, resolve_encoding
 from bertsmith.io.tables import read_table
 from bertsmith.io.text_io import RejectedRow, read_lines
 from bertsmith.tasks.question_answering.squad import read_questions
-from bertsmith.tasks.settings import TagSettings
+from bertsmith.tasks.settings import AnswerSettings, TagSettings
 from bertsmith.tasks.tagging.data import TagData
 
 SMART = "He said “don’t go” — it’s fine…\n"
@@ -256,7 +256,9 @@ def test_task_files_of_every_form_are_read_in_the_named_encoding(tmp_path: Path)
     assert TagData(TagSettings(encoding="cp1252"), {}).read(tagged)[0].words == ("Café",)
     row = {"question": "où?", "context": "à Paris", "answer": "Paris", "start": 2}
     squad = file("a.json", json.dumps([row], ensure_ascii=False))
-    assert [asked.question for _, asked, _ in read_questions(squad, "cp1252")] == ["où?"]
+    assert [asked.question for _, asked, _ in read_questions(squad, AnswerSettings(encoding="cp1252"))] == [
+        "où?"
+    ]
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from bertsmith.errors import InputError, option
-from bertsmith.tasks.multiple_choice.choice_rows import ChoiceRow, choice_index, read_choices
-from bertsmith.tasks.settings import ChoiceNames
+from bertsmith.tasks.multiple_choice.choice_rows import ChoiceExample, choice_index, read_choices
+from bertsmith.tasks.settings import ChooseSettings
 
 DIALOGUE = [["M: kaba", "W: lode"], [{"question": "who?", "choice": ["M", "W"], "answer": "W"}], "5-1"]
 ARTICLE = {
@@ -37,8 +37,12 @@ def written(folder: Path, document: Any, name: str) -> Path:
     return file
 
 
-def read(file: Path, *, labeled: bool = True) -> list[ChoiceRow]:
-    return list(read_choices(file, labeled=labeled))
+def read(file: Path, *, labeled: bool = True, **settings: Any) -> list[ChoiceExample]:
+    return list(read_choices(file, ChooseSettings(**settings), labeled=labeled))
+
+
+def parts(example: ChoiceExample) -> tuple[str, str, tuple[str, ...], int | None]:
+    return example.context, example.question, example.choices, example.label
 
 
 SWAG_HEADER = ",video-id,startphrase,sent1,sent2,gold-source,ending0,ending1,label\n"
@@ -49,7 +53,6 @@ SWAG_HEADER = ",video-id,startphrase,sent1,sent2,gold-source,ending0,ending1,lab
     [
         ("a.csv", SWAG_HEADER + "0,v,kaba He,kaba,He,gen,runs,sits,1\n", "kaba", "He", ["runs", "sits"], 1, None),
         ("b.csv", "startphrase,ending0,ending1,label\nkaba,1,2,1\n", "kaba", "", ["1", "2"], 1, None),
-        ("c.tsv", "o\tkaba He\truns.\tsits.\tlies.\t2\n", "kaba He", "", ["runs.", "sits.", "lies."], 2, None),
         ("d.json", [DIALOGUE], "M: kaba\nW: lode", "who?", ["M", "W"], 1, "5-1-1"),
         ("e.txt", ARTICLE, "kaba lode", "first?", ["a", "b", "c", "d"], 1, "high1.txt-1"),
         ("f.jsonl", json.dumps(ARTICLE), "kaba lode", "first?", ["a", "b", "c", "d"], 1, "high1.txt-1"),
@@ -75,20 +78,20 @@ def test_each_form_is_read(
 ) -> None:  # fmt: skip
     file = written(tmp_path, document, name)
     found = read(file)[0]
-    assert found[:4] == (context, question, tuple(choices), right)
-    assert found.number == number
-    assert found.place.startswith(str(file))
-    assert read(file, labeled=False)[0][:4] == (context, question, tuple(choices), None)
+    assert parts(found) == (context, question, tuple(choices), right)
+    assert found.id == number
+    assert found.location.startswith(str(file))
+    assert parts(read(file, labeled=False)[0]) == (context, question, tuple(choices), None)
 
 
 def test_an_article_has_its_questions_and_a_folder_its_articles(tmp_path: Path) -> None:
     for name in ("high/2.txt", "high/1.txt"):
         written(tmp_path, {**ARTICLE, "id": name}, name)
     found = read(tmp_path)
-    assert [(one.number, one.right) for one in found] == [
+    assert [(one.id, one.label) for one in found] == [
         ("high/1.txt-1", 1), ("high/1.txt-2", 3), ("high/2.txt-1", 1), ("high/2.txt-2", 3),
     ]  # fmt: skip
-    assert found[1].place == f"{tmp_path}/high/1.txt: questions[1]"
+    assert found[1].location == f"{tmp_path}/high/1.txt: questions[1]"
 
 
 @pytest.mark.parametrize(
@@ -129,8 +132,6 @@ ROW = {"context": "kaba", "choices": ["x", "y", "z"], "label": 0}
         ("a.jsonl", {**ROW, "context": 3.5, "question": ["?"]}, ":1", "not_a_string"),
         ("a.jsonl", {"choices": ["x", "y"], "label": 0}, ":1", "question_missing"),
         ("b.csv", "context,choice0,choice1,label\nkaba,x,y,2\n", ":2", "answer_out_of_range"),
-        ("c.tsv", "o\tkaba\tx\ty\tz\n", ":1", "not_a_codah_row"),
-        ("c.tsv", "o\tkaba\tx\ty\t2\n", ":1", "answer_out_of_range"),
         ("d.json", "[[", ":1:3", "not_json"),
         ("e.txt", "kaba lode", ":1:1", "not_json"),
         ("d.json", "3", "", "not_a_list_or_object"),
@@ -172,7 +173,7 @@ def test_a_folder_without_files_is_an_error(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("file", "number", "choices"),
-    [("dream/dev.json.gz", 2040, 3), ("codah/dev.tsv", 556, 4), ("commonsenseqa/dev.jsonl", 611, 5)],
+    [("dream/dev.json.gz", 2040, 3), ("commonsenseqa/dev.jsonl", 611, 5)],
 )
 def test_published_files(file: str, number: int, choices: int) -> None:
     path = Path(__file__).parents[3] / "shared" / "data" / "tasks" / file
@@ -181,37 +182,42 @@ def test_published_files(file: str, number: int, choices: int) -> None:
     found = read(path)
     assert len(found) == number
     assert {len(one.choices) for one in found} == {choices}
-    assert {one.right for one in found} == set(range(choices))
+    assert {one.label for one in found} == set(range(choices))
 
 
 @pytest.mark.parametrize(
-    ("name", "document", "names"),
+    ("name", "document", "settings"),
     [
         (
             "a.csv", "prompt,A,B,C,answer,ending0\nwho?,x,y,z,B,other\n",
-            ChoiceNames(question="prompt", choices="A,B,C"),
+            {"question_column": "prompt", "choices_column": "A,B,C"},
         ),
         (
             "b.csv", "prompt,A,B,C,answer,label\nwho?,x,y,z,2,0\n",
-            ChoiceNames(question="prompt", choices="A, B,C", label="answer", first=1),
+            {"question_column": "prompt", "choices_column": "A, B,C", "label_column": "answer", "first_index": 1},
         ),
-        ("c.tsv", "who?\tx\ty\tz\t1\n", ChoiceNames(question="1", choices="2,3,4", label="5")),
+        (
+            "c.tsv", "who?\tx\ty\tz\t1\n",
+            {"question_column": "1", "choices_column": "2,3,4", "label_column": "5", "header": False},
+        ),
         (
             "d.jsonl", json.dumps({"q": "who?", "opts": ["x", "y", "z"], "gold": "y", "choices": ["no", "n"]}),
-            ChoiceNames(question="q", choices="opts", label="gold"),
+            {"question_column": "q", "choices_column": "opts", "label_column": "gold"},
         ),
-        ("e.json", [{"q": "who?", "A,B": ["x", "y", "z"], "label": 1}], ChoiceNames(question="q", choices="A,B")),
+        (
+            "e.json", [{"q": "who?", "A,B": ["x", "y", "z"], "label": 1}],
+            {"question_column": "q", "choices_column": "A,B"},
+        ),
     ],
 )  # fmt: skip
-def test_columns_of_other_names(tmp_path: Path, name: str, document: Any, names: ChoiceNames) -> None:
+def test_columns_of_other_names(tmp_path: Path, name: str, document: Any, settings: dict[str, Any]) -> None:
     file = written(tmp_path, document, name)
-    header = name != "c.tsv"
-    (row,) = read_choices(file, labeled=True, names=names, header=header)
-    assert row[:4] == ("", "who?", ("x", "y", "z"), 1)
-    (row,) = read_choices(file, labeled=False, names=names._replace(label="not there"), header=header)
-    assert row[:4] == ("", "who?", ("x", "y", "z"), None)
+    (row,) = read(file, **settings)
+    assert parts(row) == ("", "who?", ("x", "y", "z"), 1)
+    (row,) = read(file, labeled=False, **{**settings, "label_column": "not there"})
+    assert parts(row) == ("", "who?", ("x", "y", "z"), None)
     with pytest.raises(InputError) as caught:
-        list(read_choices(file, labeled=False, names=names._replace(context="gone"), header=header))
+        read(file, labeled=False, **settings, context_column="gone")
     assert (caught.value.code, caught.value.argument) == ("column_missing", "context_column")
 
 
@@ -219,12 +225,8 @@ def test_a_question_with_fewer_choices_leaves_the_last_columns_empty(tmp_path: P
     text = "question,{}0,{}1,{}2,label\nwho?,x,y,,1\nwho?,x,,z,0\n"
     file = written(tmp_path, text.format("choice", "choice", "choice"), "a.csv")
     assert [row.choices for row in read(file)] == [("x", "y"), ("x", "", "z")]
-    names = ChoiceNames(choices="c0,c1,c2")
     file = written(tmp_path, text.format("c", "c", "c"), "b.csv")
-    assert [row.choices for row in read_choices(file, labeled=True, names=names)] == [
-        ("x", "y"),
-        ("x", "", "z"),
-    ]
+    assert [row.choices for row in read(file, choices_column="c0,c1,c2")] == [("x", "y"), ("x", "", "z")]
 
 
 def test_columns_of_hellaswag_copa_and_piqa_are_known(tmp_path: Path) -> None:
@@ -234,7 +236,7 @@ def test_columns_of_hellaswag_copa_and_piqa_are_known(tmp_path: Path) -> None:
     ]
     for row in rows:
         (found,) = read(written(tmp_path, json.dumps(row), "a.jsonl"))
-        assert found[:4] == ("kaba", "", ("x", "y"), 1)
+        assert parts(found) == ("kaba", "", ("x", "y"), 1)
 
 
 @pytest.mark.parametrize(("label", "first"), [(0, 1), (3, 1), (2, 0)])
@@ -243,7 +245,7 @@ def test_a_label_that_is_no_choice_s_says_where_indices_begin(tmp_path: Path, la
         tmp_path, json.dumps({"context": "kaba", "choices": ["x", "y"], "label": label}), "a.jsonl"
     )
     with pytest.raises(InputError) as caught:
-        list(read_choices(file, labeled=True, names=ChoiceNames(first=first)))
+        read(file, first_index=first)
     assert caught.value.code == "answer_out_of_range"
     assert f"{first} to {first + 1}" in caught.value.message
     assert (option("first_index", 1) in (caught.value.hint or "")) == (first == 0)

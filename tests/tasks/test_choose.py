@@ -21,8 +21,9 @@ from bertsmith.models.family import build_encoder
 from bertsmith.tasks.batching import Item, Outputs
 from bertsmith.tasks.fitted import FittedTask
 from bertsmith.tasks.multiple_choice import TASK
-from bertsmith.tasks.multiple_choice.data import ChoiceExample, MultipleChoiceData
-from bertsmith.tasks.multiple_choice.decode import ChoicePrediction
+from bertsmith.tasks.multiple_choice.choice_rows import ChoiceExample
+from bertsmith.tasks.multiple_choice.data import MultipleChoiceData
+from bertsmith.tasks.multiple_choice.model import ChoicePrediction
 from bertsmith.tasks.settings import ChooseSettings
 
 SIZES = {
@@ -211,7 +212,7 @@ def test_the_overview_has_positions_contradictions_and_repeats() -> None:
     dev = [ChoiceExample("c", "?", ("x", "y"), 1, "g:1"), ChoiceExample("d", "?", ("x", "y"), 1, "g:2")]
     found = chooser().report.data_summary(train, dev)
     assert found.details["positions"] == {"train": {"0": 3, "1": 1, "2": 1}, "dev": {"1": 2}}
-    assert found.tables[0].title == "position of the right choice (2 to 3 choices)"
+    assert found.tables[0].title == "position of the right choice"
     assert found.tables[0].rows[0] == ["0", "3", "60.0%", "0", "0.0%"]
     position, repeat, contradiction = found.warnings
     assert "1 text occurs with different labels" in contradiction

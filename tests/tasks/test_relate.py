@@ -20,10 +20,10 @@ from bertsmith.models.family import build_encoder
 from bertsmith.tasks.batching import Item
 from bertsmith.tasks.fitted import FittedTask
 from bertsmith.tasks.relation_extraction import TASK
-from bertsmith.tasks.relation_extraction.data import RelationData, RelationExample
-from bertsmith.tasks.relation_extraction.decode import RelationPrediction
+from bertsmith.tasks.relation_extraction.data import RelationData
 from bertsmith.tasks.relation_extraction.encode import RelationItem, with_markers
-from bertsmith.tasks.relation_extraction.relation_rows import of_tagged
+from bertsmith.tasks.relation_extraction.model import RelationPrediction
+from bertsmith.tasks.relation_extraction.relation_rows import RelationExample, of_tagged
 from bertsmith.tasks.settings import RelateSettings
 from bertsmith.tokenizer.tokenizer import Tokenizer
 

@@ -35,7 +35,15 @@ from bertsmith.models.encoder import Encoder
 from bertsmith.models.feature_extraction import FeatureExtractor
 from bertsmith.models.heads import ProblemType
 from bertsmith.objectives.objective import MODEL, ModelParts, Objective
-from bertsmith.tasks.batching import Answers, Item, Outputs, TaskBatch, pack, run_batched
+from bertsmith.tasks.batching import (
+    Answers,
+    Item,
+    Outputs,
+    TaskBatch,
+    logits_from_probabilities,
+    pack,
+    run_batched,
+)
 from bertsmith.tasks.data_checks import LabelCounts, example_diagnostics, summarize_labels
 from bertsmith.tasks.error_analysis import ErrorAnalysis
 from bertsmith.tasks.labels import LabelNames
@@ -273,6 +281,7 @@ class TaskModel(Objective):
     outputs_per_token: ClassVar[bool] = False
     supports_distillation: ClassVar[bool] = True
     problem_type: ProblemType | None = None
+    head: Any
 
     def __init__(
         self, config: ModelConfig, generator: torch.Generator, metadata: Metadata, settings: Any
@@ -289,9 +298,10 @@ class TaskModel(Objective):
         )
 
     @property
-    @abstractmethod
     def heads(self) -> Mapping[str, nn.Module]:
-        """The heads by their names in a model folder."""
+        """The heads by their names in a model folder; the default is the parts of `self.head`."""
+        heads: Mapping[str, nn.Module] = self.head.parts
+        return heads
 
     @property
     def head_init(self) -> Mapping[str, str]:
@@ -389,6 +399,18 @@ class Decoder(ABC):
         """Return the mean of several decoders' states."""
         names = states[0] if states else ()
         return {name: mean_of_values([state[name] for state in states]) for name in names}
+
+
+class SoftmaxDecoder(Decoder):
+    """A decoder of logits, of which an ensemble averages the probabilities."""
+
+    def ensemble_output(self, output: Tensor) -> Tensor:
+        """Return probabilities."""
+        return output.double().softmax(-1)
+
+    def combine_outputs(self, outputs: Sequence[Tensor]) -> Tensor:
+        """Return the mean of probabilities as logits."""
+        return logits_from_probabilities(super().combine_outputs(outputs))
 
 
 class TaskMetrics(ABC):

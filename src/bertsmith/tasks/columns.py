@@ -3,36 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from bertsmith.errors import InputError
 from bertsmith.io.delimited import missing_column_hint
-
-
-class NamedColumn(NamedTuple):
-    """A column that the user may have named.
-
-    Attributes:
-        column: Its name in the file; None: the task's own names.
-        argument: Python's name of the argument that names it.
-        replaces: The task's own names, which are removed from the row.
-    """
-
-    column: str | None
-    argument: str
-    replaces: Sequence[str] = ()
+from bertsmith.settings import Settings
 
 
 def rename_columns(
-    values: Mapping[str, Any], columns: Mapping[str, NamedColumn], location: str
+    values: Mapping[str, Any], settings: Settings, names: Mapping[str, Sequence[str]], location: str
 ) -> dict[str, Any]:
-    """Return a row's values with the named columns under the task's names, the keys of `columns`."""
+    """Return a row's values with the columns that the settings name under the task's names.
+
+    Args:
+        values: The row's values by column.
+        settings: The task's settings, with `text_column` for the name "text"; None stands for the usual names.
+        names: The usual names of each column by the task's name; they are removed from the row if the settings
+            name another column.
+        location: The location of the row.
+    """
     renamed = dict(values)
-    for name, (column, argument, replaces) in columns.items():
-        if column is not None:
+    for name, usual_names in names.items():
+        argument = f"{name}_column"
+        if (column := getattr(settings, argument)) is not None:
             value = column_value(values, column, argument, location)
-            for other in replaces:
-                renamed.pop(other, None)
+            for usual_name in usual_names:
+                renamed.pop(usual_name, None)
             renamed[name] = value
     return renamed
 

@@ -58,7 +58,17 @@ def summarize_labels(train: LabelCounts, validation: LabelCounts, model_labels: 
     counts = {"train": dict(train.counts.most_common()), "dev": dict(validation.counts.most_common())}
     missing = _missing(train, validation, model_labels)
     diagnostics = [*_rare(train), *missing, *_similar(train, validation)]
-    return DataSummary({"labels": counts}, [_label_table(train.counts, validation.counts)], diagnostics)
+    return DataSummary({"labels": counts}, [label_table(train.counts, validation.counts)], diagnostics)
+
+
+def label_table(train: Counter[str], validation: Counter[str]) -> MetricTable:
+    """Return a table of the frequencies of labels, the most frequent first."""
+    labels = sorted({**train, **validation}, key=lambda label: (-train[label], -validation[label], label))
+    num_rows = _MAX_LABEL_ROWS if len(labels) > _MAX_LABEL_ROWS + 1 else len(labels)
+    rows = [[label, *_cells([label], train), *_cells([label], validation)] for label in labels[:num_rows]]
+    if rest := labels[num_rows:]:
+        rows.append([f"and {len(rest):,} more", *_cells(rest, train), *_cells(rest, validation)])
+    return MetricTable(pluralize(len(labels), "label"), ["label", "train", "share", "dev", "share"], rows)
 
 
 def summarize_numbers(train: Sequence[float], validation: Sequence[float]) -> DataSummary:
@@ -178,15 +188,6 @@ def find_overlap(train: Sequence[Any], validation: Sequence[Any]) -> Diagnostic 
         f"{len(shared):,} of {of_examples} have a text that is also trained on, which raises the scores",
         [f"{example.location} is {first_location[example.group_key]}" for example in shared],
     )
-
-
-def _label_table(train: Counter[str], validation: Counter[str]) -> MetricTable:
-    labels = sorted({**train, **validation}, key=lambda label: (-train[label], -validation[label], label))
-    num_rows = _MAX_LABEL_ROWS if len(labels) > _MAX_LABEL_ROWS + 1 else len(labels)
-    rows = [[label, *_cells([label], train), *_cells([label], validation)] for label in labels[:num_rows]]
-    if rest := labels[num_rows:]:
-        rows.append([f"and {len(rest):,} more", *_cells(rest, train), *_cells(rest, validation)])
-    return MetricTable(pluralize(len(labels), "label"), ["label", "train", "share", "dev", "share"], rows)
 
 
 def _cells(labels: Sequence[str], counts: Counter[str]) -> tuple[str, str]:

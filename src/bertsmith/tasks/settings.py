@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal
 
 from pydantic import Field, PositiveFloat
 
@@ -172,29 +172,6 @@ class AnswerSettings(Settings):
     second_encoder: SecondEncoderRun = ""
 
 
-class ChoiceNames(NamedTuple):
-    """The columns of questions with choices; None stands for the usual names.
-
-    Attributes:
-        context: The column of the context.
-        question: The column of the question.
-        choices: The column of the list of choices, or those of the choices with commas between.
-        label: The column of the right choice.
-        first: The label of the first choice as a number.
-    """
-
-    context: str | None = None
-    question: str | None = None
-    choices: str | None = None
-    label: str | None = None
-    first: int = 0
-
-    @property
-    def are_given(self) -> bool:
-        """Return True if any column is named."""
-        return any(name is not None for name in self[:4])
-
-
 class ChooseSettings(Settings):
     """Settings of `choose`."""
 
@@ -233,17 +210,6 @@ class ChooseSettings(Settings):
     )
     head: Head = "linear"
     second_encoder: SecondEncoderRun = ""
-
-    @property
-    def file_names(self) -> ChoiceNames:
-        """The columns, as the reading function takes them."""
-        return ChoiceNames(
-            self.context_column,
-            self.question_column,
-            self.choices_column,
-            self.label_column,
-            self.first_index,
-        )
 
     @property
     def choice_columns(self) -> list[str]:
@@ -332,15 +298,6 @@ class EmbedSettings(Settings):
     margin: float = Field(
         0.5, gt=0, le=2, description="contrastive: the minimum distance (1 - cosine) of different texts"
     )
-    symmetric: bool = Field(
-        False, description="softmax also finds the query of each passage; the loss is the mean of both"
-    )
     same_label: str | None = Field(
         None, description="label of pairs that match; none: 1, true, yes, same, duplicate, …"
-    )
-    lowest_score: float | None = Field(
-        None, description="score that corresponds to a cosine of 0; none: the lowest of the training pairs"
-    )
-    highest_score: float | None = Field(
-        None, description="score that corresponds to a cosine of 1; none: the highest of the training pairs"
     )

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel
 
@@ -23,7 +23,6 @@ from bertsmith.formatting import join_names
 from bertsmith.io.sources import Source
 from bertsmith.io.tables import Table, read_table
 from bertsmith.tasks.base import Example, Metadata, TaskData
-from bertsmith.tasks.embedding.columns import Columns, find_columns
 from bertsmith.tasks.labels import LabelNames
 from bertsmith.tasks.retrieval_queries import is_query_file, read_queries
 from bertsmith.tasks.settings import EmbedSettings
@@ -33,18 +32,7 @@ logger = logging.getLogger(__name__)
 
 DataFormat = Literal["graded", "labeled", "retrieval"]
 
-MATCH_LABELS = (
-    "1",
-    "1.0",
-    "true",
-    "yes",
-    "same",
-    "duplicate",
-    "paraphrase",
-    "entailment",
-    "equivalent",
-    "similar",
-)
+MATCH_LABELS = ("1", "1.0", "true", "yes", "same", "duplicate", "paraphrase", "entailment", "equivalent")
 """Labels that say that two texts match, in lower case."""
 
 _FORMAT_OF_LOSS: Mapping[str, DataFormat] = {
@@ -58,6 +46,15 @@ _FORMAT_NAMES = {
     "labeled": "pairs with one of two labels",
     "retrieval": "pairs without labels, triples, or queries with passages",
 }
+_TEXT_COLUMNS = (
+    ("text", "second"),
+    ("sentence1", "sentence2"),
+    ("question1", "question2"),
+    ("anchor", "positive"),
+    ("query", "passage"),
+    ("query", "positive"),
+    ("question", "passage"),
+)
 
 
 @dataclass(frozen=True)
@@ -162,7 +159,7 @@ class EmbeddingData(TaskData):
                 encoding=settings.encoding,
                 keep_blank=not labeled,
             )
-            examples = _read_rows(table, find_columns(table, settings, labeled=labeled))
+            examples = _read_rows(table, settings, labeled=labeled)
         if not examples:
             hint = "give a file with at least one example"
             raise InputError("no_examples", "this file has no examples", location=source, hint=hint)
@@ -208,26 +205,17 @@ class EmbeddingData(TaskData):
         if metadata["data_format"] == "retrieval":
             return metadata
         scores = [example.number for example in examples]
-        lowest = min(scores) if settings.lowest_score is None else settings.lowest_score
-        highest = max(scores) if settings.highest_score is None else settings.highest_score
-        for score, example in zip(scores, examples, strict=True):
-            if not lowest <= score <= highest:
-                message = f"the score {score:g} is not between {lowest:g} and {highest:g}"
-                hint = f"fix the row, or set {option('lowest_score')} and {option('highest_score')}"
-                raise InputError("score_out_of_range", message, location=example.location, hint=hint)
-        return metadata | {"lowest_score": lowest, "highest_score": highest}
+        return metadata | {"lowest_score": min(scores), "highest_score": max(scores)}
 
     def check_validation(self, examples: Sequence[EmbeddingExample], metadata: Metadata) -> None:
         """Check that the examples have the format of the training examples."""
+        is_retrieval = metadata["data_format"] == "retrieval"
         for example in examples:
-            if (example.label is None) != (metadata["data_format"] == "retrieval"):
-                has, had = ("no label", "have one") if example.label is None else ("a label", "have none")
-                raise InputError(
-                    "examples_differ_from_training",
-                    f"this example has {has}, and the training examples {had}",
-                    location=example.location,
-                    hint="give files of the same form to train and dev, with the same column names",
-                )
+            if (example.label is None) != is_retrieval:
+                message = f"only the {'validation' if is_retrieval else 'training'} examples have labels"
+                hint = "give files of the same form to train and dev, with the same column names"
+                location = example.location
+                raise InputError("examples_differ_from_training", message, location=location, hint=hint)
             if metadata["data_format"] == "graded":
                 parse_number(example.label, example.location)
 
@@ -249,35 +237,19 @@ def detect_format(examples: Sequence[EmbeddingExample], settings: EmbedSettings)
         InputError: Labels are neither scores nor one of two, or the settings' loss needs another format.
     """
     labels = {example.label for example in examples if example.label is not None}
-    data_format: DataFormat = "graded"
-    if not labels:
-        data_format = "retrieval"
-    elif len(labels) == 1 and settings.same_label is None:
-        raise InputError(
-            "single_label",
-            f"all pairs have the label {next(iter(labels))!r}",
-            location=examples[0].location,
-            argument="label_column",
-            hint=f"check {option('label_column')}",
-        )
-    elif _FORMAT_OF_LOSS.get(settings.loss) != "graded" and (
-        len(labels) == 2 or settings.same_label is not None
-    ):
-        data_format = "labeled"
-    else:
-        try:
-            for example in examples:
-                parse_number(example.label, example.location)
-        except InputError as error:
-            raise InputError(
-                "not_a_number",
-                f"{error.message}, and there are more than two labels: {join_names(sorted(labels))}",
-                location=error.location,
-                argument="label_column",
-                hint=f"give each pair a score; or name the label of pairs that match with {option('same_label')}",
-            ) from None
-    required = _FORMAT_OF_LOSS.get(settings.loss, data_format)
-    if required != data_format:
+    required = _FORMAT_OF_LOSS.get(settings.loss)
+    data_format: DataFormat = "retrieval"
+    if len(labels) == 1 and settings.same_label is None:
+        message, hint = f"all pairs have the label {next(iter(labels))!r}", f"check {option('label_column')}"
+        location = examples[0].location
+        raise InputError("single_label", message, location=location, argument="label_column", hint=hint)
+    if labels:
+        has_two_labels = len(labels) == 2 or settings.same_label is not None
+        data_format = "labeled" if has_two_labels and required != "graded" else "graded"
+    if data_format == "graded":
+        for example in examples:
+            parse_number(example.label, example.location)
+    if required not in (None, data_format):
         raise InputError(
             "loss_not_applicable",
             f"the loss '{settings.loss}' takes {_FORMAT_NAMES[required]}, and these are "
@@ -310,10 +282,60 @@ def detect_same_label(examples: Sequence[EmbeddingExample], settings: EmbedSetti
     return matching[0]
 
 
-def _read_rows(table: Table, names: Columns) -> list[EmbeddingExample]:
+class _Columns(NamedTuple):
+    """The names of a table's columns; None for one that it does not have."""
+
+    text: str
+    second: str | None
+    label: str | None
+    negative: str | None
+
+
+def _find_columns(table: Table, settings: EmbedSettings, *, labeled: bool) -> _Columns:
+    """Return the columns that the settings name, or those with usual names.
+
+    Raises:
+        InputError: The columns of the texts are unknown.
+    """
+    columns = table.columns
+    text, second = settings.text_column, settings.second_column
+    if not settings.header and not table.is_plain:
+        text, second = text or "1", second or ("2" if "2" in columns else None)
+    if text is None and second is None:
+        usual_pairs = (pair for pair in _TEXT_COLUMNS if set(pair) <= set(columns))
+        text, second = next(usual_pairs, (None, None))
+    if text is None:
+        usual = [name for name, _ in _TEXT_COLUMNS if name in columns]
+        text = usual[0] if usual else columns[0] if len(columns) == 1 else None
+    if text is None or (second is None and labeled):
+        raise InputError(
+            "text_columns_unknown",
+            f"no column has a known name for the two texts; the columns are {join_names(columns)}",
+            location=table.start,
+            argument="second_column" if text is not None else "text_column",
+            hint=f"name them with {option('text_column')} and {option('second_column')}, and what separates "
+            f"columns with {option('delimiter')}",
+        )
+    label, negative = settings.label_column, settings.negative_column
+    if label is not None and negative is not None:
+        raise InputError(
+            "label_and_negative_column",
+            f"pairs have labels ('{label}') and triples have negatives ('{negative}'); examples cannot have both",
+            argument="negative_column",
+            hint=f"remove {option('label_column')} or {option('negative_column')}",
+        )
+    if label is None and negative is None:
+        usual = ["negative", *(["label", "score"] if settings.header else [])]
+        name = next((name for name in usual if name in columns), None)
+        label, negative = (None, name) if name == "negative" else (name, None)
+    return _Columns(text, second, label, negative) if labeled else _Columns(text, second, None, None)
+
+
+def _read_rows(table: Table, settings: EmbedSettings, *, labeled: bool) -> list[EmbeddingExample]:
+    names = _find_columns(table, settings, labeled=labeled)
     columns = (
         [None] * len(table) if name is None else table.texts(name, f"{argument}_column")
-        for argument, name in zip(Columns._fields, names, strict=True)
+        for argument, name in zip(_Columns._fields, names, strict=True)
     )
     examples = []
     for row, text, second, label, negative in zip(table, *columns, strict=True):

@@ -1,9 +1,8 @@
-"""Metrics of cosines: correlations of graded pairs, decisions on labeled pairs, and rankings of passages."""
+"""Metrics of cosines: correlations of graded pairs, decisions on labeled pairs, rankings of passages; reports."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -13,8 +12,9 @@ from bertsmith.metrics import sufficient_statistics as statistics
 from bertsmith.metrics.ranking import METRIC_NAMES, query_metrics, ranking_metrics
 from bertsmith.metrics.sufficient_statistics import FloatArray, SufficientStatistics
 from bertsmith.retrieval.exact import normalize_vectors, search_vectors
-from bertsmith.tasks.base import Metadata, TaskMetrics
+from bertsmith.tasks.base import Metadata, TaskMetrics, TaskReport
 from bertsmith.tasks.batching import Answers
+from bertsmith.tasks.data_checks import summarize_numbers
 from bertsmith.tasks.embedding.data import (
     DataFormat,
     EmbeddingExample,
@@ -26,14 +26,17 @@ from bertsmith.tasks.embedding.decode import (
     EmbeddingDecoder,
     EmbeddingPrediction,
     PairMatch,
-    QuerySimilarities,
     best_threshold,
     first_cosine,
 )
-from bertsmith.tasks.embedding.tfidf import TfIdf
-from bertsmith.tasks.results import Metrics
+from bertsmith.tasks.error_analysis import ErrorAnalysis, confusion, number_scatter
+from bertsmith.tasks.results import DataSummary, Metrics
 from bertsmith.tasks.settings import EmbedSettings
 
+_TOKEN_PATTERN = (  # a word, or a character of a script without spaces
+    r"[^\W_\u3040-\u30ff\u3400-\u9fff]+|[\u3040-\u30ff\u3400-\u9fff]"
+)
+_BATCH_QUERIES = 512
 _TOP_K = 10  # passages of a ranking
 _MIN_COSINE_RANGE = 1e-9  # cosines of equal texts differ by less, through rounding
 _LOGGED_METRICS = {
@@ -82,16 +85,7 @@ class EmbeddingMetrics(TaskMetrics):
         """Return the metrics of the examples' format, which may differ from that of the training examples."""
         data_format = self.format_of(examples)
         if data_format == "retrieval":
-            corpus, rankings = self._rankings(predictions, examples)
-            metrics = _retrieval_metrics(corpus, rankings, len(examples))
-            above_negatives = [
-                prediction.cosines[0] > max(prediction.cosines[len(example.positives) :])
-                for prediction, example in zip(predictions, examples, strict=True)
-                if isinstance(prediction, QuerySimilarities) and example.negatives and example.positives
-            ]
-            if above_negatives:
-                values = {**metrics.values, "above_negatives": float(np.mean(above_negatives))}
-                metrics = replace(metrics, values=values)
+            metrics = _retrieval_metrics(*self._rankings(predictions, examples), len(examples))
         else:
             threshold = self.decoder.threshold if self._format == "labeled" else None
             cosines = np.array([first_cosine(p) for p in predictions], np.float64)
@@ -172,6 +166,41 @@ class EmbeddingMetrics(TaskMetrics):
             for texts in (corpus.queries, corpus.passages)
         )
         return corpus, search_vectors(queries, passages, _TOP_K)[0].tolist()
+
+
+class EmbeddingReport(TaskReport):
+    """Report pairs, and queries with passages."""
+
+    metrics: EmbeddingMetrics
+
+    def answer_summary(
+        self, train: Sequence[EmbeddingExample], validation: Sequence[EmbeddingExample]
+    ) -> DataSummary:
+        """Return the distribution of scores, or the frequencies of labels."""
+        if self.metadata["data_format"] == "graded":
+            return summarize_numbers(*([example.number for example in part] for part in (train, validation)))
+        return super().answer_summary(train, validation)
+
+    def error_analysis(
+        self, predictions: Sequence[EmbeddingPrediction], examples: Sequence[EmbeddingExample]
+    ) -> ErrorAnalysis:
+        """Return the cosines beside the scores of graded pairs, or the decisions on labeled pairs."""
+        data_format = self.metrics.format_of(examples)
+        if data_format == "graded":
+            scores, cosines = [e.number for e in examples], [first_cosine(p) for p in predictions]
+            return {"numbers": number_scatter(scores, cosines, "score", "cosine")}
+        decisions = [p.same for p in predictions if isinstance(p, PairMatch)]
+        if data_format == "retrieval" or len(decisions) < len(predictions):
+            return {}
+        names = ["the same", "others"]
+        sides = (self.metrics.matches(examples), decisions)
+        references, answers = ([names[0] if same else names[1] for same in side] for side in sides)
+        return {"confusion": confusion("pairs", references, answers, names)}
+
+    def describe_error(self, example: EmbeddingExample, prediction: EmbeddingPrediction) -> tuple[str, str]:
+        """Return the score, the label, or the first passage, and the cosine."""
+        reference = example.positives[0] if example.label is None else example.label
+        return reference, f"{first_cosine(prediction):.4f}"
 
 
 class Corpus(NamedTuple):
@@ -262,3 +291,39 @@ def _ranking_statistics(
         }
 
     return SufficientStatistics(rows, means)
+
+
+class TfIdf:
+    """TF-IDF vectors of texts (scikit-learn's, with logarithms of the counts)."""
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        """Count documents.
+
+        Args:
+            texts: All texts to compare, each of which counts once in the document frequencies.
+        """
+        from sklearn.feature_extraction.text import TfidfVectorizer
+
+        self._vectorizer = TfidfVectorizer(token_pattern=_TOKEN_PATTERN, sublinear_tf=True)
+        try:
+            self._vectorizer.fit(list(dict.fromkeys(texts)))
+        except ValueError:  # no text has a word
+            self._vectorizer = None
+
+    def cosines(self, firsts: Sequence[str], seconds: Sequence[str]) -> NDArray[np.float64]:
+        """Return the cosines of pairs of texts, [pairs]."""
+        if self._vectorizer is None:
+            return np.zeros(len(firsts))
+        rows, other_rows = self._vectorizer.transform(firsts), self._vectorizer.transform(seconds)
+        return np.asarray(rows.multiply(other_rows).sum(axis=1), dtype=np.float64).ravel()
+
+    def rankings(self, queries: Sequence[str], passages: Sequence[str], k: int) -> list[list[int]]:
+        """Return the indices of the k best passages of each query; of equal ones the earlier."""
+        if self._vectorizer is None:
+            return [[*range(min(k, len(passages)))] for _ in queries]
+        columns = self._vectorizer.transform(passages).T.tocsc()
+        rankings: list[list[int]] = []
+        for start in range(0, len(queries), _BATCH_QUERIES):
+            rows = self._vectorizer.transform(queries[start : start + _BATCH_QUERIES])
+            rankings += np.argsort(-(rows @ columns).toarray(), axis=1, kind="stable")[:, :k].tolist()
+        return rankings

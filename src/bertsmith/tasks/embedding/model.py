@@ -29,7 +29,6 @@ from bertsmith.tasks.base import Metadata, TaskModel
 from bertsmith.tasks.batching import Item, Outputs, TaskBatch, pack, run_batched
 from bertsmith.tasks.embedding.data import DataFormat
 from bertsmith.tasks.embedding.encode import EmbeddingItem, sequence_key
-from bertsmith.tasks.embedding.losses import contrastive, cosent, cosine_errors, in_batch
 from bertsmith.tasks.settings import EmbedSettings
 
 
@@ -44,9 +43,6 @@ class EmbeddingModel(TaskModel):
     ) -> None:
         super().__init__(config, generator, metadata, settings)
         self._format: DataFormat = metadata["data_format"]
-        self._is_symmetric = settings.symmetric and self._format == "retrieval"
-        if self._is_symmetric:
-            self.loss_weights = {"task": 0.5, "back": 0.5}
 
     @property
     def heads(self) -> Mapping[str, nn.Module]:
@@ -79,12 +75,9 @@ class EmbeddingModel(TaskModel):
             "others": torch.tensor([*(start + 1 for start in starts), *negatives]),
             "targets": torch.tensor([float(item.target or 0) for item in items]),
         }
-        counts = {"task": len(items)}
         if self._format == "retrieval":
             tensors["excluded"] = torch.from_numpy(excluded_passages(items))
-            if self._is_symmetric:
-                counts["back"] = len(items)
-        return tensors, counts
+        return tensors, {"task": len(items)}
 
     def embeddings(self, encoder: Encoder, packed: Packed) -> Tensor:
         """Return the embeddings as a user gets them, fp32 [B, H]."""
@@ -98,20 +91,15 @@ class EmbeddingModel(TaskModel):
         embeddings = F.normalize(self.embeddings(encoder, batch.packed), dim=-1)
         queries, others = embeddings[tensors["queries"]], embeddings[tensors["others"]]
         if self._format == "retrieval":
-            products, excluded = settings.scale * queries @ others.T, tensors["excluded"]
-            sums, num_correct = {}, {}
-            sums["task"], num_correct["task"] = in_batch(products, excluded)
-            if self._is_symmetric:
-                size = len(queries)
-                sums["back"], num_correct["back"] = in_batch(products[:, :size].T, excluded[:, :size].T)
-            return Loss(sums, batch.counts, num_correct)
+            loss, num_correct = in_batch(settings.scale * queries @ others.T, tensors["excluded"])
+            return Loss({"task": loss}, batch.counts, {"task": num_correct})
         cosines, targets = (queries * others).sum(-1), tensors["targets"]
         if self._format == "labeled":
             loss = contrastive(cosines, targets, settings.margin)
         elif settings.loss == "cosent":
             loss = cosent(cosines, targets, settings.scale)
         else:
-            loss = cosine_errors(cosines, targets)
+            loss = F.mse_loss(cosines, targets, reduction="sum")
         return Loss({"task": loss}, batch.counts)
 
     def outputs(self, encoder: Encoder, batch: TaskBatch) -> Sequence[Tensor]:
@@ -157,3 +145,38 @@ def excluded_passages(items: Sequence[Item]) -> NDArray[np.bool_]:
 
 def _pack_single(items: Sequence[Item]) -> TaskBatch:
     return TaskBatch(pack(items), (1,) * len(items), {}, {})
+
+
+def contrastive(cosines: Tensor, same: Tensor, margin: float) -> Tensor:
+    """Return the contrastive loss of pairs (Hadsell, Chopra and LeCun 2006, equation 4).
+
+    It is d²/2 for pairs that match (1) and max(0, margin - d)²/2 for others (0), where d = 1 - cosine.
+    """
+    distances = 1 - cosines
+    return (same * distances.square() + (1 - same) * F.relu(margin - distances).square()).sum() / 2
+
+
+def cosent(cosines: Tensor, targets: Tensor, scale: float) -> Tensor:
+    """Return the CoSENT loss (Su 2022), which depends on the order of the scores only.
+
+    It is B times log(1 + sum of exp(scale · (cosine of j - cosine of i))), over all i, j where i has the higher
+    score.
+    """
+    differences = scale * (cosines[None, :] - cosines[:, None])  # [i, j]
+    ordered = differences.masked_fill(targets[:, None] <= targets[None, :], -torch.inf)
+    return len(cosines) * torch.cat([ordered.new_zeros(1), ordered.flatten()]).logsumexp(0)
+
+
+def in_batch(products: Tensor, excluded: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the cross-entropies of choosing column i for row i, summed, and the number of correct rows.
+
+    Henderson et al. 2017; van den Oord et al. 2018.
+
+    Args:
+        products: Scaled similarities [B, C].
+        excluded: Booleans [B, C], True for columns to ignore; never for column i in row i.
+    """
+    logits = products.masked_fill(excluded, -torch.inf)
+    targets = torch.arange(len(logits), device=logits.device)
+    num_correct = (logits.detach().argmax(1) == targets).sum()
+    return F.cross_entropy(logits, targets, reduction="sum"), num_correct

@@ -2,65 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
 from bertsmith.errors import InputError
 from bertsmith.formatting import pluralize
 from bertsmith.io.sources import Source
-from bertsmith.tasks.base import Example, HFCheckpoint, Metadata, TaskData
+from bertsmith.tasks.base import HFCheckpoint, Metadata, TaskData
 from bertsmith.tasks.data_checks import check_examples, check_string
-from bertsmith.tasks.multiple_choice.choice_rows import check_choices, read_choices
+from bertsmith.tasks.multiple_choice.choice_rows import ChoiceExample, check_choices, read_choices
 from bertsmith.tasks.results import Diagnostic
 from bertsmith.tasks.settings import ChooseSettings
-
-
-@dataclass(frozen=True)
-class ChoiceExample(Example):
-    """A question with choices.
-
-    Attributes:
-        context: The context; "" if there is none.
-        question: The question; "" if there is none.
-        choices: The choices; none for a blank row.
-        label: The index of the correct choice; None if it is unknown.
-        id: The file's id of the example, if it has one.
-    """
-
-    context: str
-    question: str
-    choices: tuple[str, ...]
-    label: int | None
-    location: str
-    id: str | None = None
-    table_row: Mapping[str, str] | None = field(default=None, compare=False, repr=False)
-
-    @property
-    def group_key(self) -> str:
-        """The context, or else the question."""
-        return self.context or self.question
-
-    @property
-    def question_key(self) -> Hashable:
-        """Context, question, and choices in any order."""
-        return self.context, self.question, tuple(sorted(self.choices))
-
-    @property
-    def is_empty(self) -> bool:
-        """True for a blank row."""
-        return not self.choices
-
-    @property
-    def display_inputs(self) -> dict[str, str]:
-        """The question, or else the context."""
-        return {"question": self.question} if self.question else {"context": self.context}
-
-    @property
-    def label_text(self) -> str | None:
-        """The text of the correct choice."""
-        return None if self.label is None else self.choices[self.label]
 
 
 class MultipleChoiceData(TaskData):
@@ -70,16 +23,7 @@ class MultipleChoiceData(TaskData):
 
     def read(self, source: Source, *, labeled: bool = True) -> list[ChoiceExample]:
         """Return the examples of a source in order."""
-        settings = self.settings
-        rows = read_choices(
-            source,
-            labeled=labeled,
-            names=settings.file_names,
-            delimiter=settings.delimiter,
-            header=settings.header,
-            encoding=settings.encoding,
-        )
-        examples = [ChoiceExample(*row) for row in rows]
+        examples = list(read_choices(source, self.settings, labeled=labeled))
         check_examples(examples, source, "questions")
         return examples
 
@@ -132,21 +76,14 @@ def _unlabeled(context: Any, question: Any, choices: Any, location: str) -> Choi
     check_string(context, "context", location)
     check_string(question, "question", location)
     if isinstance(choices, str) and choices:
-        message = f"the choices {choices!r:.60} are a single text"
-        hint = "give a list of texts"
+        message, hint = f"the choices {choices!r:.60} are a single text", "give a list of texts"
         raise InputError("choices_not_a_list", message, location=location, argument="choices", hint=hint)
     if choices is None:
         context, *choices = context.split("\t") if context.strip() else [""]
         if (context or choices) and len(choices) < 2:
-            raise InputError(
-                "choices_missing",
-                "there are no choices",
-                location=location,
-                argument="choices",
-                hint="give them: in Python as a list of texts for each context, in a file as a column, or on the "
-                "line of the context with tabs between them",
-            )
-    choices = list(choices)
+            message = "there are no choices"
+            hint = "give a list of texts for each context; in a file, a column; on a line, tabs before them"
+            raise InputError("choices_missing", message, location=location, argument="choices", hint=hint)
     if not choices and not context.strip() and not question.strip():
         return ChoiceExample("", "", (), None, location)
-    return ChoiceExample(context, question, check_choices(choices, location), None, location)
+    return ChoiceExample(context, question, check_choices(list(choices), location), None, location)

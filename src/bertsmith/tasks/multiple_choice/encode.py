@@ -7,7 +7,7 @@ from itertools import islice
 
 from bertsmith.tasks.base import TaskEncoder
 from bertsmith.tasks.batching import Item, TokenSequence
-from bertsmith.tasks.multiple_choice.data import ChoiceExample
+from bertsmith.tasks.multiple_choice.choice_rows import ChoiceExample
 from bertsmith.tasks.truncation import Coverage
 from bertsmith.tasks.windows import NO_LIMIT, single_window
 from bertsmith.tokenizer.tokenizer import Encoding, Tokenizer

@@ -1,17 +1,19 @@
-"""Accuracy."""
+"""Accuracy, and the report of the positions of the correct choices."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 from bertsmith.metrics.sufficient_statistics import SufficientStatistics, mean_statistics
-from bertsmith.tasks.base import TaskMetrics
+from bertsmith.tasks.base import TaskMetrics, TaskReport
 from bertsmith.tasks.batching import Answers
-from bertsmith.tasks.error_analysis import cross_entropy
-from bertsmith.tasks.multiple_choice.data import ChoiceExample
-from bertsmith.tasks.multiple_choice.decode import ChoicePrediction
-from bertsmith.tasks.results import Metrics, MetricTable
+from bertsmith.tasks.data_checks import find_repeats, label_table
+from bertsmith.tasks.error_analysis import ErrorAnalysis, cross_entropy, label_error_analysis
+from bertsmith.tasks.multiple_choice.choice_rows import ChoiceExample
+from bertsmith.tasks.multiple_choice.model import ChoicePrediction
+from bertsmith.tasks.results import DataSummary, Diagnostic, Metrics, MetricTable
 
 
 class MultipleChoiceMetrics(TaskMetrics):
@@ -60,6 +62,48 @@ class MultipleChoiceMetrics(TaskMetrics):
         position = min(counts, key=lambda position: (-counts[position], position))
         predictions = [ChoicePrediction(choice=min(position, len(e.choices) - 1)) for e in validation]
         return self.compute(predictions, validation)
+
+
+class MultipleChoiceReport(TaskReport):
+    """Present questions and choices."""
+
+    def answer_summary(
+        self, train: Sequence[ChoiceExample], validation: Sequence[ChoiceExample]
+    ) -> DataSummary:
+        """Return how often each position is correct, and repeated examples."""
+        train_counts, validation_counts = (
+            Counter(str(example.label) for example in part) for part in (train, validation)
+        )
+        diagnostics = [
+            Diagnostic(
+                "one position for all",
+                f"the right choice of all {part} examples is at position {next(iter(counts))}",
+                consequence="is the label read from the right column?",
+            )
+            for part, counts in (("train", train_counts), ("dev", validation_counts))
+            if len(counts) == 1 < counts.total()
+        ]
+        if repeats := find_repeats(((e.question_key, e.label_text), e.location) for e in train):
+            diagnostics.append(repeats)
+        details = {"positions": {"train": dict(train_counts), "dev": dict(validation_counts)}}
+        table = label_table(train_counts, validation_counts)._replace(title="position of the right choice")
+        return DataSummary(details, [table], diagnostics)
+
+    def error_analysis(
+        self, predictions: Sequence[ChoicePrediction], examples: Sequence[ChoiceExample]
+    ) -> ErrorAnalysis:
+        """Return which positions are taken for which, and how reliable probabilities are."""
+        pairs = [(p, e) for p, e in zip(predictions, examples, strict=True) if p.choice is not None]
+        references, predicted = [str(e.label) for _, e in pairs], [str(p.choice) for p, _ in pairs]
+        positions = [str(i) for i in range(max((len(e.choices) for _, e in pairs), default=0))]
+        scores = [p.score for p, _ in pairs if p.score is not None]
+        return label_error_analysis("positions", references, predicted, scores, positions)
+
+    def table_rows(self, example: ChoiceExample, prediction: ChoicePrediction) -> list[dict[str, Any]]:
+        """Return the question, the choice's index and text, and its probability."""
+        row = {} if example.id is None else {"id": example.id}
+        cells = {"choice": prediction.choice, "prediction": prediction.text, "score": prediction.score}
+        return [{**row, **example.display_inputs, **cells}]
 
 
 def _is_correct(predictions: Sequence[ChoicePrediction], examples: Sequence[ChoiceExample]) -> list[bool]:

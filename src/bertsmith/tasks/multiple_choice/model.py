@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from bertsmith.loss import Loss, distillation_kl
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import MultipleChoiceHead
-from bertsmith.tasks.base import Metadata, TaskModel
-from bertsmith.tasks.batching import Item, TaskBatch
+from bertsmith.tasks.base import OMIT_IF_NONE, Metadata, Prediction, SoftmaxDecoder, TaskModel
+from bertsmith.tasks.batching import Item, Outputs, TaskBatch
+from bertsmith.tasks.multiple_choice.choice_rows import ChoiceExample
+from bertsmith.tasks.multiple_choice.encode import most_truncated
 from bertsmith.tasks.settings import ChooseSettings
 
 
@@ -26,11 +29,6 @@ class MultipleChoiceModel(TaskModel):
     ) -> None:
         super().__init__(config, generator, metadata, settings)
         self.head = MultipleChoiceHead(config, generator)
-
-    @property
-    def heads(self) -> Mapping[str, nn.Module]:
-        """The pooler and the vector."""
-        return self.head.parts
 
     def tensors(self, items: Sequence[Item]) -> tuple[dict[str, Tensor], dict[str, int]]:
         """Return `label`, int64 [B]: an index among each item's choices."""
@@ -58,3 +56,43 @@ class MultipleChoiceModel(TaskModel):
         """Return the divergence over each example's choices."""
         pairs = zip(outputs, targets, strict=True)
         return torch.stack([distillation_kl(a, b, temperature) for a, b in pairs]).sum()
+
+
+@dataclass
+class ChoicePrediction(Prediction):
+    """A choice. The counts of tokens are those of the sequence that was cut most.
+
+    Attributes:
+        id: The file's id of the example.
+        choice: The index of the choice.
+        text: The text of the choice.
+        score: The probability of the choice.
+        scores: The probabilities of all choices.
+    """
+
+    id: str | None = field(default=None, metadata=OMIT_IF_NONE)
+    choice: int | None = None
+    text: str | None = None
+    score: float | None = None
+    scores: list[float] = field(default_factory=list)
+
+
+class MultipleChoiceDecoder(SoftmaxDecoder):
+    """The most probable choice; of equal ones the first."""
+
+    def decode(
+        self, outputs: Outputs, items: Sequence[Item], examples: Sequence[ChoiceExample]
+    ) -> list[ChoicePrediction]:
+        """Return the choice of each example."""
+        predictions = [ChoicePrediction(example.id, tokens=0, tokens_read=0) for example in examples]
+        for logits, item in zip(outputs.per_item, items, strict=True):
+            prediction, scores, sequence = (
+                predictions[item.example],
+                logits.softmax(0).tolist(),
+                most_truncated(item),
+            )
+            best = max(range(len(scores)), key=scores.__getitem__)
+            prediction.choice, prediction.text = best, examples[item.example].choices[best]
+            prediction.score, prediction.scores = scores[best], scores
+            prediction.tokens, prediction.tokens_read = sequence.tokens, sequence.tokens_read
+        return predictions

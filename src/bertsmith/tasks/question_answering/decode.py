@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -42,15 +42,6 @@ class AnswerPrediction(Prediction):
     n_best: list[dict[str, Any]] = field(default_factory=list)
 
 
-class _Span(NamedTuple):
-    """A candidate: the sum of its start and end logits, its probability, and its slice of the passage."""
-
-    logit: float
-    score: float
-    start: int
-    end: int
-
-
 class QuestionAnsweringDecoder(Decoder):
     """The best span by the BERT release's rules, but over all spans instead of a beam of starts and ends.
 
@@ -83,20 +74,17 @@ class QuestionAnsweringDecoder(Decoder):
         self, example: QuestionExample, window_logits: Sequence[Tensor], windows: Sequence[Window]
     ) -> AnswerPrediction:
         deciding_window = best_windows(windows)
-        spans: list[_Span] = []
+        spans: list[tuple[float, dict[str, Any]]] = []
         for index, (logits, window) in enumerate(zip(window_logits, windows, strict=True)):
             decides = deciding_window[window.first : window.first + window.size] == index
-            spans += self._spans(logits, window, decides & has_text(example, window))
-        spans.sort(key=lambda span: -span.logit)
+            spans += self._spans(example.context, logits, window, decides & has_text(example, window))
+        spans.sort(key=lambda span: -span[0])
         candidates: dict[str, dict[str, Any]] = {}
-        for span in spans:
-            start, end = _strip(example.context, span.start, span.end)
-            text = example.context[start:end]
-            # As in the release, the same words are listed once.
-            candidates.setdefault(text, {"answer": text, "start": start, "end": end, "score": span.score})
+        for _, span in spans:
+            candidates.setdefault(span["answer"], span)  # as in the release, the same words are listed once
         n_best = list(candidates.values())[: self.settings.n_best]
         tokens, tokens_read = count_tokens(windows)
-        best = n_best[0] | self._no_answer(window_logits, spans[0].logit)
+        best = n_best[0] | self._no_answer(window_logits, spans[0][0])
         return AnswerPrediction(example.id, **best, n_best=n_best, tokens=tokens, tokens_read=tokens_read)
 
     def _no_answer(self, window_logits: Sequence[Tensor], best_logit: float) -> dict[str, Any]:
@@ -113,10 +101,13 @@ class QuestionAnsweringDecoder(Decoder):
         probability = float(least.log_softmax(0)[0].sum().exp())
         return {"answer": "", "start": None, "end": None, "score": probability, "null_score": null_score}
 
-    def _spans(self, logits: Tensor, window: Window, may_start: NDArray[np.bool_]) -> Iterator[_Span]:
-        """Yield the `n_best` spans of a window.
+    def _spans(
+        self, context: str, logits: Tensor, window: Window, may_start: NDArray[np.bool_]
+    ) -> Iterator[tuple[float, dict[str, Any]]]:
+        """Yield the `n_best` spans of a window, each with the sum of its start and end logits.
 
         Args:
+            context: The passage.
             logits: The start and end logits [T, 2] of the window.
             window: The window.
             may_start: True for each token of the passage that a span may start at.
@@ -132,11 +123,7 @@ class QuestionAnsweringDecoder(Decoder):
             if logit > -torch.inf:
                 first, more = divmod(cell, max_length)
                 score = float((log_probabilities[first, 0] + log_probabilities[first + more, 1]).exp())
-                yield _Span(logit, score, int(offsets[first, 0]), int(offsets[first + more, 1]))
-
-
-def _strip(text: str, start: int, end: int) -> tuple[int, int]:
-    """Return a slice without the white space at its ends, which tokens of some tokenizers hold."""
-    inner = text[start:end].strip()
-    start += text[start:end].index(inner)
-    return start, start + len(inner)
+                start, text = int(offsets[first, 0]), context[offsets[first, 0] : offsets[first + more, 1]]
+                start += len(text) - len(text.lstrip())  # tokens of some tokenizers hold white space
+                answer = text.strip()
+                yield logit, {"answer": answer, "start": start, "end": start + len(answer), "score": score}

@@ -1,20 +1,24 @@
-"""F1 and exact match, as SQuAD's and CMRC 2018's scripts compute them."""
+"""F1 and exact match, as SQuAD's and CMRC 2018's scripts compute them; tables, and SQuAD's file of predictions."""
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from statistics import fmean, mean
 from typing import Any
 
+from bertsmith.errors import InputError, option
+from bertsmith.formatting import pluralize
 from bertsmith.metrics import squad
 from bertsmith.metrics.sufficient_statistics import SufficientStatistics, mean_statistics
-from bertsmith.tasks.base import TaskMetrics
+from bertsmith.tasks.base import TaskMetrics, TaskReport
 from bertsmith.tasks.batching import Answers
+from bertsmith.tasks.error_analysis import ErrorAnalysis, confusion, reliability
 from bertsmith.tasks.question_answering.data import QuestionExample, moved_answers
 from bertsmith.tasks.question_answering.decode import AnswerPrediction
 from bertsmith.tasks.question_answering.scoring import AnswerScorer
-from bertsmith.tasks.results import Metrics
+from bertsmith.tasks.results import DataSummary, Diagnostic, Metrics, MetricTable
 from bertsmith.tasks.settings import AnswerSettings
 
 
@@ -80,6 +84,84 @@ class QuestionAnsweringMetrics(TaskMetrics):
         answers = Counter(squad.normalize_answer(example.references[0]) for example in training)
         prediction = AnswerPrediction(answer=answers.most_common(1)[0][0], tokens=0, tokens_read=0)
         return self.compute([prediction] * len(validation), validation)
+
+
+class QuestionAnsweringReport(TaskReport):
+    """Present questions, passages, and answers."""
+
+    settings: AnswerSettings
+
+    def answer_summary(
+        self, train: Sequence[QuestionExample], validation: Sequence[QuestionExample]
+    ) -> DataSummary:
+        """Return the numbers of questions, passages, and answers."""
+        parts = {"train": train, "dev": validation}
+        figures = {part: _figures(examples) for part, examples in parts.items() if examples}
+        rows = [[part, *(f"{value:,}" for value in values.values())] for part, values in figures.items()]
+        columns = ["part", "questions", "passages", "unanswerable", "answers"]
+        table = MetricTable("questions", columns, rows)
+        diagnostics = []
+        unanswerable = [example.location for example in validation if example.unanswerable]
+        if unanswerable and not any(example.unanswerable for example in train):
+            message = (
+                f"{pluralize(len(unanswerable), 'question of dev has', 'questions of dev have')} no answer, and "
+                "all of train have one: the model will never say that there is none"
+            )
+            diagnostics.append(Diagnostic("questions without an answer", message, unanswerable))
+        return DataSummary({"questions": figures}, [table], diagnostics)
+
+    def error_analysis(
+        self, predictions: Sequence[AnswerPrediction], examples: Sequence[QuestionExample]
+    ) -> ErrorAnalysis:
+        """Return how reliable probabilities are; if a question has no answer, also which were taken for which."""
+        scorer = AnswerScorer(examples, self.settings.rules)
+        answers = [prediction.answer for prediction in predictions]
+        exact_match = scorer.scores("exact_match", answers)
+        probabilities = [prediction.score for prediction in predictions]
+        calibration = reliability("questions", probabilities, [score > 0 for score in exact_match])
+        if not scorer.has_unanswerable:
+            return {"reliability": calibration}
+        references, predicted = (
+            ["an answer" if has_answer else "no answer" for has_answer in side]
+            for side in ((not example.unanswerable for example in examples), answers)
+        )
+        return {"confusion": confusion("questions", references, predicted), "reliability": calibration}
+
+    def describe_error(self, example: QuestionExample, prediction: AnswerPrediction) -> tuple[str, str]:
+        """Return the reference answers, each once, and the predicted answer."""
+        references = " / ".join(dict.fromkeys(answer or "no answer" for answer in example.references))
+        return references, prediction.answer or "no answer"
+
+    def table_rows(self, example: QuestionExample, prediction: AnswerPrediction) -> list[dict[str, Any]]:
+        """Return the question, its answer with its slice of the passage, and its probability."""
+        row = {} if example.id is None else {"id": example.id}
+        row |= {**example.display_inputs, "prediction": prediction.answer}
+        names = ("start", "end", "score", "null_score")
+        return [row | {name: cell for name, cell in prediction.to_dict().items() if name in names}]
+
+    def write_output(
+        self, answered: Iterable[tuple[QuestionExample, AnswerPrediction | None]]
+    ) -> Iterator[str]:
+        """Yield SQuAD's predictions.json: an object of each question's id with its answer."""
+        answers: dict[str, str] = {}
+        for example, prediction in answered:
+            if example.id is None or example.id in answers:
+                is_missing = example.id is None
+                message = "the question has no id" if is_missing else f"the id '{example.id}' occurs twice"
+                hint = f"give each question an id of its own, or choose another {option('format')}"
+                code = "id_missing" if is_missing else "duplicate_id"
+                raise InputError(code, message, location=example.location, hint=hint)
+            answers[example.id] = prediction.answer if prediction else ""
+        yield json.dumps(answers, ensure_ascii=False) + "\n"
+
+
+def _figures(examples: Sequence[QuestionExample]) -> dict[str, int]:
+    return {
+        "questions": len(examples),
+        "passages": len({example.context for example in examples}),
+        "unanswerable": sum(example.unanswerable for example in examples),
+        "answers": sum(len(example.answers) for example in examples),
+    }
 
 
 def _scores(scorer: AnswerScorer, predictions: Sequence[AnswerPrediction]) -> tuple[list[float], list[float]]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from bertsmith.loss import Loss, distillation_kl
 from bertsmith.models.config import ModelConfig
@@ -28,11 +28,6 @@ class QuestionAnsweringModel(TaskModel):
     ) -> None:
         super().__init__(config, generator, metadata, settings)
         self.head = SpanHead(config, generator, transform=settings.transform)
-
-    @property
-    def heads(self) -> Mapping[str, nn.Module]:
-        """The Linear of both vectors, and the layer before it if there is one."""
-        return self.head.parts
 
     def tensors(self, items: Sequence[Item]) -> tuple[dict[str, Tensor], dict[str, int]]:
         """Return `start` and `end`, int64 [B]: rows within each window."""

@@ -6,31 +6,20 @@ The types of all values are checked here; the task checks that an answer is at i
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from bertsmith.errors import InputError, option
 from bertsmith.io.compression import format_suffix
 from bertsmith.io.jsonl import read_json_bytes
 from bertsmith.io.sources import Source
 from bertsmith.io.tables import Row, is_json_array, is_json_source, json_rows, read_table
-from bertsmith.tasks.columns import NamedColumn, first_value, rename_columns
+from bertsmith.tasks.columns import first_value, rename_columns
+from bertsmith.tasks.settings import AnswerSettings
 
 _ANSWER_COLUMNS = ("answer", "answer_text", "answers")
 _START_COLUMNS = ("start", "answer_start")
-
-
-class PassageNames(NamedTuple):
-    """The columns of rows; None stands for the usual names."""
-
-    question: str | None = None
-    context: str | None = None
-    answer: str | None = None
-    start: str | None = None
-
-
-_DEFAULT_NAMES = PassageNames()
 
 
 class _Object(BaseModel):
@@ -41,7 +30,9 @@ class AnswerText(_Object):
     """An answer and its start in its passage, in characters; None if the file does not give it."""
 
     text: str = Field(min_length=1)
-    answer_start: int | None = Field(None, ge=0)
+    answer_start: Annotated[
+        int | None, Field(ge=0), BeforeValidator(lambda value: None if value == "" else value)
+    ] = None
 
 
 class SquadQuestion(_Object):
@@ -61,29 +52,16 @@ class _Row(SquadQuestion):
     def _convert_answers(cls, row: dict[str, Any]) -> dict[str, Any]:
         """Convert an answer and its start, and answers as columns ({"text": […], "answer_start": […]})."""
         answers = row.get("answers")
-        row = {key: value for key, value in row.items() if key != "answers"}
         if answers is None:
-            if (answer := first_value(row, _ANSWER_COLUMNS)) is None:
-                return row
-            start = _parse_start(first_value(row, _START_COLUMNS))
-            return {**row, "answers": [{"text": answer, "answer_start": start}]}
-        if isinstance(answers, dict) and isinstance(texts := answers.get("text"), list):
+            answer, start = first_value(row, _ANSWER_COLUMNS), first_value(row, _START_COLUMNS)
+            answers = [] if answer is None else [{"text": answer, "answer_start": start}]
+        elif isinstance(answers, dict) and isinstance(texts := answers.get("text"), list):
             starts = answers.get("answer_start")
             if not isinstance(starts, list) or len(starts) != len(texts):
                 raise ValueError("'text' and 'answer_start' of 'answers' are not lists of one length")
             pairs = zip(texts, starts, strict=True)
             answers = [{"text": text, "answer_start": start} for text, start in pairs]
         return {**row, "answers": answers}
-
-
-def _parse_start(value: Any) -> int | None:
-    try:
-        start = int(value) if isinstance(value, str) else value
-    except ValueError:
-        start = -1
-    if start is not None and (not isinstance(start, int) or isinstance(start, bool) or start < 0):
-        raise ValueError(f"the start {value!r:.40} is not a number of characters from 0 (empty: not known)")
-    return start
 
 
 class _Paragraph(_Object):
@@ -100,13 +78,7 @@ class _Squad(_Object):
 
 
 def read_questions(
-    source: Source,
-    encoding: str | None = None,
-    *,
-    names: PassageNames = _DEFAULT_NAMES,
-    labeled: bool = True,
-    delimiter: str | None = None,
-    header: bool = True,
+    source: Source, settings: AnswerSettings, *, labeled: bool = True
 ) -> Iterator[tuple[str, SquadQuestion, str]]:
     """Yield each question's passage, the question, and its location.
 
@@ -115,24 +87,26 @@ def read_questions(
 
     Args:
         source: SQuAD's .json, or a table whose rows have question and context, and answer with start, or answers.
-        encoding: The encoding of a file that is not UTF-8.
-        names: The columns of the rows; without a header their numbers from 1.
+        settings: The columns of the rows, and how to read a file.
         labeled: The answers must exist.
-        delimiter: The delimiter of a text file.
-        header: The first row has the names of the columns.
     """
-    is_json = format_suffix(source) == ".json"
+    encoding, is_json = settings.encoding, format_suffix(source) == ".json"
     if is_json and not is_json_array(source, encoding):
         yield from _squad_questions(source, encoding)
         return
-    has_answers = not labeled or names.answer is not None or is_json or is_json_source(source)
+    is_json = is_json or is_json_source(source)
     rows = (
         json_rows(source, encoding)
-        if is_json or is_json_source(source)
-        else read_table(source, delimiter=delimiter, header=header, encoding=encoding)
+        if is_json
+        else read_table(source, delimiter=settings.delimiter, header=settings.header, encoding=encoding)
     )
     for row in rows:
-        if not has_answers and not any(name in row.values for name in _ANSWER_COLUMNS):
+        if (
+            labeled
+            and not is_json
+            and settings.answer_column is None
+            and not {*_ANSWER_COLUMNS} & {*row.values}
+        ):
             raise InputError(
                 "column_missing",
                 "there is no column of answers",
@@ -142,25 +116,20 @@ def read_questions(
                 "question has no answer",
             )
         try:
-            question = _Row.model_validate(_known_columns(row, names, labeled=labeled))
+            question = _Row.model_validate(_known_columns(row, settings, labeled=labeled))
         except ValidationError as error:
             raise _validation_error(row.location, error) from None
         yield question.context, question, row.location
 
 
-def _known_columns(row: Row, names: PassageNames, *, labeled: bool) -> dict[str, Any]:
+def _known_columns(row: Row, settings: AnswerSettings, *, labeled: bool) -> dict[str, Any]:
     """Return a row's values under the usual names; SQuAD's own answers need no columns of answers."""
-
-    def answer_column(name: str | None) -> str | None:
-        return name if labeled and not ("answers" in row.values and name not in row.values) else None
-
-    columns = {
-        "question": NamedColumn(names.question, "question_column"),
-        "context": NamedColumn(names.context, "context_column"),
-        "answer": NamedColumn(answer_column(names.answer), "answer_column", _ANSWER_COLUMNS),
-        "start": NamedColumn(answer_column(names.start), "start_column", _START_COLUMNS),
-    }
-    return rename_columns(row.values, columns, row.location)
+    names: dict[str, tuple[str, ...]] = {"question": (), "context": ()}
+    for name, usual_names in (("answer", _ANSWER_COLUMNS), ("start", _START_COLUMNS)):
+        column = getattr(settings, f"{name}_column")
+        if labeled and (column in row.values or "answers" not in row.values):
+            names[name] = usual_names
+    return rename_columns(row.values, settings, names, row.location)
 
 
 def _squad_questions(source: Source, encoding: str | None) -> Iterator[tuple[str, SquadQuestion, str]]:
@@ -178,22 +147,14 @@ def _validation_error(location: str, error: ValidationError) -> InputError:
     """Return the error for the first one that pydantic reports, with its location in the document."""
     first = error.errors(include_url=False, include_input=False)[0]
     if first["type"] == "json_invalid":
-        return InputError(
-            "not_json",
-            f"this is not JSON: {first['ctx']['error']}",
-            location=location,
-            hint="the file is incomplete or damaged, or it has one object per line and should be called .jsonl",
-        )
-    path = list(first["loc"])
-    options = ", ".join(option(f"{part}_column") for part in ("question", "context", "answer", "start"))
-    hint = (
-        "write SQuAD's JSON, or rows with question, context, answer, and start (or name their columns: "
-        f"{options})"
-    )
-    name = path.pop() if first["type"] == "missing" else None
+        message = f"this is not JSON: {first['ctx']['error']}"
+        hint = "the file is incomplete or damaged, or it has one object per line and should be called .jsonl"
+        return InputError("not_json", message, location=location, hint=hint)
+    code, message, path = "invalid_value", first["msg"].removeprefix("Value error, "), list(first["loc"])
+    if first["type"] == "missing":
+        code, message = "field_missing", f"the field '{path.pop()}' is missing"
     if keys := "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in path):
         location += keys if location.endswith("]") else f": {keys.removeprefix('.')}"
-    if name is not None:
-        return InputError("field_missing", f"the field '{name}' is missing", location=location, hint=hint)
-    message = first["msg"].removeprefix("Value error, ")
-    return InputError("invalid_value", message[0].lower() + message[1:], location=location, hint=hint)
+    options = ", ".join(option(f"{part}_column") for part in ("question", "context", "answer", "start"))
+    hint = f"write SQuAD's JSON, or rows with question, context, answer, and start, or name the columns: {options}"
+    return InputError(code, message[0].lower() + message[1:], location=location, hint=hint)

@@ -1,75 +1,25 @@
-"""Examples of relation extraction: a text, two entities in it, and their relation."""
+"""Data of relation extraction: texts, two entities in each, and their relation."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bertsmith.errors import InputError, option
 from bertsmith.io.sources import Source
 from bertsmith.metrics.relations import has_direction
-from bertsmith.tasks.base import Example, HFCheckpoint, Metadata, TaskData
+from bertsmith.tasks.base import HFCheckpoint, Metadata, TaskData
 from bertsmith.tasks.data_checks import check_examples, check_string
 from bertsmith.tasks.labels import LabelMap, LabelMetadata, LabelNames, label_metadata, sorted_labels
 from bertsmith.tasks.relation_extraction.relation_rows import (
-    RelatedNames,
-    Span,
-    checked_spans,
-    of_tagged,
+    RelationExample,
+    locate_entities,
     of_words,
-    read_related,
-    tagged,
+    read_relations,
 )
 from bertsmith.tasks.settings import RelateSettings
 
 _NO_RELATION = ("other", "no_relation", "na")  # its names in published data, in lower case
-
-
-@dataclass(frozen=True)
-class RelationExample(Example):
-    """A text with two entities.
-
-    Attributes:
-        text: The text; "" for a blank row.
-        head: The slice of the first entity.
-        tail: The slice of the second entity.
-        relation: The relation as the file has it; None if it is unknown.
-        id: The file's id of the example, if it has one.
-    """
-
-    text: str
-    head: Span
-    tail: Span
-    relation: str | None
-    location: str
-    id: str | None = None
-    table_row: Mapping[str, str] | None = field(default=None, compare=False, repr=False)
-
-    @property
-    def group_key(self) -> str:
-        """The text."""
-        return self.text
-
-    @property
-    def question_key(self) -> Hashable:
-        """The text with its entities."""
-        return self.text, self.head, self.tail
-
-    @property
-    def stratify_key(self) -> str | None:
-        """The relation."""
-        return self.relation
-
-    @property
-    def is_empty(self) -> bool:
-        """True for a blank row."""
-        return not self.text
-
-    @property
-    def display_inputs(self) -> dict[str, str]:
-        """The text with tags around the entities."""
-        return {"text": tagged(self.text, self.head, self.tail) if self.text else ""}
 
 
 class RelationMetadata(LabelMetadata):
@@ -79,21 +29,13 @@ class RelationMetadata(LabelMetadata):
 
 
 class RelationData(TaskData):
-    """SemEval's blocks, or rows of a text with tags or spans and a relation; `read_related` has the formats."""
+    """SemEval's blocks, or rows of a text with tags or spans and a relation; see `read_relations`."""
 
     settings: RelateSettings
 
     def read(self, source: Source, *, labeled: bool = True) -> list[RelationExample]:
         """Return the examples of a source in order."""
-        settings = self.settings
-        rows = read_related(
-            source,
-            labeled=labeled,
-            names=self._column_names,
-            delimiter=settings.delimiter,
-            encoding=settings.encoding,
-        )
-        examples = [RelationExample(*row) for row in rows]
+        examples = list(read_relations(source, self.settings, labeled=labeled))
         check_examples(examples, source, "texts")
         return examples
 
@@ -106,11 +48,16 @@ class RelationData(TaskData):
             missing = "tail" if "head" in columns else "head"
             hint = "give both, or mark both entities by tags in the texts"
             raise InputError("head_without_tail", f"the {missing} is missing", argument=missing, hint=hint)
-        texts = columns["text"]
-        spans: list[Any] = [None] * len(texts)
-        if "head" in columns:
-            spans = list(zip(columns["head"], columns["tail"], strict=True))
-        return [_unlabeled(*row) for row in zip(texts, spans, locations, strict=True)]
+        examples = []
+        for i, (text, location) in enumerate(zip(columns["text"], locations, strict=True)):
+            head, tail = (columns[side][i] if side in columns else None for side in ("head", "tail"))
+            if isinstance(text, str) or head is None:
+                check_string(text, "text", location)
+                entities = locate_entities(text, head, tail, location)
+            else:
+                entities = of_words(text, head, tail, location)
+            examples.append(RelationExample(*entities, None, location))
+        return examples
 
     def to_row(self, example: RelationExample) -> dict[str, Any]:
         """Return the text, both spans, and the relation."""
@@ -120,27 +67,22 @@ class RelationData(TaskData):
 
     def tuple_columns(self, num_values: int) -> list[str]:
         """Return the columns of a text with tags and its relation, or of a text, both spans, and the relation."""
-        names = [name or part for part, name in self._column_names._asdict().items()]
-        return [names[0], names[3]] if num_values < 4 else names
+        settings = self.settings
+        text, label = settings.text_column or "text", settings.label_column or "relation"
+        spans = [settings.head_column or "head", settings.tail_column or "tail"]
+        return [text, *(spans if num_values > 3 else []), label]
 
     def fit_metadata(self, examples: Sequence[RelationExample], label_names: LabelNames | None) -> Metadata:
         """Return the labels, sorted or as named, and which of them means no relation."""
-        first_locations = {str(example.relation): example.location for example in reversed(examples)}
         metadata: dict[str, Any] = (
-            {"labels": sorted_labels(first_locations), "numbered": False}
+            {"labels": sorted_labels(str(example.relation) for example in examples), "numbered": False}
             if label_names is None
             else label_metadata(label_names)
         )
         labels, label_map = metadata["labels"], LabelMap.from_metadata(metadata)
-        for label, location in first_locations.items():
-            if label_map.id(label) is None:
-                raise InputError(
-                    "label_not_named",
-                    f"the relation '{label}' is not among the label names",
-                    location=location,
-                    argument="label_names",
-                    hint=f"name all relations with {option('label_names')}",
-                )
+        for example in examples:
+            if label_map.id(str(example.relation)) is None:
+                raise label_map.unknown_label_error(str(example.relation), example.location, "label_column")
         if len(labels) < 2:
             raise InputError(
                 "single_label",
@@ -158,13 +100,6 @@ class RelationData(TaskData):
             return None
         return {"labels": labels, "numbered": True, "none": no_relation_label(labels, None)}
 
-    @property
-    def _column_names(self) -> RelatedNames:
-        settings = self.settings
-        return RelatedNames(
-            settings.text_column, settings.head_column, settings.tail_column, settings.label_column
-        )
-
 
 def no_relation_label(labels: Sequence[str], none_label: str | None) -> str | None:
     """Return the label that means no relation: `none_label`, or else the one with a common name of it."""
@@ -178,16 +113,3 @@ def no_relation_label(labels: Sequence[str], none_label: str | None) -> str | No
         hint = f"name another label, or remove {option('none_label')}"
         raise InputError("none_label_has_direction", message, argument="none_label", hint=hint)
     return none_label
-
-
-def _unlabeled(text: Any, spans: Any, location: str) -> RelationExample:
-    """Return an example without a relation, of a text or a list of words, and two spans or None for tags."""
-    if isinstance(text, str) and not text.strip():
-        return RelationExample("", (0, 0), (0, 0), None, location)
-    if spans is not None and not isinstance(text, str):
-        words_text, (head, tail) = of_words(text, [tuple(span) for span in spans], location)
-        return RelationExample(words_text, head, tail, None, location)
-    check_string(text, "text", location)
-    if spans is None:
-        return RelationExample(*of_tagged(text, location), None, location)
-    return RelationExample(text, *checked_spans(text, spans, location), None, location)

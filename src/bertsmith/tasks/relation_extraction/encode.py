@@ -12,8 +12,7 @@ from bertsmith.models.config import ModelConfig
 from bertsmith.tasks.base import Metadata, TaskEncoder
 from bertsmith.tasks.batching import Item
 from bertsmith.tasks.labels import LabelMap
-from bertsmith.tasks.relation_extraction.data import RelationExample
-from bertsmith.tasks.relation_extraction.relation_rows import Span, marked
+from bertsmith.tasks.relation_extraction.relation_rows import RelationExample, Span, marked
 from bertsmith.tasks.settings import RelateSettings
 from bertsmith.tasks.truncation import Coverage
 from bertsmith.tasks.windows import NO_LIMIT, single_window

@@ -1,9 +1,10 @@
-"""F1 of relations, as SemEval-2010 task 8's scorer and TACRED's script compute it, and accuracy."""
+"""F1 of relations, as SemEval-2010 task 8's scorer and TACRED's script compute it; reports of relations."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 from bertsmith.metrics.relations import (
     RelationCounts,
@@ -14,13 +15,15 @@ from bertsmith.metrics.relations import (
     relation_statistics,
 )
 from bertsmith.metrics.sufficient_statistics import SufficientStatistics
-from bertsmith.tasks.base import TaskMetrics
+from bertsmith.tasks.base import TaskMetrics, TaskReport
 from bertsmith.tasks.batching import Answers
-from bertsmith.tasks.error_analysis import cross_entropy
+from bertsmith.tasks.data_checks import find_repeats
+from bertsmith.tasks.error_analysis import ErrorAnalysis, cross_entropy, label_error_analysis
 from bertsmith.tasks.labels import LabelMap
-from bertsmith.tasks.relation_extraction.data import RelationExample, no_relation_label
-from bertsmith.tasks.relation_extraction.decode import RelationPrediction
-from bertsmith.tasks.results import Metrics, MetricTable
+from bertsmith.tasks.relation_extraction.data import no_relation_label
+from bertsmith.tasks.relation_extraction.model import RelationPrediction
+from bertsmith.tasks.relation_extraction.relation_rows import RelationExample
+from bertsmith.tasks.results import DataSummary, Metrics, MetricTable
 from bertsmith.tasks.settings import RelateSettings
 
 
@@ -114,6 +117,44 @@ class RelationMetrics(TaskMetrics):
         """Return the names of the reference and the predicted relations."""
         references = [label for (label,) in self.labels(examples)]
         return references, [str(prediction.label) for prediction in predictions]
+
+
+class RelationReport(TaskReport):
+    """Present texts and their relations."""
+
+    def answer_summary(
+        self, train: Sequence[RelationExample], validation: Sequence[RelationExample]
+    ) -> DataSummary:
+        """Return the table of labels, and repeated examples."""
+        repeats = find_repeats(((e.question_key, e.relation), e.location) for e in train)
+        diagnostics = [repeats] if repeats else []
+        return super().answer_summary(train, validation) | DataSummary(diagnostics=diagnostics)
+
+    def error_analysis(
+        self, predictions: Sequence[RelationPrediction], examples: Sequence[RelationExample]
+    ) -> ErrorAnalysis:
+        """Return which relations are taken for which, and how reliable probabilities are."""
+        answered = [(p, e) for p, e in zip(predictions, examples, strict=True) if p.label is not None]
+        references = [label for (label,) in self.metrics.labels([e for _, e in answered])]
+        predicted, scores = [str(p.label) for p, _ in answered], [p.score or 0.0 for p, _ in answered]
+        return label_error_analysis("texts", references, predicted, scores, self.metadata["labels"])
+
+    def table_rows(self, example: RelationExample, prediction: RelationPrediction) -> list[dict[str, Any]]:
+        """Return the text with tags, its relation, and the relation's probability."""
+        row = {} if example.id is None else {"id": example.id}
+        cells = {"prediction": prediction.label, "score": prediction.score}
+        return [{**row, **example.display_inputs, **cells}]
+
+    def write_output(
+        self, answered: Iterable[tuple[RelationExample, RelationPrediction | None]]
+    ) -> Iterator[str]:
+        """Yield the lines of SemEval's scorer: the example's id, or else its number from 1, and its relation.
+
+        An empty text has no line.
+        """
+        for number, (example, prediction) in enumerate(answered, start=1):
+            if prediction is not None:
+                yield f"{number if example.id is None else example.id}\t{prediction.label}\n"
 
 
 def _figures(counts: RelationCounts) -> dict[str, float]:

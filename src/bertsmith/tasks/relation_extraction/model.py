@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from bertsmith.loss import Loss
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import RelationHead
-from bertsmith.tasks.base import Metadata, TaskModel
-from bertsmith.tasks.batching import Item, TaskBatch
+from bertsmith.tasks.base import OMIT_IF_NONE, Metadata, Prediction, SoftmaxDecoder, TaskModel
+from bertsmith.tasks.batching import Item, Outputs, TaskBatch
 from bertsmith.tasks.relation_extraction.encode import RelationItem
+from bertsmith.tasks.relation_extraction.relation_rows import RelationExample
 from bertsmith.tasks.settings import RelateSettings
 
 
@@ -28,11 +30,6 @@ class RelationModel(TaskModel):
     ) -> None:
         super().__init__(config, generator, metadata, settings)
         self.head = RelationHead(config, generator, len(metadata["labels"]))
-
-    @property
-    def heads(self) -> Mapping[str, nn.Module]:
-        """The classifier of relations."""
-        return self.head.parts
 
     def tensors(self, items: Sequence[Item]) -> tuple[dict[str, Tensor], dict[str, int]]:
         """Return `rows`, int64 [B, 2], of the opening markers in the batch, and `label`, int64 [B]."""
@@ -62,3 +59,37 @@ class RelationModel(TaskModel):
     def outputs(self, encoder: Encoder, batch: TaskBatch) -> Sequence[Tensor]:
         """Return one row of logits [1, labels] per example."""
         return torch.split(self.logits(encoder, batch), 1)
+
+
+@dataclass
+class RelationPrediction(Prediction):
+    """A relation. The counts of tokens are those of the text with markers.
+
+    Attributes:
+        id: The file's id of the example.
+        label: The relation.
+        score: The probability of the relation.
+        scores: The probabilities of all relations by name.
+    """
+
+    id: str | None = field(default=None, metadata=OMIT_IF_NONE)
+    label: str | None = None
+    score: float | None = None
+    scores: dict[str, float] | None = field(default_factory=dict)
+
+
+class RelationDecoder(SoftmaxDecoder):
+    """The most probable relation; of equal ones the first."""
+
+    def decode(
+        self, outputs: Outputs, items: Sequence[Item], examples: Sequence[RelationExample]
+    ) -> list[RelationPrediction]:
+        """Return the relation of each example."""
+        predictions = [RelationPrediction(example.id, tokens=0, tokens_read=0) for example in examples]
+        for logits, item in zip(outputs.per_item, items, strict=True):
+            prediction, (sequence,) = predictions[item.example], item.sequences
+            scores = dict(zip(self.metadata["labels"], logits[0].softmax(-1).tolist(), strict=True))
+            label = max(scores, key=scores.__getitem__)
+            prediction.label, prediction.score, prediction.scores = label, scores[label], scores
+            prediction.tokens, prediction.tokens_read = sequence.tokens, sequence.tokens_read
+        return predictions

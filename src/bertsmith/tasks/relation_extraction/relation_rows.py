@@ -9,19 +9,21 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
+from collections import defaultdict
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from bertsmith.errors import InputError, option
 from bertsmith.io.compression import format_suffix
-from bertsmith.io.jsonl import read_json
 from bertsmith.io.sources import Source
 from bertsmith.io.tables import Row, is_json_source, json_rows, read_table
 from bertsmith.io.text_io import read_lines
-from bertsmith.tasks.columns import NamedColumn, first_value, rename_columns
+from bertsmith.tasks.base import Example
+from bertsmith.tasks.columns import first_value, rename_columns
+from bertsmith.tasks.settings import RelateSettings
 
-_TAG = re.compile(r"</?e[12]>")
+_TAG = re.compile(r"(</?e[12]>)")
 _NUMBERED_LINE = re.compile(r"(\d+)\t(.*)")
 _ENTITIES = {"head": ("head", "e1", "subj"), "tail": ("tail", "e2", "obj")}
 _TEXTS = ("text", "sentence")
@@ -36,85 +38,79 @@ _ROW_HINT = f"{_TAG_HINT} as text, or {_SPAN_HINT}"
 Span = tuple[int, int]
 
 
-class Related(NamedTuple):
-    """A text with its entities.
+@dataclass(frozen=True)
+class RelationExample(Example):
+    """A text with two entities.
 
     Attributes:
-        text: The text.
-        head: The slice of the head.
-        tail: The slice of the tail.
-        relation: Their relation; None if labels are not read.
-        place: The location.
-        number: The example's id in the file.
-        row: The row of a table, as text.
+        text: The text; "" for a blank row.
+        head: The slice of the first entity.
+        tail: The slice of the second entity.
+        relation: The relation as the file has it; None if it is unknown.
+        id: The file's id of the example, if it has one.
     """
 
     text: str
     head: Span
     tail: Span
     relation: str | None
-    place: str
-    number: str | None = None
-    row: Mapping[str, str] | None = None
+    location: str
+    id: str | None = None
+    table_row: Mapping[str, str] | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def group_key(self) -> str:
+        """The text."""
+        return self.text
+
+    @property
+    def question_key(self) -> Hashable:
+        """The text with its entities."""
+        return self.text, self.head, self.tail
+
+    @property
+    def stratify_key(self) -> str | None:
+        """The relation."""
+        return self.relation
+
+    @property
+    def is_empty(self) -> bool:
+        """True for a blank row."""
+        return not self.text
+
+    @property
+    def display_inputs(self) -> dict[str, str]:
+        """The text with tags around the entities."""
+        return {"text": tagged(self.text, self.head, self.tail) if self.text else ""}
 
 
-class RelatedNames(NamedTuple):
-    """The columns of rows; None stands for the usual names."""
-
-    text: str | None = None
-    head: str | None = None
-    tail: str | None = None
-    relation: str | None = None
-
-
-_DEFAULT_NAMES = RelatedNames()
-
-
-def read_related(
-    source: Source,
-    *,
-    labeled: bool,
-    names: RelatedNames = _DEFAULT_NAMES,
-    delimiter: str | None = None,
-    encoding: str | None = None,
-) -> Iterator[Related]:
+def read_relations(source: Source, settings: RelateSettings, *, labeled: bool) -> Iterator[RelationExample]:
     """Yield the examples of a source, in its order.
 
     Args:
-        source: .txt: SemEval's blocks, or without labels one tagged text on each line; .jsonl, .json (a list),
-        .csv,
-            .tsv, data in memory: rows. A blank row has an empty text.
+        source: .txt: SemEval's blocks, or without labels one tagged text on each line; other files and data in
+            memory: rows. A blank row has an empty text.
+        settings: The columns of a row, and how to read a file.
         labeled: Read the relation, which must be there.
-        names: The columns of a row.
-        delimiter: The delimiter of a text file.
-        encoding: The encoding of a file that is not UTF-8.
     """
-    suffix = format_suffix(source)
-    if is_json_source(source):
+    encoding, delimiter, suffix = settings.encoding, settings.delimiter, format_suffix(source)
+    if is_json_source(source) or suffix == ".json":
         for row in json_rows(source, encoding):
-            yield example_of_row(row, labeled=labeled, names=names)
-    elif suffix == ".json":
-        values = read_json(source, encoding)
-        if not isinstance(values, list):
-            hint = "write a list of rows, or one row per line into a .jsonl"
-            raise InputError("not_a_list", "this is not a list", location=source, hint=hint)
-        for index, item in enumerate(values):
-            location = f"{source}: [{index}]"
-            if not isinstance(item, dict):
-                raise InputError("not_an_object", "this is not an object", location=location, hint=_ROW_HINT)
-            yield example_of_row(Row(item, location), labeled=labeled, names=names)
+            yield example_of_row(row, settings, labeled=labeled)
     elif suffix in (".csv", ".tsv", ".parquet") or delimiter is not None:
         for row in read_table(source, delimiter=delimiter, encoding=encoding, keep_blank=not labeled):
-            yield example_of_row(row, labeled=labeled, names=names)._replace(row=row.texts)
+            yield replace(example_of_row(row, settings, labeled=labeled), table_row=row.texts)
     else:
         yield from _semeval_examples(source, encoding, labeled=labeled)
 
 
-def example_of_row(row: Row, *, labeled: bool, names: RelatedNames = _DEFAULT_NAMES) -> Related:
+def example_of_row(row: Row, settings: RelateSettings, *, labeled: bool) -> RelationExample:
     """Return the example of a row. Raises `InputError` if a part is missing or wrong."""
-    location = row.location
-    values = _known_columns(row, names, labeled=labeled)
-    relation = first_value(values, _LABELS)
+    location, usual_names = row.location, {"text": (*_TEXTS, *_TOKENS), **_ENTITIES}
+    if labeled:
+        usual_names["label"] = _LABELS
+    values = rename_columns(row.values, settings, usual_names, location)
+    relation, id = first_value(values, _LABELS), values.get("id")
     if labeled and (isinstance(relation, bool) or not isinstance(relation, str | int)):
         raise InputError(
             "relation_missing",
@@ -124,67 +120,49 @@ def example_of_row(row: Row, *, labeled: bool, names: RelatedNames = _DEFAULT_NA
             hint=f"give each row one, as relation, or name its column with {option('label_column')}: "
             f"{', '.join(values)}",
         )
-    label = str(relation).strip() if labeled else None
-    number = values.get("id")
-    name = None if number is None else str(number)
-    text = next((values[name] for name in _TEXTS if values.get(name) is not None), None)
-    tokens = next((values[name] for name in _TOKENS if values.get(name) is not None), None)
-    head, tail = (_span_of(values, side, location) for side in ("head", "tail"))
-    has_column = any(name in values for name in (*_TEXTS, *_TOKENS))
-    if not labeled and tokens is None and not str(text or "").strip() and has_column:
-        return Related("", (0, 0), (0, 0), None, location, name)
+    text, tokens = first_value(values, _TEXTS), first_value(values, _TOKENS)
+    if isinstance(text, list | tuple):
+        text, tokens = None, text
+    head, tail = (_span_of(values, side, location) for side in _ENTITIES)
     if tokens is not None and head is not None and tail is not None:
-        joined, spans = of_words(tokens, [head, tail], location)
-        return Related(joined, spans[0], spans[1], label, location, name)
-    if not isinstance(text, str):
+        entities = of_words(tokens, head, tail, location)
+    elif isinstance(text, str):
+        entities = locate_entities(text, head, tail, location)
+    elif labeled or tokens is not None or values.keys().isdisjoint((*_TEXTS, *_TOKENS)):
         raise InputError("text_missing", "the text is missing", location=location, hint=_ROW_HINT)
+    else:
+        entities = "", (0, 0), (0, 0)
+    label = str(relation).strip() if labeled else None
+    return RelationExample(*entities, label, location, None if id is None else str(id))
+
+
+def locate_entities(text: str, head: Any, tail: Any, location: str) -> tuple[str, Span, Span]:
+    """Return a text without tags, and the slices of its entities: those of the tags if a span is None."""
+    if not text.strip():
+        return "", (0, 0), (0, 0)
     if head is None or tail is None:
-        return Related(*of_tagged(text, location), label, location, name)
-    head, tail = _check_spans(head, tail, len(text), "characters", location)
-    return Related(text, head, tail, label, location, name)
-
-
-def _known_columns(row: Row, names: RelatedNames, *, labeled: bool) -> dict[str, Any]:
-    """Return a row's values under the names that `example_of_row` knows."""
-    columns = {
-        "text": NamedColumn(names.text, "text_column", (*_TEXTS, *_TOKENS)),
-        "head": NamedColumn(names.head, "head_column", _ENTITIES["head"]),
-        "tail": NamedColumn(names.tail, "tail_column", _ENTITIES["tail"]),
-        "relation": NamedColumn(names.relation if labeled else None, "label_column", _LABELS),
-    }
-    values = rename_columns(row.values, columns, row.location)
-    if names.text is not None and isinstance(values["text"], list | tuple):
-        values["tokens"] = values.pop("text")
-    return values
+        return of_tagged(text, location)
+    spans = _parse_span(head, "head", location), _parse_span(tail, "tail", location)
+    return text, *_check_spans(*spans, len(text), "characters", location)
 
 
 def of_tagged(text: str, location: str) -> tuple[str, Span, Span]:
     """Return a text without its tags, and the slices of head and tail that they mark."""
-    parts, end, length = [], 0, 0
-    starts: dict[str, int] = {}
-    spans: dict[str, Span] = {}
-    for tag in _TAG.finditer(text):
-        parts.append(text[end : tag.start()])
-        length += tag.start() - end
-        end, name = tag.end(), tag[0].strip("</>")
-        if tag[0].startswith("</"):
-            if name not in starts:
-                message = f"{tag[0]} has no opening tag"
-                raise InputError("unopened_tag", message, location=location, hint=_TAG_HINT)
-            spans[name] = (starts.pop(name), length)
-        elif name in starts or name in spans:
-            message, hint = f"{tag[0]} occurs twice", f"mark one entity with each tag: {_TAG_HINT}"
-            raise InputError("duplicate_tag", message, location=location, hint=hint)
+    plain, positions = "", defaultdict[str, list[int]](list)
+    for part in _TAG.split(text):
+        if _TAG.fullmatch(part):
+            positions[part].append(len(plain))
         else:
-            starts[name] = length
-    if starts:
-        message = f"<{next(iter(starts))}> is never closed"
-        raise InputError("unclosed_tag", message, location=location, hint=_TAG_HINT)
-    if missing := [name for name in ("e1", "e2") if name not in spans]:
-        message = f"the entity <{missing[0]}> is not marked"
-        raise InputError("entity_missing", message, location=location, hint=_ROW_HINT)
-    plain = "".join([*parts, text[end:]])
-    return plain, *_check_spans(spans["e1"], spans["e2"], len(plain), "characters", location)
+            plain += part
+    spans = []
+    for entity in ("e1", "e2"):
+        starts, ends = positions[f"<{entity}>"], positions[f"</{entity}>"]
+        if len(starts) != 1 or len(ends) != 1:
+            code = "invalid_tags" if starts or ends else "entity_missing"
+            message = f"the text has {len(starts)} <{entity}> and {len(ends)} </{entity}>, not one of each"
+            raise InputError(code, message, location=location, hint=_ROW_HINT)
+        spans.append((starts[0], ends[0]))
+    return plain, *_check_spans(spans[0], spans[1], len(plain), "characters", location)
 
 
 def tagged(text: str, head: Span, tail: Span) -> str:
@@ -204,48 +182,32 @@ def marked(
         # At one position, ends come before starts; the longer entity starts first and ends last.
         events.append((start, 1, -end, entity, entity, 0))
         events.append((end, 0, -start, -entity, entity, 1))
-    parts: list[str] = []
-    last = length = 0
+    marked_text, last = "", 0
     positions = [[0, 0], [0, 0]]
     for position, *_, entity, is_end in sorted(events):
-        mark = marks[entity][is_end]
-        parts += [text[last:position], mark]
-        positions[entity][is_end] = length + position - last
-        length, last = length + position - last + len(mark), position
-    return "".join([*parts, text[last:]]), [(start, end) for start, end in positions]
+        marked_text += text[last:position]
+        positions[entity][is_end] = len(marked_text)
+        marked_text, last = marked_text + marks[entity][is_end], position
+    return marked_text + text[last:], [(start, end) for start, end in positions]
 
 
-def of_words(tokens: Any, spans: Sequence[Any], location: str) -> tuple[str, tuple[Span, Span]]:
+def of_words(tokens: Any, head: Any, tail: Any, location: str) -> tuple[str, Span, Span]:
     """Return words joined by spaces, and two spans of words as slices of this text."""
-    if isinstance(tokens, str) and tokens.lstrip().startswith("["):
-        try:
-            tokens = json.loads(tokens)
-        except ValueError:
-            message, hint = "the tokens are not a JSON list", 'write ["one", "two"]'
-            raise InputError("not_json", message, location=location, hint=hint) from None
     if not isinstance(tokens, list | tuple) or not all(isinstance(token, str) and token for token in tokens):
         message, hint = "the tokens are not a list of words", 'write ["The", "child"]'
         raise InputError("not_a_list", message, location=location, hint=hint)
-    starts, length = [], 0
+    starts = [0]
     for token in tokens:
-        starts.append(length)
-        length += len(token) + 1
-    pairs = _check_spans(spans[0], spans[1], len(tokens), "words", location)
-    head, tail = ((starts[start], starts[end - 1] + len(tokens[end - 1])) for start, end in pairs)
-    return " ".join(tokens), (head, tail)
-
-
-def checked_spans(text: str, spans: Sequence[Any], location: str) -> tuple[Span, Span]:
-    """Return two slices of a text that are not empty."""
-    head, tail = (_parse_span(span, "an entity", location) for span in spans)
-    return _check_spans(head, tail, len(text), "characters", location)
+        starts.append(starts[-1] + len(token) + 1)
+    spans = _parse_span(head, "head", location), _parse_span(tail, "tail", location)
+    head, tail = ((starts[a], starts[b] - 1) for a, b in _check_spans(*spans, len(tokens), "words", location))
+    return " ".join(tokens), head, tail
 
 
 def _span_of(values: Mapping[str, Any], side: str, location: str) -> Span | None:
-    """Return an entity's [start, end): a list, {"start", "end"}, or two columns (TACRED's are inclusive)."""
+    """Return an entity's [start, end): a list, or two columns (TACRED's are inclusive)."""
     for name in _ENTITIES[side]:
-        span = values.get(name)
-        if span is not None and not (isinstance(span, str) and not span.strip()):
+        if (span := values.get(name)) not in (None, ""):
             return _parse_span(span, side, location)
         ends = [values.get(f"{name}_start"), values.get(f"{name}_end")]
         if all(end not in (None, "") for end in ends):
@@ -260,8 +222,6 @@ def _parse_span(span: Any, side: str, location: str) -> Span:
             span = json.loads(span)
         except ValueError:
             span = None
-    if isinstance(span, Mapping):
-        span = [span.get("start"), span.get("end")]
     ends = list(span) if isinstance(span, list | tuple) else []
     ends = [int(end) if isinstance(end, str) and end.strip().isdecimal() else end for end in ends]
     if len(ends) != 2 or any(isinstance(end, bool) or not isinstance(end, int) for end in ends):
@@ -278,33 +238,32 @@ def _check_spans(head: Span, tail: Span, size: int, unit: str, location: str) ->
     if head[0] < tail[0] < head[1] < tail[1] or tail[0] < head[0] < tail[1] < head[1]:
         hint = "one may contain the other, or both are disjoint"
         raise InputError("overlapping_spans", "the two entities overlap", location=location, hint=hint)
-    return (head[0], head[1]), (tail[0], tail[1])
+    return head, tail
 
 
-def _semeval_examples(file: str | Path, encoding: str | None, *, labeled: bool) -> Iterator[Related]:
+def _semeval_examples(file: Any, encoding: str | None, *, labeled: bool) -> Iterator[RelationExample]:
     """Yield the examples of SemEval's blocks: a number and a quoted sentence, the relation, a comment.
 
     Without labels the sentence is enough, and its number may be missing.
     """
     has_numbers = False
-    pending: Related | None = None  # until its relation is read
+    pending: RelationExample | None = None  # until its relation is read
     for line_number, line in read_lines(file, encoding):
         if not line.strip() or line.startswith("Comment:"):
             continue
-        match = _NUMBERED_LINE.match(line)
+        match, location = _NUMBERED_LINE.match(line), f"{file}:{line_number}"
         has_numbers = has_numbers or match is not None
-        location = f"{file}:{line_number}"
         if match or not (labeled or has_numbers):
-            if pending is not None and labeled:
-                raise _missing_relation_error(pending.place)
+            if pending is not None:
+                raise _missing_relation_error(pending)
             number, text = (match[1], _unquote(match[2])) if match else (None, line)
-            example = Related(*of_tagged(text, location), None, location, number)
+            example = RelationExample(*of_tagged(text, location), None, location, number)
             if labeled:
                 pending = example
             else:
                 yield example
         elif pending is not None:
-            yield pending._replace(relation=line.strip())
+            yield replace(pending, relation=line.strip())
             pending = None
         elif labeled:
             raise InputError(
@@ -314,12 +273,12 @@ def _semeval_examples(file: str | Path, encoding: str | None, *, labeled: bool) 
                 hint='write 1<tab>"The <e1>child</e1> …", below it the relation, and a blank line',
             )
     if pending is not None:
-        raise _missing_relation_error(pending.place)
+        raise _missing_relation_error(pending)
 
 
-def _missing_relation_error(location: str) -> InputError:
+def _missing_relation_error(example: RelationExample) -> InputError:
     hint = "write it on the line below"
-    return InputError("relation_missing", "the relation is missing", location=location, hint=hint)
+    return InputError("relation_missing", "the relation is missing", location=example.location, hint=hint)
 
 
 def _unquote(text: str) -> str:
