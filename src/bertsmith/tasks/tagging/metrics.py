@@ -173,9 +173,10 @@ class TagReport(TaskReport):
         missing, as B in IOB1.
         """
         tag_map = self.metrics.decoder.tag_map
-        summary = summarize_labels(*map(self.label_counts, (train, validation)), list(tag_map.tag_names.ids))
+        train_tags, validation_tags = self.label_counts(train), self.label_counts(validation)
+        summary = summarize_labels(train_tags, validation_tags, list(tag_map.tag_names.ids))
         if tag_map.scheme is not None and tag_map.trained not in (None, tag_map.scheme):
-            types = summarize_labels(*map(self._type_counts, (train, validation)), ())
+            types = summarize_labels(self._type_counts(train), self._type_counts(validation), ())
             summary = replace(summary, diagnostics=types.diagnostics)
         examples = [*train, *validation]
         violations = scheme_violations(examples, self.metrics.labels(examples), tag_map.scheme)
