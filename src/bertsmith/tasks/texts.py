@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from pydantic import BaseModel
-from torch import Tensor, nn
+from torch import Tensor
 
 from bertsmith.errors import InputError, command, option
 from bertsmith.formatting import pluralize
@@ -257,12 +257,6 @@ class TextModel(TaskModel):
             message = f"the head of {config.model_type} has no pooler, but a layer of its own"
             hint = f"remove {option('pooler', False)}, or use a BERT or ALBERT model"
             raise InputError("pooler_not_applicable", message, argument="pooler", hint=hint)
-
-    @property
-    def heads(self) -> Mapping[str, nn.Module]:
-        """Return the pooler, if the head has one, and the classifier."""
-        heads: Mapping[str, nn.Module] = self.head.parts
-        return heads
 
     def tensors(self, items: Sequence[Item]) -> tuple[dict[str, Tensor], dict[str, int]]:
         """Return `targets`: [B] or [B, K]."""
