@@ -225,7 +225,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> bs.Model:
     folder = tmp_path_factory.mktemp("many")
     base = tiny_run.run(tiny_run.make_shards(folder), folder / "bert", "train.max_steps=2")
     settings = [
-        "train.num_train_epochs=12",
+        "train.num_train_epochs=30",
         "train.learning_rate=5e-3",
         "train.threads=1",
         "train.report_to=none",
