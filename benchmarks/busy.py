@@ -119,7 +119,7 @@ def measure(mode: str, preset_name: str, updates: int, batch: int) -> dict[str, 
     from bertsmith.models.family import preset
     from bertsmith.pretraining.model import first_weights
     from bertsmith.pretraining.settings import PretrainSettings, PretrainTrainSettings
-    from bertsmith.runs.compute_setup import choose_compute_setup, training_budget
+    from bertsmith.runs.compute_setup import measure_throughput, training_budget
     from bertsmith.training.data_loader import Phase
     from bertsmith.training.train_step import TrainModule
     from bertsmith.training.trainer import Trainer
@@ -142,12 +142,12 @@ def measure(mode: str, preset_name: str, updates: int, batch: int) -> dict[str, 
     context.prepare_modules(encoder, objective)
     phases = [Phase(SyntheticStream(config.vocab_size, LENGTH, MLM_PROBABILITY), 1.0, batch)]
     module = TrainModule(encoder, objective)
-    setup = choose_compute_setup(module, phases, settings, context, lambda: updates)
-    budget = training_budget(settings, setup, lambda: updates, hardware.clock())
+    throughput = measure_throughput(module, phases, settings, context)
+    budget = training_budget(settings, throughput, lambda: updates, hardware.clock())
     with tempfile.TemporaryDirectory() as folder:
         start = time.perf_counter()
         job = TrainingJob(phases, settings, Path(folder), "busy", "", budget)
-        output = Trainer(module, job, setup.context).fit()
+        output = Trainer(module, job, context).fit()
         return {"rate": updates / (time.perf_counter() - start), "threads": output.threads}
 
 

@@ -159,7 +159,7 @@ def losses(options: Namespace) -> None:
             "model.hidden_size": student.hidden_size,
             "model.num_attention_heads": student.num_attention_heads,
             "model.intermediate_size": student.intermediate_size,
-            "train.precision": hardware.choose_precision().precision,
+            "train.precision": hardware.choose_precision(),
         },
         jobs=options.threads,
         resume=out.exists(),

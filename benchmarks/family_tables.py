@@ -54,7 +54,7 @@ def main() -> None:
         seeds=options.seeds,
         settings=[
             f"train.max_tokens={options.tokens}",
-            f"train.precision={hardware.choose_precision().precision}",
+            f"train.precision={hardware.choose_precision()}",
         ],
         jobs=options.jobs,
         resume=out.exists(),

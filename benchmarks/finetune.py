@@ -140,7 +140,7 @@ def main() -> None:
 @cache
 def precision() -> Precision:
     """Return bf16 if its matrix products are faster on this machine, else fp32; both sides use it."""
-    return hardware.choose_precision().precision
+    return hardware.choose_precision()
 
 
 def task_file(name: str, pattern: str) -> Path:

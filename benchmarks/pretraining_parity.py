@@ -122,7 +122,7 @@ def same_losses(shards: Shards, steps: int, threads: int) -> dict[str, float]:
 
 
 def long_settings(shards: Shards, steps: int, threads: int) -> PretrainSettings:
-    precision = hardware.choose_precision().precision
+    precision = hardware.choose_precision()
     run = [f"train.max_steps={steps}", f"train.threads={threads}", f"train.precision={precision}"]
     return make_settings(shards, *LONG, *run)
 
@@ -157,7 +157,7 @@ def train_reference(trainer: ReferenceTrainer, stream: InstanceStream, state: Pa
 
 def speed(shards: Shards, steps: int, threads: int) -> dict[str, Any]:
     """Measure tokens per second of both with dropout, windows in turn."""
-    precision = hardware.choose_precision().precision
+    precision = hardware.choose_precision()
     assignments = ["train.max_steps=10000", f"train.batch_size={BATCH}", f"train.seed={SEED}"]
     settings = make_settings(shards, *assignments, f"train.precision={precision}")
     trainer = ReferenceTrainer(build_reference(settings), settings.train)

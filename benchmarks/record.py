@@ -68,7 +68,7 @@ def environment(threads: int, precision: str = "") -> str:
     from bertsmith import hardware
 
     machine = hardware.describe()
-    precision = precision or hardware.choose_precision().precision
+    precision = precision or hardware.choose_precision()
     return (
         f"{machine.processor}, {threads} thread{'s' if threads != 1 else ''} of {machine.cores} cores, "
         f"{', '.join(machine.instruction_sets)}, {precision}; {versions()}"

@@ -230,7 +230,7 @@ def time_interleaved(
         "reference": statistics.median(rates["reference"]),
         "ratio": statistics.median(by_window),
         "ratios": by_window,
-        "precision": hardware.choose_precision().precision,
+        "precision": hardware.choose_precision(),
     }
 
 

@@ -173,7 +173,7 @@ def sides_of(options: argparse.Namespace) -> list[str]:
     device = torch.device(options.device)
     is_fixed = options.what == "train" and options.lengths.startswith("fixed:")
     has_kernels = device.type == "cpu" and is_numba_available()
-    has_bf16 = hardware.choose_precision(device).precision == "bf16"
+    has_bf16 = hardware.choose_precision(device) == "bf16"
     sides = [
         *SIDES,
         *(SIDES_WITHOUT_KERNELS if has_kernels else ()),

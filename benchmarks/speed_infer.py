@@ -99,7 +99,7 @@ def load_texts(name: str) -> list[str]:
 
 def sides(threads: int) -> Iterator[tuple[str, str, Callable[[Sequence[str]], Vectors]]]:
     """Yield each side's name, precision, and function from texts to vectors."""
-    has_bf16 = not isa_limit() and hardware.choose_precision().precision == "bf16"
+    has_bf16 = not isa_limit() and hardware.choose_precision() == "bf16"
     float_precisions = ("fp32", "bf16") if has_bf16 else ("fp32",)
     reference = Reference()
     hidden_size = reference.model.config.hidden_size

@@ -68,7 +68,7 @@ def serve(options: argparse.Namespace) -> None:
     workload: Workload = Pretraining(options) if options.what == "train" else Finetuning(options)
     name, precision = options.side.split(", ")[:2]
     if precision == "compiled":
-        precision = hardware.choose_precision(torch.device(options.device)).precision
+        precision = hardware.choose_precision(torch.device(options.device))
     side: Any = {"ours": Ours, "reference": Reference, "limit": Limit}[name](workload, precision, options)
     for word in map(str.strip, sys.stdin):
         if word == "begin":

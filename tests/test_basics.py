@@ -8,7 +8,6 @@ import os
 import pickle
 import subprocess
 import sys
-import time
 
 import pytest
 import torch
@@ -72,35 +71,30 @@ def test_durations(seconds: float, text: str) -> None:
     assert console.format_duration(seconds) == text
 
 
-def test_the_machine_is_described_and_its_precision_is_measured() -> None:
+def test_the_machine_is_described() -> None:
     machine = hardware.describe()
     assert machine.cores >= 1
     assert machine.memory > 2**28
-    choice = hardware.choose_precision()
-    assert choice.precision in ("fp32", "bf16")
-    assert "GFLOP/s" in choice.reason
     assert hardware.configure_process(1) == 1
     assert torch.get_num_threads() == 1
 
 
-def test_load_on_the_machine_does_not_change_the_precision(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The time that a thread waits for a core does not count."""
-    product, device, wait = torch.mm, torch.device("cpu"), 0.1
-
-    def delayed_product(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        time.sleep(wait)
-        return product(x, y)
-
-    monkeypatch.setattr(torch, "mm", delayed_product)
-    max_rate = 2 * 256**3 / wait  # FLOP/s if the wait counts
-    assert hardware.matmul_flops(device, "fp32", 256, 0.0) < max_rate
-    assert hardware.matmul_flops(device, "fp32", 256, 0.0, time.thread_time) > max_rate
-    clocks: list[object] = []
-    monkeypatch.setattr(hardware, "matmul_flops", lambda *args: clocks.append(args[-1]) or 1e9)
-    hardware.choose_precision.cache_clear()
-    assert hardware.choose_precision().precision == "fp32"
-    assert set(clocks) == {time.thread_time}
-    hardware.choose_precision.cache_clear()
+@pytest.mark.parametrize(
+    ("flags", "precision", "has_int8"),
+    [
+        ({"flags": "fpu avx2 avx512f"}, "fp32", False),
+        ({"flags": "fpu avx2 avx512_bf16 avx512_vnni"}, "bf16", True),
+        ({"Features": "asimd bf16"}, "fp32", False),
+        ({}, "fp32", False),
+    ],
+)
+def test_instruction_sets_decide_the_precision(
+    monkeypatch: pytest.MonkeyPatch, flags: dict[str, str], precision: str, has_int8: bool
+) -> None:
+    monkeypatch.setattr(hardware, "_cpu_info", lambda: flags)
+    assert hardware.choose_precision() == precision
+    assert hardware.choose_precision(torch.device("meta")) == "fp32"
+    assert hardware.has_int8_matmul() is has_int8
 
 
 def test_errors_survive_pickling() -> None:
@@ -119,13 +113,10 @@ ESCAPED = r"a\x1b[31mb\x07\r\x9b2J\u202ec\xff\x7f"
 
 
 def test_control_characters_are_printed_as_escapes(capsys: pytest.CaptureFixture[str]) -> None:
-    from rich.text import Text
-
     assert console.escape_control_characters("blank, tab\t, ü, 字, line\n") == "blank, tab\t, ü, 字, line\n"
     assert console.escape_control_characters("one\nline\t", one_line=True) == r"one\nline\t"
     console.print_note(CONTROL)
     console.print_result(CONTROL)
-    console.print_text(Text("x").append(CONTROL, style="bold"))
     console.print_table(CONTROL, [CONTROL], [(CONTROL + "\nb",)])
     with console.ProgressBar(CONTROL, 2) as bar:
         bar._last_note -= 60
@@ -133,7 +124,6 @@ def test_control_characters_are_printed_as_escapes(capsys: pytest.CaptureFixture
     out, err = capsys.readouterr()
     assert not set(out + err) & set("\x1b\x07\r\x9b\u202e\udcff\x7f")
     assert out.count(ESCAPED) == 4
-    assert r"xa\x1b[31mb" in out
     assert err.count(ESCAPED) == 3
     assert ESCAPED + r"\nb" in out
 

@@ -142,7 +142,7 @@ def test_several_numbers_are_a_yaml_list() -> None:
         ("9" * 5000, "not YAML"),
         ("1e400", "finite"),
         ("2020-13-45", "not YAML"),
-        ("1,-", "not a number"),
+        ("1,-", "valid number"),
         ("[" * 20_000, "not YAML"),
         ("!!float abc", "not YAML"),
         ("!!bool maybe", "not YAML"),

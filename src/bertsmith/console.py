@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 if TYPE_CHECKING:  # Rich is imported on first use, so that a short JSON result does not wait for it.
     from rich.console import Console
-    from rich.progress import Progress, ProgressColumn, Task
-    from rich.text import Text
+    from rich.progress import Progress
 
 # Controls (C0, DEL, C1), line separators, marks of the writing direction, and the surrogates by which Python
 # represents bytes of a file name that are not UTF-8.
@@ -108,23 +107,6 @@ def print_result(text: str) -> None:
     _console(stderr=False).print(escape_control_characters(text), markup=False)
 
 
-def print_text(text: Text) -> None:
-    """Print a paragraph of the result on stdout; its styles appear only on a terminal."""
-    from rich.text import Text
-
-    console = _console(stderr=False)
-    escaped = Text()
-    for segment in text.render(console):
-        escaped.append(escape_control_characters(segment.text), segment.style)
-    console.print(escaped)
-
-
-def has_colors() -> bool:
-    """Return True if stdout is a terminal that shows colors, and the user has not set NO_COLOR."""
-    console = _console(stderr=False)
-    return console.is_terminal and not console.no_color
-
-
 def print_json(document: Any) -> None:
     """Print one JSON document in one line on stdout; control characters become JSON escapes."""
     is_unicode = (sys.stdout.encoding or "").lower().startswith("utf")
@@ -136,8 +118,8 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[obje
     """Print a table on stdout with numbers aligned right.
 
     On a terminal that is too narrow, each row becomes a paragraph. A square table, whose columns have the names of
-    its rows (a confusion matrix), gets numbered columns instead, or if that is still too wide, becomes a list of
-    its largest off-diagonal cells. Its first heading names rows and columns: "truth, down; prediction, across".
+    its rows (a confusion matrix), becomes a list of its largest off-diagonal cells instead. Its first heading
+    names rows and columns: "truth, down; prediction, across".
 
     Args:
         title: The title; empty: none.
@@ -186,15 +168,9 @@ def _print_table(
     cells = [[_cell(cell) for cell in row] for row in rows]
     names = [escape_control_characters(column, one_line=True) for column in columns]
     if not _fits(names, cells, console.width) and len(names) > 2:
-        if names[1:] != [row[0] for row in cells]:
-            _print_paragraphs(console, title, names, cells)
-            return
-        numbered_cells = [[f"{i} {row[0]}", *row[1:]] for i, row in enumerate(cells, 1)]
-        numbers = [names[0], *(str(i) for i in range(1, len(names)))]
-        if not _fits(numbers, numbered_cells, console.width):
-            _print_largest_confusions(console, title, names, cells)
-            return
-        names, cells = numbers, numbered_cells
+        is_square = names[1:] == [row[0] for row in cells]
+        (_print_largest_confusions if is_square else _print_paragraphs)(console, title, names, cells)
+        return
     table = Table(
         title=escape_control_characters(title, one_line=True) or None,
         title_justify="left",
@@ -291,31 +267,6 @@ def format_duration(seconds: float) -> str:
     return f"{rounded // 3600} h {rounded % 3600 // 60:02d} min"
 
 
-def _rough_duration(seconds: float) -> str:
-    """Format a duration without seconds from one minute on: "42 s", "3 min", "2 h 07 min"."""
-    return format_duration(seconds) if not 60 <= round(seconds) < 3600 else f"{round(seconds / 60)} min"
-
-
-def _progress_columns(line: Callable[[int], str], console: Console) -> list[ProgressColumn]:
-    """Return the columns of a Rich `Progress`: a line of text, with a bar if the terminal is wide enough.
-
-    Args:
-        line: Returns the text of the current state in at most the given number of characters.
-        console: The console that shows the progress.
-    """
-    from rich.progress import BarColumn, ProgressColumn
-    from rich.text import Text
-
-    has_bar = console.width >= _MIN_WIDTH_WITH_BAR
-
-    class TextColumn(ProgressColumn):
-        def render(self, task: Task) -> Text:
-            max_length = console.width - (_BAR_WIDTH + 2 if has_bar else 1)
-            return Text(line(max_length), no_wrap=True, overflow="ellipsis")
-
-    return [BarColumn(bar_width=_BAR_WIDTH), TextColumn()] if has_bar else [TextColumn()]
-
-
 class ProgressBar:
     """The progress of a long task: a bar on a terminal or in a notebook, elsewhere a line on stderr every 15 s."""
 
@@ -335,14 +286,19 @@ class ProgressBar:
         self._seconds_left: float | None = None
         self._last_note = time.monotonic()
         self._history = deque([(self._last_note, initial)])
+        self._notebook_bar = _NotebookBar() if in_notebook() else None
         self._progress: Progress | None = None
-        self._html_bar = _HtmlBar(self._title, total) if in_notebook() else None
         console = _console(stderr=True)
-        if console.is_terminal and self._html_bar is None:
-            from rich.progress import Progress
+        if console.is_terminal and self._notebook_bar is None:
+            from rich.progress import BarColumn, Progress, TextColumn
+            from rich.table import Column
 
-            self._progress = Progress(*_progress_columns(self.line, console), console=console, transient=True)
-            self._task = self._progress.add_task(title, total=total)
+            text = TextColumn(
+                "{task.description}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis")
+            )
+            bar = [BarColumn(bar_width=_BAR_WIDTH)] if console.width >= _MIN_WIDTH_WITH_BAR else []
+            self._progress = Progress(*bar, text, console=console, transient=True)
+            self._task = self._progress.add_task(self._title, total=total)
 
     def __enter__(self) -> ProgressBar:
         if self._progress:
@@ -353,8 +309,8 @@ class ProgressBar:
         if self._progress:
             with suppress(OSError):  # the terminal was closed
                 self._progress.stop()
-        if self._html_bar:
-            self._html_bar.end()
+        if self._notebook_bar and self._text:
+            self._notebook_bar.draw(self.line(), 1.0)
 
     def update(
         self, done: float, text: str = "", *, total: float | None = None, seconds_left: float | None = None
@@ -374,10 +330,10 @@ class ProgressBar:
         while len(self._history) > 2 and now - self._history[1][0] > _SPEED_WINDOW_SECONDS:
             self._history.popleft()
         self._seconds_left = self._estimate_seconds_left() if seconds_left is None else seconds_left
-        if self._html_bar:
-            self._html_bar.update(done, self._text, self._fraction(), self._total, self._seconds_left)
+        if self._notebook_bar:
+            self._notebook_bar.update(self.line(), done / self._total if self._total else None)
         elif self._progress:
-            self._progress.update(self._task, completed=done, total=self._total)
+            self._progress.update(self._task, completed=done, total=self._total, description=self.line())
         elif now - self._last_note >= _NOTE_SECONDS:
             self._last_note = now
             print_note(self.line())
@@ -386,29 +342,14 @@ class ProgressBar:
         """Show the number of bytes that are done."""
         self.update(done, f"{done / 1e6:,.0f} MB")
 
-    def line(self, width: int | None = None) -> str:
-        """Return the state in at most `width` characters, in the first of several forms that fits."""
-        fraction, seconds_left = self._fraction(), self._seconds_left
-        time_left = "" if seconds_left is None else f"time left {format_duration(seconds_left)}"
-        short_time_left = "" if seconds_left is None else f"{_rough_duration(seconds_left)} left"
-        short_text = self._text.partition(" · ")[0]
-        for parts in (
-            (f"{self._title} {fraction}".strip(), self._text, time_left),
-            (fraction, self._text, time_left),
-            (fraction, self._text, short_time_left),
-            (fraction, short_text, short_time_left),
-            (fraction, short_time_left),
-        ):
-            line = " · ".join(part for part in parts if part)
-            if width is None or len(line) <= width:
-                return line
-        return fraction[:width]
-
-    def _fraction(self) -> str:
+    def line(self) -> str:
+        """Return the state in one line: how much is done, the time left, and further information."""
+        done = f"{100 * self._done / self._total:.0f} %" if self._total else ""
         if self._unit is not None and self._total is not None:
-            unit = "" if self._progress else f" {self._unit}"
-            return f"{self._done:,.0f}/{self._total:,.0f}{unit}"
-        return f"{100 * self._done / self._total:.0f} %" if self._total else ""
+            done = f"{self._done:,.0f}/{self._total:,.0f} {self._unit}"
+        seconds = self._seconds_left
+        time_left = "" if seconds is None else f"time left {format_duration(seconds)}"
+        return " · ".join(filter(None, (f"{self._title} {done}".strip(), time_left, self._text)))
 
     def _estimate_seconds_left(self) -> float | None:
         (start_time, start), (now, done) = self._history[0], self._history[-1]
@@ -417,50 +358,25 @@ class ProgressBar:
         return max(0.0, (now - start_time) * (self._total - done) / (done - start))
 
 
-class _HtmlBar:
+class _NotebookBar:
     """A notebook's progress bar: HTML that replaces itself, without widgets, so that a saved notebook shows it."""
 
-    def __init__(self, title: str, total: float | None) -> None:
-        self._title, self._total = title, total
-        self._start_time = time.monotonic()
-        self._done, self._text, self._last_frame = 0.0, "", -_FRAME_SECONDS
-        self._fraction = ""
-        self._seconds_left: float | None = None
-        self._handle: Any = None
+    def __init__(self) -> None:
+        self._last_frame, self._handle = -_FRAME_SECONDS, None
 
-    def update(
-        self, done: float, text: str, fraction: str, total: float | None, seconds_left: float | None
-    ) -> None:
-        self._done, self._text, self._total = done, text, total
-        self._fraction, self._seconds_left = fraction, seconds_left
+    def update(self, line: str, fraction: float | None) -> None:
+        """Draw the bar, at most a few times a second."""
         if time.monotonic() - self._last_frame >= _FRAME_SECONDS:
-            self._draw(ended=False)
+            self.draw(line, fraction)
 
-    def end(self) -> None:
-        if self._handle is None and not self._done:
-            return  # an error ended the task before it began
-        self._draw(ended=True)
-
-    def _draw(self, *, ended: bool) -> None:
+    def draw(self, line: str, fraction: float | None) -> None:
+        """Draw the bar; without a fraction, the total is unknown."""
         import html  # only notebooks need it
 
         display: Any = importlib.import_module("IPython.display")
-        self._last_frame = now = time.monotonic()
-        size = "" if not self._total else f' max="{self._total:g}" value="{min(self._done, self._total):g}"'
-        elapsed = now - self._start_time
-        if ended:
-            clock = f"in {format_duration(elapsed)}"
-        elif self._seconds_left is not None:
-            clock = f"time left {format_duration(self._seconds_left)}"
-        else:
-            clock = format_duration(elapsed)
-        bar = (
-            "" if ended and not self._total else f"<progress{size} style='vertical-align: middle'></progress>"
-        )
-        parts = [html.escape(self._title), bar, self._fraction, html.escape(self._text), clock]
-        page = display.HTML(
-            f"<div style='font-variant-numeric: tabular-nums'>{' '.join(filter(None, parts))}</div>"
-        )
+        self._last_frame = time.monotonic()
+        value = "" if fraction is None else f" value='{min(fraction, 1):g}'"
+        page = display.HTML(f"<progress{value}></progress> {html.escape(line)}")
         if self._handle is None:
             self._handle = display.display(page, display_id=True)
         else:

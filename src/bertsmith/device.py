@@ -40,18 +40,6 @@ class SupportsTo(Protocol):
         ...
 
 
-class CapturedGraph(Protocol):
-    """A captured CUDA graph (`torch.cuda.CUDAGraph`)."""
-
-    def replay(self) -> None:
-        """Run the graph again on the current content of its memory."""
-        ...
-
-    def pool(self) -> Any:
-        """Return the memory pool of the graph."""
-        ...
-
-
 SupportsToT = TypeVar("SupportsToT", bound=SupportsTo)
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 Item = TypeVar("Item")
@@ -87,7 +75,7 @@ class ComputeContext:
 
         Args:
             device: A device name; "auto": a GPU if there is one.
-            precision: "fp32", "bf16", or "auto": the faster one on the device.
+            precision: "fp32", "bf16", or "auto": bf16 if the device has instructions for it.
             seed: The seed of the generator.
             for_training: Use the generator of a training run, which on a GPU is torch's default generator.
 
@@ -97,19 +85,13 @@ class ComputeContext:
         torch_device = torch.device(_device_name(device))
         resolved: Precision = "bf16" if precision == "bf16" else "fp32"
         if precision == "auto":
-            choice = hardware.choose_precision(torch_device)
-            resolved = choice.precision
-            logger.debug(
-                "computing in %s on %s: %s", resolved, hardware.device_name(torch_device), choice.reason
-            )
+            resolved = hardware.choose_precision(torch_device)
         generator = _default_generator(torch_device) if for_training else torch.Generator(torch_device)
         return cls(torch_device, resolved, generator.manual_seed(seed))
 
     @classmethod
     def for_training(cls, settings: Any) -> ComputeContext:
         """Configure the process and create the context of a run, still without kernels (`with_kernels`).
-
-        The precision "auto" becomes fp32 until both are measured.
 
         Args:
             settings: The settings `train` of the run.
@@ -118,8 +100,7 @@ class ComputeContext:
             InputError: The device is unknown or missing.
         """
         hardware.configure_process(settings.threads)
-        precision = "fp32" if settings.precision == "auto" else settings.precision
-        return cls.create(settings.device, precision, settings.seed, for_training=True)
+        return cls.create(settings.device, settings.precision, settings.seed, for_training=True)
 
     def with_kernels(self, settings: Any, hidden_size: int, num_updates: int | None) -> ComputeContext:
         """Return the context with the kernels of a run.
@@ -137,7 +118,7 @@ class ComputeContext:
         if self.is_cpu:
             kernels = select_training_backend(settings.kernels, hidden_size, is_long=is_long)
             return replace(self, kernels=kernels)
-        if settings.kernels == "auto" and (settings.precision == "fp32" or not self.is_async):
+        if settings.kernels == "auto" and (self.precision == "fp32" or not self.is_async):
             return self
         return replace(self, kernels=select_gpu_backend(settings.kernels, self.device, is_long=is_long))
 
@@ -206,7 +187,9 @@ class ComputeContext:
 
         return wait
 
-    def capture_graph(self, function: Callable[[], None], other: CapturedGraph | None) -> CapturedGraph:
+    def capture_graph(
+        self, function: Callable[[], None], other: torch.cuda.CUDAGraph | None
+    ) -> torch.cuda.CUDAGraph:
         """Capture the GPU work of a function in a CUDA graph without running it.
 
         Args:

@@ -1,8 +1,4 @@
-"""Information about the hardware (cores, memory, instruction sets, precision), and settings of the process.
-
-The speed of bf16 is measured, not inferred from CPU flags: an instruction set that a CPU lists may be emulated or
-slow.
-"""
+"""Information about the hardware (cores, memory, instruction sets, precision), and settings of the process."""
 
 from __future__ import annotations
 
@@ -13,12 +9,12 @@ import platform
 import resource
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     import torch
@@ -29,13 +25,10 @@ from bertsmith.formatting import pluralize
 Precision = Literal["fp32", "bf16"]
 
 _TRAINING_BYTES_PER_PARAMETER = 16  # fp32: the weight, its gradient, AdamW's two moments
-_CPU_PROBE_SIZE = 512  # rows of the square matrices that are multiplied
-_DEVICE_PROBE_SIZE = 4096  # smaller matrices do not use all of a GPU
-_PROBE_REPEATS = 5  # of each precision, alternately
-_INT8_PROBE_INNER_SIZE = 256
-_INT8_PROBE_OUTER_SIZE = 128  # so small that the product takes only milliseconds without int8 instructions
+_BF16_INSTRUCTIONS = ("avx512_bf16", "amx_bf16")  # of matrix products that are faster than in fp32
+_INT8_INSTRUCTIONS = ("avx512_vnni", "amx_int8")  # with which torch's int8 products are fast and exact
+_REPORTED_FLAGS = ("avx2", "avx512f", *_BF16_INSTRUCTIONS, *_INT8_INSTRUCTIONS, "asimd", "bf16", "sve")
 _ZEN_FAMILY = 23  # AMD's CPU family of the first Zen; later ones have higher numbers
-_MIN_BF16_SPEEDUP = 1.2  # a smaller speedup is lost to the conversions before and after each product
 
 
 @dataclass(frozen=True)
@@ -57,14 +50,6 @@ class HardwareInfo:
     memory: int
     instruction_sets: tuple[str, ...]
     gpus: tuple[tuple[str, int], ...]
-
-
-@dataclass(frozen=True)
-class PrecisionChoice:
-    """The precision to compute in, and a description of the measurement that decided it."""
-
-    precision: Precision
-    reason: str
 
 
 def available_cores() -> int:
@@ -149,80 +134,28 @@ def describe() -> HardwareInfo:
         (torch.cuda.get_device_name(i), torch.cuda.get_device_properties(i).total_memory)
         for i in range(torch.cuda.device_count())
     )
-    cpu_info = _cpu_info()
-    flags = (cpu_info.get("flags") or cpu_info.get("Features", "")).split()  # "Features" on Arm
-    relevant_flags = (
-        "avx2",
-        "avx512f",
-        "avx512_bf16",
-        "amx_bf16",
-        "avx512_vnni",
-        "amx_int8",
-        "asimd",
-        "bf16",
-        "sve",
-    )
     return HardwareInfo(
         system=f"{platform.system()} {platform.machine()}, Python {platform.python_version()}, "
         f"torch {torch.__version__}",
-        processor=cpu_info.get("model name") or platform.processor() or platform.machine(),
+        processor=_cpu_info().get("model name") or platform.processor() or platform.machine(),
         cores=available_cores(),
         memory=memory_bytes(),
-        instruction_sets=tuple(name for name in relevant_flags if name in flags),
+        instruction_sets=tuple(name for name in _REPORTED_FLAGS if name in _cpu_flags()),
         gpus=gpus,
     )
 
 
-@cache
-def choose_precision(device: torch.device | None = None) -> PrecisionChoice:
-    """Return bf16 if its matrix product is at least 1.2 times as fast on a device (None: the CPU), else fp32.
+def choose_precision(device: torch.device | None = None) -> Precision:
+    """Return bf16 if a device (None: the CPU) has instructions for bf16 matrix products, else fp32.
 
-    The measurement takes about 100 ms, once per process. It is for inference; training measures whole updates
-    instead (`training/execution_benchmark.py`). On the CPU the products of both precisions alternate on one
-    thread. The CPU time of this thread is measured, and the fastest product of each precision counts, so that
-    other load on the machine does not change the result.
+    A measurement might choose otherwise under load, and the same command would give another model.
     """
-    import torch
+    if device is not None and device.type == "cuda":
+        import torch
 
-    device = torch.device("cpu") if device is None else device
-    is_cpu = device.type == "cpu"
-    size, clock = (_CPU_PROBE_SIZE, time.thread_time) if is_cpu else (_DEVICE_PROBE_SIZE, time.perf_counter)
-    with _on_one_thread():
-        rates = [
-            [matmul_flops(device, precision, size, 0.0, clock) / 1e9 for precision in ("fp32", "bf16")]
-            for _ in range(_PROBE_REPEATS)
-        ]
-    fp32, bf16 = (max(repeats) for repeats in zip(*rates, strict=True))
-    where = " on one thread" if is_cpu else ""
-    reason = f"a bf16 product ran at {bf16:,.0f} GFLOP/s{where}, an fp32 product at {fp32:,.0f}"
-    return PrecisionChoice("bf16" if bf16 > _MIN_BF16_SPEEDUP * fp32 else "fp32", reason)
-
-
-def matmul_flops(
-    device: torch.device,
-    precision: Precision,
-    size: int,
-    seconds: float,
-    clock: Callable[[], float] = time.perf_counter,
-) -> float:
-    """Measure the product of two square matrices, and return FLOP/s.
-
-    Args:
-        device: The device to measure.
-        precision: The dtype of the matrices.
-        size: The number of rows of each matrix.
-        seconds: The duration of the measurement; at least one product runs.
-        clock: Function that returns the time in seconds.
-    """
-    import torch
-
-    a = torch.ones(size, size, dtype=torch.bfloat16 if precision == "bf16" else torch.float32, device=device)
-    torch.mm(a, a)[0, 0].item()
-    num_products, start = 0, clock()
-    while not num_products or clock() - start < seconds:
-        torch.mm(a, a)[0, 0].item()  # `item` waits for devices that compute asynchronously
-        num_products += 1
-    return num_products * 2 * size**3 / (clock() - start)
+        return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp32"
+    is_cpu = device is None or device.type == "cpu"
+    return "bf16" if is_cpu and not _cpu_flags().isdisjoint(_BF16_INSTRUCTIONS) else "fp32"
 
 
 @cache
@@ -241,60 +174,17 @@ def onednn_is_faster() -> bool:
     if not has_onednn or not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
         return False
     cpu_info = _cpu_info()
-    has_avx2 = "avx2" in cpu_info.get("flags", "").split()
     family = cpu_info.get("cpu family", "")
     is_amd = cpu_info.get("vendor_id") == "AuthenticAMD" and family.isdecimal()
-    return is_amd and has_avx2 and int(family) >= _ZEN_FAMILY
+    return is_amd and "avx2" in _cpu_flags() and int(family) >= _ZEN_FAMILY
 
 
-@cache
-def has_exact_int8_matmul() -> bool:
-    """Return True if torch's int8 matrix products are exact; those of oneDNN with AVX2 only overflow."""
-    import torch
-
-    size = _INT8_PROBE_OUTER_SIZE
-    x = torch.full((size, size), 127, dtype=torch.int8)
-    return bool((torch._int_mm(x, x) == size * 127 * 127).all())
-
-
-@cache
-def has_fast_int8_matmul() -> bool:
+def has_int8_matmul() -> bool:
     """Return True if torch multiplies int8 matrices exactly, and faster than fp32 matrices, on this CPU.
 
-    Without int8 instructions torch multiplies one number at a time, which takes fifty times as long. The
-    measurement takes about 20 ms, once per process, on one thread.
+    Without these instructions torch multiplies one number at a time, and oneDNN's products overflow.
     """
-    import torch
-
-    if not has_exact_int8_matmul():
-        return False
-    outer, inner = _INT8_PROBE_OUTER_SIZE, _INT8_PROBE_INNER_SIZE
-    x, y = (torch.ones(shape, dtype=torch.int8) for shape in ((outer, inner), (inner, outer)))
-    float_x, float_y = x.float(), y.float()
-    products = (lambda: torch._int_mm(x, y), lambda: torch.mm(float_x, float_y))
-    with torch.no_grad(), _on_one_thread():
-        seconds = [[_cpu_seconds(product) for product in products] for _ in range(_PROBE_REPEATS)]
-    int8, fp32 = (min(repeats) for repeats in zip(*seconds[1:], strict=True))  # the first repeat warms up
-    return bool(int8 < fp32)
-
-
-@contextmanager
-def _on_one_thread() -> Iterator[None]:
-    import torch
-
-    threads = torch.get_num_threads()
-    set_num_threads(1)
-    try:
-        yield
-    finally:
-        set_num_threads(threads)
-
-
-def _cpu_seconds(function: Callable[[], Any]) -> float:
-    """Return the CPU time of this thread in a function; unlike wall time, it does not depend on other load."""
-    start = time.thread_time()
-    function()
-    return time.thread_time() - start
+    return not _cpu_flags().isdisjoint(_INT8_INSTRUCTIONS)
 
 
 def device_name(device: torch.device) -> str:
@@ -306,6 +196,11 @@ def device_name(device: torch.device) -> str:
     if device.type != "cpu":
         return str(device)
     return pluralize(torch.get_num_threads(), "thread")
+
+
+def num_threads(configured: int | None = None) -> int:
+    """Return the number of threads of this process: as configured, or OMP_NUM_THREADS, or `cores_per_process`."""
+    return configured or omp_num_threads() or cores_per_process()
 
 
 def clock() -> float:
@@ -435,14 +330,14 @@ def configure_process(threads: int | None = None) -> int:
     block to the kernel and getting it back by page faults in every step.
 
     Args:
-        threads: The number of torch's threads; None: OMP_NUM_THREADS, or else `cores_per_process`.
+        threads: The number of torch's threads; None: that of `num_threads`.
 
     Returns:
         The number of threads.
     """
     import torch
 
-    count = threads or omp_num_threads() or cores_per_process()
+    count = num_threads(threads)
     torch.set_flush_denormal(True)
     set_num_threads(count)
     m_trim_threshold, m_mmap_max = -1, -4  # malloc.h
@@ -488,6 +383,13 @@ def _set_malloc_options(options: Mapping[int, int]) -> None:
             libc.mallopt(name, value)
 
 
+def _cpu_flags() -> set[str]:
+    """Return the instruction sets that the CPU lists ("Features" on Arm)."""
+    cpu_info = _cpu_info()
+    return set((cpu_info.get("flags") or cpu_info.get("Features", "")).split())
+
+
+@cache
 def _cpu_info() -> dict[str, str]:
     """Return the fields of the first CPU in /proc/cpuinfo; empty on other systems than Linux."""
     try:

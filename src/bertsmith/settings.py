@@ -12,7 +12,6 @@ Every setting is a pydantic `Field` with a type, a default, a range, and a one-l
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,7 +27,6 @@ from bertsmith.errors import InputError, option
 from bertsmith.suggestions import did_you_mean, not_found_error, similar_names
 
 _EXPONENT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$")  # YAML 1.1 reads 1e-4, without a dot, as text
-_DUPLICATE_KEY = "this name occurs twice"
 _MAX_NAME_LENGTH = 100  # characters of a name in a message
 _MAX_LISTED_NAMES = 10  # in a message
 _MAX_VALUE_LENGTH = 60  # characters of a value in a message
@@ -115,15 +113,13 @@ class Settings(BaseModel):
         except ValidationError as error:
             first_error = error.errors()[0]
             name = ".".join(str(part) for part in first_error["loc"])
-            choices = _nearest_choice(first_error)
             description = describe(cls, name)
-            meaning = f"'{name}' means: {description}" if description else None
             raise InputError(
                 "invalid_setting",
                 _describe_error(name, first_error),
                 location=_recipe(source),
                 argument=name or None,
-                hint=did_you_mean(choices) if choices else meaning,
+                hint=f"'{name}' means: {description}" if description else None,
             ) from None
 
     def changed(self, changes: Changes) -> Self:
@@ -193,42 +189,14 @@ def _choices(annotation: Any) -> tuple[Any, ...]:
     return tuple(choice for part in get_args(annotation) for choice in _choices(part))
 
 
-_EXPECTED_TYPES = {  # by pydantic's error type
-    "int_parsing": "a whole number",
-    "int_type": "a whole number",
-    "int_from_float": "a whole number",
-    "float_parsing": "a number",
-    "float_type": "a number",
-    "bool_parsing": "true or false",
-    "bool_type": "true or false",
-    "string_type": "text",
-    "finite_number": "a finite number",
-}
-
-
 def _describe_error(name: str, error: ErrorDetails) -> str:
     """Return a message for a validation error of pydantic."""
     message, value = error["msg"].removeprefix("Value error, "), error["input"]
+    message = f"{message[:1].lower()}{message[1:]}"
     # An error of a group: the message names its settings, and all settings together have no name.
     if isinstance(value, dict):
-        prefix = f"setting '{name}': " if name else ""
-        return f"{prefix}{message[0].lower()}{message[1:]}"
-    got = _shorten(repr(value))
-    if error["type"] in _EXPECTED_TYPES:
-        return f"{name} is {got}, not {_EXPECTED_TYPES[error['type']]}"
-    if error["type"] == "literal_error":
-        return f"{name} is {got}, not {error['ctx']['expected']}"
-    if message.startswith("Input should be "):
-        return f"{name} is {got}, and should be {message.removeprefix('Input should be ')}"
-    return f"setting '{name}': {message[0].lower()}{message[1:]} (got {got})"
-
-
-def _nearest_choice(error: ErrorDetails) -> list[str]:
-    """Return the most similar choice to an invalid one as a list, which is empty if there is none."""
-    if error["type"] != "literal_error" or not isinstance(error["input"], str):
-        return []
-    choices = re.findall("'([^']*)'", error["ctx"]["expected"])
-    return difflib.get_close_matches(error["input"].replace("-", "_"), choices, n=1)
+        return f"setting '{name}': {message}" if name else message
+    return f"{name} is {_shorten(repr(value))}: {message}"
 
 
 class _Loader(yaml.SafeLoader):
@@ -240,7 +208,7 @@ class _Loader(yaml.SafeLoader):
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode):
                 if key.value in seen:
-                    raise yaml.MarkedYAMLError(problem=_DUPLICATE_KEY, problem_mark=key.start_mark)
+                    raise yaml.MarkedYAMLError(problem="a name occurs twice", problem_mark=key.start_mark)
                 seen.add(key.value)
         return node
 
@@ -282,15 +250,10 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
         ) from None
     except yaml.YAMLError as error:
         mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
-        line = f":{mark.line + 1}" if mark else ""
-        if problem == _DUPLICATE_KEY:
-            raise InputError(
-                "duplicate_key", _DUPLICATE_KEY, location=f"{path}{line}", hint="remove one of the two"
-            ) from None
         raise InputError(
             "not_yaml",
-            "this is not YAML",
-            location=f"{path}{line}",
+            f"this is not YAML{f': {problem}' if problem else ''}",
+            location=f"{path}:{mark.line + 1}" if mark else path,
             hint="compare it with a recipe in recipes/",
         ) from None
     if values is None:
@@ -358,14 +321,17 @@ def full_name(cls: type[Settings], name: str, function: Function, hidden: Sequen
 
     Args:
         cls: The class of the settings.
-        name: The last part.
+        name: The last part, or the dotted name itself.
         function: The function that received the keyword, for messages.
         hidden: Groups whose settings cannot be keywords.
 
     Raises:
         InputError: There is no such setting.
     """
-    names = [full for full, _ in cls.names() if full.partition(".")[0] not in hidden]
+    all_names = [full for full, _ in cls.names()]
+    if "." in name and name in all_names:
+        return name
+    names = [full for full in all_names if full.partition(".")[0] not in hidden]
     matches = [full for full in names if full.rpartition(".")[2] == name]
     if not matches:
         raise _unknown_keyword(name, function, [full.rpartition(".")[2] for full in names])
@@ -469,32 +435,20 @@ def _check_names(
                 f"there is no {what} '{dotted_name}'",
                 location=_recipe(source),
                 argument=dotted_name,
-                hint=_suggestion(cls, dotted_name, value, prefix, root),
+                hint=_suggestion(dotted_name, prefix, root),
             )
         if _is_group(field) and isinstance(value, Mapping):
             _check_names(field.annotation, value, f"{prefix}{key}.", source, root)  # type: ignore[arg-type]
 
 
-def _suggestion(cls: type[Settings], name: str, value: Any, prefix: str, root: type[Settings]) -> str:
-    """Return a hint for an unknown name; arguments as in `_check_names`, with the dotted name and its value."""
+def _suggestion(name: str, prefix: str, root: type[Settings]) -> str:
+    """Return a hint for an unknown dotted name in a group of settings."""
     known_names = [setting for setting, _ in root.names()]
-    groups = [group for group, field in cls.model_fields.items() if _is_group(field)]
-    if isinstance(value, Mapping) and groups:
-        similar_groups = difflib.get_close_matches(name, groups, n=1)
-        group = similar_groups[0] if similar_groups else name
-        similar = similar_names(f"{group}.{next(iter(value), '')}", known_names)
-        if similar_groups:
-            similar = [setting for setting in similar if setting.startswith(f"{group}.")] or similar_groups
-        listed = f"the groups are: {', '.join(groups)}"
-        return f"{did_you_mean(similar)} {listed}" if similar else listed
     if similar := similar_names(name, known_names):
         return did_you_mean(similar)
     in_group = [setting for setting in known_names if setting.startswith(prefix)]
-    if len(in_group) <= _MAX_LISTED_NAMES or not (groups or prefix):
-        return f"known here: {', '.join(in_group)}"
-    if not prefix:
-        return f"the groups are: {', '.join(groups)}; --help lists their settings"
-    return f"--help lists the settings of '{prefix[:-1]}'"
+    listed = ", ".join(in_group[:_MAX_LISTED_NAMES])
+    return f"known here: {listed}{', …' if len(in_group) > _MAX_LISTED_NAMES else ''}"
 
 
 def _recipe(source: str) -> str | None:

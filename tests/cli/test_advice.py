@@ -220,14 +220,14 @@ def test_without_held_out_text_the_table_shows_the_training_loss(call: Call, tmp
 def test_minutes_must_be_more_than_none(call: Call) -> None:
     told = call("pretrain", "--data", "shards", "--output-dir", "run", "--minutes", 0)
     assert told.code == 2
-    assert told.told.startswith("error: --minutes: ")
+    assert "'--minutes'" in told.told.splitlines()[0]
 
 
 @pytest.mark.parametrize("value", ["nan", "inf"])
 @pytest.mark.parametrize("option", ["--minutes", "--epochs"])
 def test_a_number_that_is_none_is_refused_by_its_option(call: Call, option: str, value: str) -> None:
     told = call("pretrain", "--data", "shards", "--output-dir", "run", option, value)
-    assert told.told.splitlines()[0] == f"error: {option}: '{value}' is not a finite number"
+    assert f"'{option}': '{value}' is not a finite number" in told.told.splitlines()[0]
 
 
 def test_another_vocabulary_is_advised_before_the_next_step(call: Call, tmp_path: Path) -> None:

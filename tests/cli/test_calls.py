@@ -9,11 +9,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
 
 import tiny_run
-from bertsmith.cli.main import bertsmith, main
+from bertsmith.cli.main import main
 from bertsmith.cli.options import size_of
 from bertsmith.settings import Settings
 from bertsmith.tasks.registry import TASKS
@@ -151,26 +150,7 @@ def test_one_file_is_split_stratified_and_both_parts_are_written(
     assert set(answer["scores"]) == {"joy", "fear", "anger"}
 
 
-VERBS = [[verb] for verb in bertsmith.list_commands(click.Context(bertsmith))]
-VERBS += [["tokenizer", "train"], ["data", "prepare"]]
-VERBS += [["finetune", task] for task in TASKS]
-
-
-@pytest.mark.parametrize("verb", [[], *VERBS], ids=" ".join)
-def test_every_help_has_an_example_or_names_its_verbs(
-    capsys: pytest.CaptureFixture[str], verb: list[str]
-) -> None:
-    out, told = run(capsys, *verb, "--help")
-    assert told == ""
-    assert out.strip().startswith(" ".join(["Usage: bertsmith", *verb]))
-    if verb not in (["tokenizer"], ["data"]):
-        assert "Example" in out
-    if verb and verb not in (["tokenizer"], ["data"], ["finetune"], ["lr-find"]):
-        assert "--json" in out
-
-
 def test_help_lists_each_setting_once(capsys: pytest.CaptureFixture[str]) -> None:
-
     from bertsmith.finetuning.settings import settings_type
     from bertsmith.pretraining.settings import PretrainSettings
     from bertsmith.tasks.registry import get_task

@@ -13,7 +13,6 @@ import pytest
 
 import tiny_run
 from bertsmith.cli import main as command_line
-from bertsmith.cli.failures import Failure
 from bertsmith.errors import InputError, MachineError, Stopped
 from bertsmith.settings import read_yaml
 
@@ -185,18 +184,3 @@ def test_the_short_forms_are_the_settings(capsys: pytest.CaptureFixture[str], tm
         assert train["num_train_epochs"] == (1 if name == "steps" else 0.3)
     assert ended(capsys, "pretrain", "--data", str(shards), "--output-dir", str(out), *flags, *rest, "--epochs",
                  "0.3", "--resume")[0] == 0  # fmt: skip
-
-
-def test_a_terminal_gets_its_messages_wrapped(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    failure = Failure("input", "wrong", "a sentence " * 12 + "ends", "a remedy " * 12 + "ends", 2)
-    failure.print(as_json=False)
-    assert len(capsys.readouterr().err.splitlines()) == 2
-    monkeypatch.setenv("COLUMNS", "40")
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    failure.print(as_json=False)
-    lines = capsys.readouterr().err.splitlines()
-    assert max(map(len, lines)) <= 40
-    assert lines[0].startswith("error: a sentence")
-    assert all(line.startswith("       ") and line[7] != " " for line in lines[1:])

@@ -51,7 +51,7 @@ def test_one_of_everything_has_a_singular_noun(capsys: pytest.CaptureFixture[str
     check(said(capsys, "tokenizer", "train", some, "--output-dir", tokenizer, "--vocab-size", 70))
     check(said(capsys, "tokenizer", "train", one, "--output-dir", tmp_path / "t1", "--vocab-size", 10_000))
     check(said(capsys, "tokenizer", "inspect", tokenizer, "--text", one))
-    check(said(capsys, "tokenizer", "extend", one, "--tokenizer", tokenizer, "--words", 1, "--propose-only",
+    check(said(capsys, "tokenizer", "extend", one, "--tokenizer", tokenizer, "--words", 1,
                "--min-frequency", 1, code=None))  # fmt: skip
     check(said(capsys, "data", "check", one, "--no-benchmark", "--tokenizer", tokenizer))
     check(said(capsys, "data", "check", latin, "--no-benchmark"))

@@ -293,7 +293,6 @@ def test_approximate_search_says_what_it_finds(call: Call, tmp_path: Path) -> No
             ["search", "index", "kaba", "--rerank", "fits", "--rerank-top", "2"],
             "--rerank-top: 2 is less than --top-k 5",
         ),
-        (["search", "index", "kaba", "--output", "x.csv"], "end it with .jsonl"),
         (
             ["search", "index", "--input", "texts.jsonl", "--qrels", "qrels.tsv"],
             "qrels.tsv: no query of texts.jsonl is in this file: its first query is 'd0', and the first here is",

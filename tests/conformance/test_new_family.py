@@ -19,9 +19,10 @@ import bertsmith
 from bertsmith.artifacts.folder import read_folder, write_folder
 from bertsmith.errors import InputError
 from bertsmith.models.config import ModelConfig
-from bertsmith.models.encoder import Encoder, TransformerLayer, build_layer
+from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import FAMILIES, Family, build_encoder, preset
 from bertsmith.models.tensor_names import LAYER_MODULES, TASK_MODULES, NameTable, name_table
+from bertsmith.models.transformer_layer import TransformerLayer, build_layer
 from family_harness import SMALL, Ours, a_batch
 
 

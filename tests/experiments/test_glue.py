@@ -114,11 +114,11 @@ def test_what_is_not_glue_is_refused_before_anything_is_trained(base: bs.Model, 
     glue, out = tmp_path / "glue", tmp_path / "runs"
     with pytest.raises(InputError) as caught:
         finetune_glue(base, out, data=glue, **QUICK)
-    assert (caught.value.code, caught.value.location) == ("folder_not_found", str(glue))
+    assert (caught.value.code, caught.value.location) == ("task_folder_missing", str(glue))
     (glue / "other").mkdir(parents=True)
     with pytest.raises(InputError) as caught:
         finetune_glue(base, out, data=glue, **QUICK)
-    assert (caught.value.code, caught.value.location) == ("tasks_missing", str(glue))
+    assert (caught.value.code, caught.value.location) == ("task_folder_missing", str(glue))
     write(glue, "CoLA")
     with pytest.raises(InputError) as caught:
         finetune_glue(base, out, data=glue, tasks=["xnli"], **QUICK)

@@ -156,31 +156,21 @@ def test_all_files_of_a_run_can_be_read_by_whoever_may_read_one(finished: Path) 
     assert len(modes) == 1
 
 
-def test_a_resume_where_there_is_no_run_names_the_run_that_is_meant(
+def test_a_resume_where_there_is_no_run_makes_nothing(
     shards: Shards, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As a mistyped name, as the model inside the run, as the folder around it; nothing is made."""
-    for name in ("bert-mini", "bert-small", "moods"):
-        shutil.copytree(finished, tmp_path / "runs" / name)
+    """As a mistyped name, as the model inside the run, as the folder around it."""
+    shutil.copytree(finished, tmp_path / "runs" / "moods")
     rows = tiny_run.table(tmp_path / "train.csv", tiny_run.examples(12))
     monkeypatch.chdir(tmp_path)
     before = content(tmp_path)
-    for out, suggestions in (
-        ("runs/bert-mnii", ["runs/bert-mini"]),
-        ("runs/moods/model", ["runs/moods?"]),
-        ("runs/moods/checkpoints/step-4", ["runs/moods?"]),
-        ("runs/other", ["runs/bert-mini", "runs/bert-small", "runs/moods"]),
-        ("runs", ["runs/bert-mini", "runs/bert-small", "runs/moods"]),
-        ("nowhere/at/all", []),
-    ):
+    for out in ("runs/modos", "runs/moods/model", "runs/moods/checkpoints/step-4", "runs", "nowhere/at/all"):
         with pytest.raises(InputError) as caught:
             tiny_run.run(shards, Path(out), *FEW, resume=True)
         assert (caught.value.code, caught.value.argument) == ("run_missing", "output_dir")
-        assert [run for run in suggestions if run not in (caught.value.hint or "")] == []
         with pytest.raises(InputError) as caught:
             finetune("classify", finished, out, train=rows, validation=rows, resume=True)
         assert (caught.value.code, caught.value.argument) == ("run_missing", "output_dir")
-        assert [run for run in suggestions if run not in (caught.value.hint or "")] == []
     assert content(tmp_path) == before
     assert not (tmp_path / "nowhere").exists()
 

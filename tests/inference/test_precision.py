@@ -68,8 +68,7 @@ def test_under_auto_it_answers_in_fp32_then(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warnings_of: WarningsOf
 ) -> None:
     """Wherever bf16 is faster."""
-    faster = hardware.PrecisionChoice("bf16", "it is faster")
-    monkeypatch.setattr(hardware, "choose_precision", lambda _: faster)
+    monkeypatch.setattr(hardware, "choose_precision", lambda _: "bf16")
     folder = moved(tmp_path / "short", 0.9, {})
     assert warnings_of(folder, "auto") == []
     assert bs.load(folder, "cpu").context.precision == "fp32"
@@ -113,9 +112,7 @@ def test_it_is_logged_once_for_the_same_weights_and_only_where_something_is_read
 
 
 def test_under_auto_changed_weights_are_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        hardware, "choose_precision", lambda _: hardware.PrecisionChoice("bf16", "it is faster")
-    )
+    monkeypatch.setattr(hardware, "choose_precision", lambda _: "bf16")
     short = bs.load(moved(tmp_path / "short", 0.9, {}), "cpu", precision="fp32")
     model = bs.load(moved(tmp_path / "stored", 0, {}), "cpu")
     assert model.context.precision == "bf16"

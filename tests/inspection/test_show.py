@@ -81,7 +81,7 @@ def call(*arguments: str, **environment: str) -> tuple[int, str]:
     return 0, result.stdout
 
 
-def test_the_command_line_prints_marks_colors_or_json(shards: Shards) -> None:
+def test_the_command_line_prints_marks_or_json(shards: Shards) -> None:
     folder = str(shards.folder)
     options = [folder, "--index", "4", "--epoch", "3", *(x for s in SETTINGS for x in ("--set", s))]
     code, plain = call(*options)
@@ -89,11 +89,6 @@ def test_the_command_line_prints_marks_colors_or_json(shards: Shards) -> None:
     assert "\x1b" not in plain
     assert "{[MASK]←" in plain
     assert "label (nsp): " in plain
-    _, colored = call(*options, FORCE_COLOR="1")
-    assert "\x1b[" in colored
-    assert "{[MASK]" not in colored
-    _, no_color = call(*options, FORCE_COLOR="1", NO_COLOR="1")
-    assert "{[MASK]←" in no_color
     _, text = call(*options, "--json")
     instance = json.loads(text)
     assert instance["epoch"] == 3

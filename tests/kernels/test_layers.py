@@ -20,10 +20,10 @@ from bertsmith.kernels import backend_selection
 from bertsmith.kernels.reference import REFERENCE, KernelBackend, set_kernel_backend
 from bertsmith.models.attention_layout import AttentionLayout
 from bertsmith.models.config import AttentionDirection
-from bertsmith.models.encoder import TransformerLayer, build_layer
 from bertsmith.models.family import build_encoder, preset
 from bertsmith.models.layers import set_generator
 from bertsmith.models.quantization import quantize_encoder
+from bertsmith.models.transformer_layer import TransformerLayer, build_layer
 from bertsmith.packed import Packed
 
 if not backend_selection.is_numba_available():
@@ -283,7 +283,7 @@ def test_a_fused_layer_equals_its_parts_in_inference(
         ):
             for kernels in (RecordingBackend(fuses=True), RecordingBackend(fuses=False)):
                 set_kernel_backend(encoder, kernels)
-                with mock.patch.object(hardware, "has_fast_int8_matmul", return_value=weights in NATIVE_INT8):
+                with mock.patch.object(hardware, "has_int8_matmul", return_value=weights in NATIVE_INT8):
                     model = encoder if weights == "float" else quantize_encoder(encoder, packed, kernels)
                 kernels.fused.clear()
                 with torch.inference_mode(), autocast(dtype):

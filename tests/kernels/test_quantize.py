@@ -14,7 +14,8 @@ from bertsmith import hardware
 from bertsmith.device import ComputeContext
 from bertsmith.hardware import Precision
 from bertsmith.kernels import backend_selection
-from bertsmith.kernels.reference import REFERENCE, DequantParams, KernelBackend, QuantizedLinear
+from bertsmith.kernels.linear import DequantParams, QuantizedLinear
+from bertsmith.kernels.reference import REFERENCE, KernelBackend
 from bertsmith.models.family import build_encoder, preset
 from bertsmith.models.quantization import quantize_encoder
 from bertsmith.packed import Packed
@@ -134,7 +135,7 @@ def test_an_int8_linear_layer_is_the_same_by_all_kernels(
     num_threads = torch.get_num_threads()
     torch.set_num_threads(threads)
     default_gemm = matmul_int8.GEMM_INT8
-    is_exact = hardware.has_exact_int8_matmul()  # Otherwise inference does not use PyTorch's int8 products.
+    is_exact = hardware.has_int8_matmul()  # Otherwise inference does not use PyTorch's int8 products.
     configs: list[tuple[KernelBackend, bool, Any]]
     configs = [(REFERENCE, is_exact, None), (REFERENCE, False, None), (NUMBA, False, None)]
     for module in INT8_GEMMS:
@@ -170,7 +171,7 @@ def test_sums_of_the_largest_integers_are_exact() -> None:
     ones, zeros = torch.ones(outputs), torch.zeros(outputs)
     params = DequantParams(weight.sum(0, dtype=torch.float32), ones, zeros, zeros)
     expected = (x @ weight.float()).double()
-    is_exact = hardware.has_exact_int8_matmul()  # Otherwise inference does not use PyTorch's int8 products.
+    is_exact = hardware.has_int8_matmul()  # Otherwise inference does not use PyTorch's int8 products.
     configs = (REFERENCE, is_exact), (REFERENCE, False), (NUMBA, is_exact), (NUMBA, False)
     with torch.inference_mode():
         for kernels, is_native in configs:
@@ -208,7 +209,7 @@ def test_layout_of_packed_weights(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_int8_encoder_equals_the_reference_and_does_not_depend_on_the_batch(
     precision: Precision, is_native: bool, monkeypatch: pytest.MonkeyPatch, *, has_native_gemm: bool
 ) -> None:
-    monkeypatch.setattr(hardware, "has_fast_int8_matmul", lambda: is_native)
+    monkeypatch.setattr(hardware, "has_int8_matmul", lambda: is_native)
     config = preset("bert-mini-uncased", vocab_size=300)
     encoder = build_encoder(config, torch.Generator().manual_seed(0)).eval()
     lengths = [7, 60, 200, 1, 128, 33, 129, 16]

@@ -11,11 +11,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertsmith.models.attention import bucket_attention, reference_attention
+from bertsmith.models.attention import bucket_attention
 from bertsmith.models.attention_layout import AttentionLayout
 from bertsmith.models.config import AttentionDirection
 from bertsmith.models.layers import Dropout
 from bertsmith.packed import Packed
+from reference_attention import reference_attention
 
 
 def packed_of(lengths: list[int]) -> Packed:

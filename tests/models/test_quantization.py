@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch.nn.functional import linear
 
-from bertsmith import hardware
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import build_encoder, preset
 from bertsmith.models.layers import Linear
@@ -45,18 +44,6 @@ def test_the_layer_equals_its_definition() -> None:
     expected = rounded.double() @ weight + outlier_product + layer.bias.double()
     output = quantized_layer(x).double()
     assert (output - expected).norm() < 2e-3 * expected.norm()  # ties may round to either side
-
-
-def test_native_integer_products_are_timed_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hardware, "has_exact_int8_matmul", lambda: True)
-    for seconds, expected in ((0.010, False), (0.0009, True)):
-        times = iter([seconds, 0.001] * 6)
-        monkeypatch.setattr(hardware, "_cpu_seconds", lambda work, times=times: next(times))
-        hardware.has_fast_int8_matmul.cache_clear()
-        assert hardware.has_fast_int8_matmul() is expected
-        assert hardware.has_fast_int8_matmul() is expected
-    monkeypatch.undo()
-    hardware.has_fast_int8_matmul.cache_clear()
 
 
 def test_channels_are_smoothed() -> None:

@@ -13,9 +13,10 @@ import tiny_run
 from bertsmith.artifacts.folder import read_folder, write_folder
 from bertsmith.errors import InputError
 from bertsmith.instances.batches import MaskedBatch
-from bertsmith.models.encoder import Encoder, SharedModule, unwrap_shared
+from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import build_encoder, preset
 from bertsmith.models.heads import MaskedLMHead
+from bertsmith.models.transformer_layer import SharedModule, unwrap_shared
 from bertsmith.objectives.distillation import Distillation, copied_layers, init_from_teacher
 from bertsmith.objectives.settings import DistillationSettings
 from bertsmith.packed import Packed

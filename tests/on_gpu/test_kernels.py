@@ -20,7 +20,6 @@ from bertsmith.instances.synthetic_batches import SyntheticStream
 from bertsmith.kernels.gpu import torch_flash_attention
 from bertsmith.kernels.gpu.torch_flash_attention import FlashBackend
 from bertsmith.kernels.reference import REFERENCE, KernelBackend, set_kernel_backend
-from bertsmith.models.attention import reference_attention
 from bertsmith.models.attention_layout import AttentionLayout
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
@@ -29,6 +28,7 @@ from bertsmith.models.layers import Dropout
 from bertsmith.objectives.masked_lm import MaskedLM
 from bertsmith.packed import Packed
 from bertsmith.training.train_step import TrainModule
+from reference_attention import reference_attention
 
 pytest.importorskip("triton", reason="needs Triton, which the extra `dev` has on Linux")
 from bertsmith.kernels.gpu import encoder_layer, triton_backend

@@ -21,7 +21,8 @@ from bertsmith.inference.scoring import Scorer
 from bertsmith.pretraining import minimal_pairs
 from bertsmith.pretraining.minimal_pairs import PairsEvaluation
 from bertsmith.pretraining.settings import EvaluateSettings
-from bertsmith.training import autotune, trainer
+from bertsmith.runs import compute_setup
+from bertsmith.training import trainer
 from bertsmith.training.callbacks import MetricLogger
 from bertsmith.training.time_budget import Throughput
 from run_equality import Killed, assert_same, outcome
@@ -225,7 +226,7 @@ def test_a_budget_of_minutes_holds_the_pairs_too(
         scored.append(len(of))
         return plainly(of, *rest)
 
-    for module in (trainer, autotune):
+    for module in (trainer, compute_setup):
 
         def timed(*arguments: Any, update: Any = module.train_step) -> Any:  # type: ignore[attr-defined]
             nonlocal now

@@ -64,7 +64,7 @@ QUICK = ["train.max_steps=1", "train.threads=1", "train.precision=fp32", "train.
 def test_minutes_alone_choose_the_size_and_say_so(
     shards: Shards, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(model_size, "probe_speed", lambda *_: (3600.0, None))
+    monkeypatch.setattr(model_size, "probe_speed", lambda *_: 3600.0)
     caplog.clear()
     model = bs.pretrain(shards, tmp_path / "a", minutes=1, settings=QUICK)
     (line,) = (line for line in caplog.messages if "on this machine: " in line and "layers of" in line)
@@ -76,7 +76,7 @@ def test_minutes_alone_choose_the_size_and_say_so(
     # the same command with --resume has its size already
     monkeypatch.setattr(model_size, "probe_speed", never)
     bs.pretrain(shards, tmp_path / "a", minutes=1, settings=QUICK, resume=True)
-    monkeypatch.setattr(model_size, "probe_speed", lambda *_: (1e-9, None))
+    monkeypatch.setattr(model_size, "probe_speed", lambda *_: 1e-9)
     other = model_size.choose_preset({"train.max_minutes": 1}, tiny_run.tokenizer())
     assert other == SIZES[-1].preset
 
@@ -84,7 +84,7 @@ def test_minutes_alone_choose_the_size_and_say_so(
 def test_a_size_is_chosen_by_the_tokens_of_a_whole_update_and_of_no_more_of_them_than_asked(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(model_size, "probe_speed", lambda *_: (0.5, None))
+    monkeypatch.setattr(model_size, "probe_speed", lambda *_: 0.5)
 
     def said(*more: str) -> str:
         caplog.clear()

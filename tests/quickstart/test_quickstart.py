@@ -259,7 +259,7 @@ def test_the_time_is_estimated_first(
     messages: dict[float, list[str]] = {}
     module = quickstart_module
     for seconds in (0.05, 0.2, 4.0):
-        monkeypatch.setattr(module, "probe_speed", lambda *_, seconds=seconds: (seconds, None))
+        monkeypatch.setattr(module, "probe_speed", lambda *_, seconds=seconds: seconds)
         budget = {"train.max_steps": module._MAX_STEPS, "train.max_minutes": module._MAX_MINUTES}
         caplog.clear()
         module._log_estimated_time(budget, 10.0, 0)

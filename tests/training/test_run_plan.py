@@ -103,7 +103,7 @@ def resumed(aim: TrainingBudget, plan: RunPlan, step: int, spent: float = 60.0) 
 
 
 def of_steps(number: int, threads: int | None = None) -> TrainingBudget:
-    return TrainingBudget({"max_steps": number}, number, threads)
+    return TrainingBudget({"max_steps": number}, number, threads or 1, keeps_threads=threads is None)
 
 
 def test_a_larger_budget_continues_an_unfinished_run_from_its_rate() -> None:
@@ -137,13 +137,16 @@ def test_the_same_budget_changes_nothing_and_one_used_up_is_refused() -> None:
         resumed(of_steps(60), first, 100)
     assert (caught.value.code, caught.value.location) == ("budget_exceeded", str(RUN))
     with pytest.raises(InputError) as caught:
-        resumed(TrainingBudget({"max_minutes": 5}, 20), first, 50, spent=600.0)
+        resumed(TrainingBudget({"max_minutes": 5}, 20, keeps_threads=True), first, 50, spent=600.0)
     assert (caught.value.code, caught.value.argument) == ("time_exceeded", "minutes")
 
 
 def test_minutes_on_resume_are_the_runs_in_all() -> None:
     plan, messages = resumed(
-        TrainingBudget({"max_minutes": 3}, 20), of_steps(100, 1).new_plan(), 50, spent=60.0
+        TrainingBudget({"max_minutes": 3}, 20, keeps_threads=True),
+        of_steps(100, 1).new_plan(),
+        50,
+        spent=60.0,
     )
     assert plan.last.updates == 150  # 50 in the first minute, 100 in the two that are left
     assert "the run now ends after about 150 updates (train.max_minutes=3), not after 100" in messages

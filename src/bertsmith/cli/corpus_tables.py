@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import shutil
-import unicodedata
 from typing import Any
 
 from bertsmith import console
-from bertsmith.formatting import format_bytes, format_percent, format_seconds, pluralize
+from bertsmith.cli.tables import decimal, print_values
+from bertsmith.formatting import format_bytes, format_percent, format_seconds, join_names, pluralize
 
 _ROWS = 10
-_MAX_LOCATIONS = 3  # of a fault in a file
+_ADDED_ROWS = 20
+_SCRIPT_COLUMNS = ("letters_known", "words_kept_whole")
 
 
 def print_check(report: dict[str, Any]) -> None:
@@ -20,22 +20,16 @@ def print_check(report: dict[str, Any]) -> None:
         console.print_table("findings", columns, map(_finding_row, findings))
     else:
         console.print_result("no problems")
-    _print_faults(report["faults_by_file"])
     _print_corpus(report)
     structure = report["structure"]
     console.print_table(
         "suitability",
         ["", "objective, reason, and what to do"],
         [
-            (judged["verdict"], (f"{name}: {judged['why']}", *_remedy(judged["remedy"])))
-            for name, judged in (
-                ("NSP", structure["nsp"]),
-                ("SOP", structure["sop"]),
-                ("full sentences", structure["full_sentences"]),
-            )
+            (structure[key]["verdict"], (f"{name}: {structure[key]['why']}", *_remedy(structure[key])))
+            for name, key in (("NSP", "nsp"), ("SOP", "sop"), ("full sentences", "full_sentences"))
         ],
     )
-    _print_repetitions(report)
     if "tokenizer" in report:
         _print_tokenizer(report["tokenizer"])
     if "against" in report:
@@ -43,43 +37,20 @@ def print_check(report: dict[str, Any]) -> None:
     _print_forecast(report["forecast"])
     for limit in report["limits"]:
         console.print_note(f"limit: {limit}")
+    console.print_note(
+        "--html and --json list the faults of each file, the repeated texts, and more examples"
+    )
 
 
 def _finding_row(finding: dict[str, Any]) -> tuple[object, ...]:
-    lines = [finding["what"]]
-    if finding["first"]:
-        lines.append(f"first at {finding['first']}")
-    number = [f"{finding['number']:,}"]
-    if finding["share"] is not None:
-        number.append(format_percent(finding["share"]))
-    return finding["severity"], (*lines, *_remedy(finding["remedy"])), tuple(number)
+    first = [f"first at {finding['first']}"] if finding["first"] else []
+    share = [format_percent(finding["share"])] if finding["share"] is not None else []
+    lines = (finding["what"], *first, *_remedy(finding))
+    return finding["severity"], lines, (f"{finding['number']:,}", *share)
 
 
-def _remedy(remedy: str) -> tuple[str, ...]:
-    return (f"→ {remedy}",) if remedy else ()
-
-
-def _print_faults(report: dict[str, Any]) -> None:
-    """Print the faults of each file with their first locations."""
-    files = report["files"]
-    if not files:
-        return
-    rows = [((entry["file"], *map(_fault, entry["faults"])),) for entry in files[:_ROWS]]
-    console.print_table("faults by file", ["file; faults at line:column, or line of a record"], rows)
-    if more := len(files) - len(rows) + report["files_not_listed"]:
-        console.print_note(
-            f"{pluralize(more, 'more file has', 'more files have')} faults: --html and --json list them"
-        )
-
-
-def _fault(fault: dict[str, Any]) -> str:
-    places = fault["places"][:_MAX_LOCATIONS]
-    if not places[0]["at"]:
-        return f"- {fault['what']}: {places[0]['told']}"
-    separator = "; " if any(place["told"] for place in places) else ", "
-    first = "first " if fault["number"] > len(places) else ""
-    locations = separator.join(f"{place['at']} {place['told']}".rstrip() for place in places)
-    return f"- {fault['what']}: {fault['number']:,}, {first}at {locations}"
+def _remedy(finding: dict[str, Any]) -> list[str]:
+    return [f"→ {finding['remedy']}"] if finding["remedy"] else []
 
 
 def _print_corpus(report: dict[str, Any]) -> None:
@@ -87,100 +58,64 @@ def _print_corpus(report: dict[str, Any]) -> None:
     lengths, lines = documents["characters"], report["lines"]["lengths"]
     sentences = documents["sentences_per_document"]
     boilerplate = report["lines"]["boilerplate"]["any"]
-    rows = [
-        ("files", f"{len(report['files']):,}"),
-        ("text", format_bytes(report["bytes"])),
-        ("documents", f"{documents['number']:,}{_spread(lengths, ' of', ' characters')}"),
-        ("documents of one line", f"{documents['one_line']['number']:,}"),
-        ("documents without a word", f"{documents['empty']['number']:,}"),
-        ("sentences", f"{documents['sentences']:,}{_spread(sentences, ',', ' per document')}"),
-        ("lines", f"{lines['number']:,}{_spread(lines, ' of', ' characters')}"),
-        ("words", f"{report['words']:,}"),
-        ("lines not like prose", f"{format_percent(boilerplate['share_of_characters'])} of the characters"),
-        ("scripts", _shares(report["scripts"])),
-        ("languages (a guess)", _shares(report["languages"])),
-    ]
-    console.print_table("the corpus", ["measure", "value"], rows)
-
-
-def _print_repetitions(report: dict[str, Any]) -> None:
-    rows = [
-        (kind, (cluster["first"], f"again at {', '.join(cluster['places'][:3])}"), f"{cluster['repeated']:,}")
-        for kind in ("exact", "near")
-        for cluster in report["duplicates"][kind]["clusters"][: _ROWS // 2]
-    ]
-    if rows:
-        console.print_table("repeated documents", ["", "first", "times more"], rows)
-    lines = report["lines"]["repeated"]["examples"][:_ROWS]
-    if lines:
-        console.print_table(
-            "repeated lines",
-            ["line, and where first", "times", "documents"],
-            [
-                ((line["text"], f"first at {line['first']}"), f"{line['times']:,}", f"{line['documents']:,}")
-                for line in lines
-            ],
-        )
+    values = {
+        "files": len(report["files"]),
+        "text": format_bytes(report["bytes"]),
+        "documents": f"{documents['number']:,}{_spread(lengths, ' of', ' characters')}",
+        "documents of one line": documents["one_line"]["number"],
+        "documents without a word": documents["empty"]["number"],
+        "sentences": f"{documents['sentences']:,}{_spread(sentences, ',', ' per document')}",
+        "lines": f"{lines['number']:,}{_spread(lines, ' of', ' characters')}",
+        "words": report["words"],
+        "lines not like prose": f"{format_percent(boilerplate['share_of_characters'])} of the characters",
+        "scripts": _shares(report["scripts"]),
+        "languages (a guess)": _shares(report["languages"]),
+    }
+    print_values("the corpus", values)
 
 
 def _print_tokenizer(report: dict[str, Any]) -> None:
-    rows = [
-        ("tokens", f"{report['tokens']:,}"),
-        ("unknown tokens", f"{report['unknown_tokens']:,} ({format_percent(report['unknown_token_share'])})"),
-        ("unknown words", f"{report['unknown_words']:,} ({format_percent(report['unknown_word_share'])})"),
-        (
-            "pieces per known word",
-            "–" if report["pieces_per_word"] is None else f"{report['pieces_per_word']:.3f}",
-        ),
-        ("words of one piece", format_percent(report["words_kept_whole"])),
-    ]
-    console.print_table("with this tokenizer", ["measure", "value"], rows)
-    if report["falling_apart"]:
-        console.print_table(
-            "words with the most pieces",
-            ["word", "times", "pieces"],
-            [(w["word"], f"{w['times']:,}", " ".join(w["pieces"])) for w in report["falling_apart"][:_ROWS]],
-        )
+    values = {
+        "tokens": report["tokens"],
+        "unknown tokens": f"{report['unknown_tokens']:,} ({format_percent(report['unknown_token_share'])})",
+        "unknown words": f"{report['unknown_words']:,} ({format_percent(report['unknown_word_share'])})",
+        "pieces per known word": decimal(report["pieces_per_word"], 3),
+        "words of one piece": format_percent(report["words_kept_whole"]),
+    }
+    print_values("with this tokenizer", values)
 
 
 def _print_leakage(report: dict[str, Any]) -> None:
-    console.print_table(
-        f"task rows in the corpus (runs of {report['ngram']} words)",
-        ["file", "rows found", "share"],
-        [
-            (
-                (f["file"], f"{pluralize(f['rows'], 'row')}, {f['too_short']:,} too short to compare"),
-                f"{f['hit']:,}",
-                format_percent(f["share"]),
-            )
-            for f in report["files"]
-        ],
-    )
-    if report["rows"]:
-        console.print_table(
-            "",
-            ["row, where in the corpus, text", "share of it"],
-            [
-                ((r["row"], f"= {r['corpus']}", r["text"]), format_percent(r["share"]))
-                for r in report["rows"][: 2 * _ROWS]
-            ],
+    rows = [
+        (
+            (file["file"], f"{pluralize(file['rows'], 'row')}, {file['too_short']:,} too short to compare"),
+            f"{file['hit']:,}",
+            format_percent(file["share"]),
         )
-        if report["hit"] > 2 * _ROWS:
-            console.print_note(f"{pluralize(report['hit'] - 2 * _ROWS, 'more row')}: --json lists them")
+        for file in report["files"]
+    ]
+    title = f"task rows in the corpus (runs of {report['ngram']} words)"
+    console.print_table(title, ["file", "rows found", "share"], rows)
+    texts = [
+        ((row["row"], f"= {row['corpus']}", row["text"]), format_percent(row["share"]))
+        for row in report["rows"][:_ROWS]
+    ]
+    if texts:
+        console.print_table("", ["row, where in the corpus, text", "share of it"], texts)
 
 
 def _print_forecast(report: dict[str, Any]) -> None:
-    rows = [
-        (f"tokens ({report['tokens_are']})", f"{report['tokens']:,}"),
-        ("shards on disk", format_bytes(report["shard_bytes"])),
-        (f"updates of {report['batch_size']} × {report['sequence_length']} tokens", f"{report['steps']:,}"),
-        ("parameters", f"{report['parameters']:,}"),
-    ]
+    values = {
+        f"tokens ({report['tokens_are']})": report["tokens"],
+        "shards on disk": format_bytes(report["shard_bytes"]),
+        f"updates of {report['batch_size']} × {report['sequence_length']} tokens": report["steps"],
+        "parameters": report["parameters"],
+    }
     if report["seconds"] is not None:
         each = f"{format_seconds(report['seconds_per_update'])} per update"
-        rows.append(("time on this machine", f"{console.format_duration(report['seconds'])}, {each}"))
+        values["time on this machine"] = f"{console.format_duration(report['seconds'])}, {each}"
     epochs = f"{report['epochs']:g} epoch{'' if report['epochs'] == 1 else 's'}"
-    console.print_table(f"forecast: {report['preset']}, {epochs}", ["measure", "estimate"], rows)
+    print_values(f"forecast: {report['preset']}, {epochs}", values)
     console.print_result(f"an estimate of {report['covers']}; it rests on: {report['rests_on']}")
 
 
@@ -194,17 +129,10 @@ def _spread(summary: dict[str, Any], before: str, behind: str) -> str:
 
 
 def _shares(parts: dict[str, Any]) -> str:
-    top = [f"{name} {format_percent(entry['share'])}" for name, entry in list(parts.items())[:5]]
-    rest = len(parts) - len(top)
-    return ", ".join(top) + (f", {rest} more" if rest > 0 else "") or "none"
+    return join_names([f"{name} {format_percent(entry['share'])}" for name, entry in parts.items()]) or "none"
 
 
 # Tokenizers
-
-_LINE = 60  # characters of joined words in a cell
-_FEW = 3  # tokenizers whose lists are shown at length
-_SCRIPT_ROWS = 20
-_NARROW = 60  # columns: a terminal with fewer shows a table for each tokenizer
 
 
 def print_inspection(report: dict[str, Any]) -> None:
@@ -215,149 +143,60 @@ def print_inspection(report: dict[str, Any]) -> None:
         f"{format_bytes(text['bytes'])}, {pluralize(text['characters'], 'character')}, "
         f"{pluralize(text['words'], 'word')}"
     )
-    if len(rows) == 1 or shutil.get_terminal_size().columns < _NARROW:
-        console.print_result(title)
-        for name, row in rows.items():
-            measured = [(what, show(row)) for measures in _MEASURES for what, show in measures.items()]
-            console.print_table(name + _mark(row), ["measure", "value"], measured)
-    else:
-        for measures in _MEASURES:
-            console.print_table(
-                title,
-                ["tokenizer", *measures],
-                [
-                    [name + _mark(row), *(show(row) for show in measures.values())]
-                    for name, row in rows.items()
-                ],
-            )
-            title = ""
-    if any(row["many_unknown"] for row in rows.values()):
-        console.print_result(
-            "* knows less than 99.5 % of the words, so its number of tokens is not comparable"
+    measures = [
+        (
+            name,
+            format_percent(row["unknown_word_share"]),
+            format_percent(row["words_kept_whole"]),
+            decimal(row["pieces_per_word"], 2),
+            f"{row['tokens']:,}",
+            f"{row['vocab_size']:,}",
         )
-    _print_scripts(text["scripts"], rows)
-    listed = _ROWS if len(rows) <= _FEW else _FEW
-    for name, row in rows.items():
-        if row["falling_apart"]:
-            console.print_table(
-                f"{name}: words with the most pieces",
-                ["word", "times", "pieces"],
-                [
-                    (e["word"], f"{e['times']:,}", " ".join(e["pieces"]))
-                    for e in row["falling_apart"][:listed]
-                ],
-            )
-    console.print_table(
-        "",
-        ["tokenizer", "words"],
-        [((name, title), words) for name, row in rows.items() for title, words in _lists(row) if words],
-    )
+        for name, row in rows.items()
+    ]
+    columns = ["tokenizer", "unknown words", "words kept whole", "pieces per known word", "tokens"]
+    console.print_table(title, [*columns, "vocabulary"], measures)
+    for name in [name for name, row in rows.items() if row["many_unknown"]]:
+        console.print_result(f"{name} knows less than 99.5 % of the words: do not compare its tokens")
+    scripts = [
+        (script, name, *(format_percent(row["scripts"][script][key]) for key in _SCRIPT_COLUMNS))
+        for script in list(text["scripts"])[:_ROWS]
+        for name, row in rows.items()
+    ]
+    headings = [key.replace("_", " ") for key in _SCRIPT_COLUMNS]
+    console.print_table("by script", ["script", "tokenizer", *headings], scripts)
+    words = [
+        (name, join_names([f"{e['word']} {e['times']:,}" for e in row[key]], _ROWS))
+        for name, row in rows.items()
+        for key in ("frequent_unknown_words", "falling_apart")
+        if row[key]
+    ]
+    if words:
+        console.print_table("words that are unknown, or have most pieces", ["tokenizer", "words"], words)
     for note in report["notes"]:
         console.print_note(note)
-
-
-def _mark(row: dict[str, Any]) -> str:
-    return " *" if row["many_unknown"] else ""
-
-
-# Some tables of a few columns each, the ones that decide first.
-_MEASURES: list[dict[str, Any]] = [
-    {
-        "unknown words": lambda row: format_percent(row["unknown_word_share"]),
-        "words kept whole": lambda row: format_percent(row["words_kept_whole"]),
-        "pieces per known word": lambda row: _two_digits(row["pieces_per_word"]),
-    },
-    {
-        "tokens": lambda row: f"{row['tokens']:,}",
-        "unknown tokens": lambda row: format_percent(row["unknown_token_share"]),
-        "characters per token": lambda row: _two_digits(row["characters_per_token"]),
-    },
-    {
-        "vocabulary": lambda row: f"{row['vocab_size']:,}",
-        "used here": lambda row: format_percent(row["pieces_used_share"]),
-        "unknown characters": lambda row: format_percent(row["unknown_character_share"]),
-    },
-    {"kind": lambda row: row["kind"], "lower-cased": lambda row: "yes" if row["lowercase"] else "no"},
-]
-
-
-def _two_digits(number: float | None) -> str:
-    return "–" if number is None else f"{number:.2f}"
-
-
-def _print_scripts(scripts: dict[str, Any], rows: dict[str, Any]) -> None:
-    shown = list(scripts.items())[: max(_FEW, _SCRIPT_ROWS // len(rows))]
-    one = len(rows) == 1
-    table_rows: list[tuple[str, str, str]] = []
-    for script, counts in shown:
-        if not one:
-            table_rows.append((f"{script}, {pluralize(counts['letters'], 'letter')}:", "", ""))
-        for name, row in rows.items():
-            counts_of_row = row["scripts"][script]
-            figures = (
-                format_percent(counts_of_row["letters_known"]),
-                format_percent(counts_of_row["words_kept_whole"]),
-            )
-            table_rows.append((script if one else name, *figures))
-    console.print_table("by script", ["script", "letters known", "words kept whole"], table_rows)
-    if more := len(scripts) - len(shown):
-        console.print_note(f"{pluralize(more, 'more script')}: --html and --json list them")
-
-
-def _lists(row: dict[str, Any]) -> list[tuple[str, str]]:
-    return [
-        ("unknown words", _joined([f"{e['word']} {e['times']:,}" for e in row["frequent_unknown_words"]])),
-        (
-            "unknown characters",
-            _joined(
-                [f"{e['character']} {e['code']} {e['times']:,}" for e in row["frequent_unknown_characters"]]
-            ),
-        ),
-        ("longest pieces", _joined(row["longest_pieces"])),
-        ("longest used", _joined([f"{e['piece']} {e['times']:,}" for e in row["longest_pieces_used"]])),
-    ]
-
-
-def _printable(character: str) -> str:
-    """A character to print before its code: none that a terminal takes for a command, marks on a ring."""
-    if not character.isprintable():
-        return ""
-    return f"{'◌' if unicodedata.category(character)[0] == 'M' else ''}{character} "
-
-
-def _joined(words: list[str]) -> str:
-    """Return as many words as fit a cell, at least one."""
-    shown = words[:1]
-    for word in words[1:]:
-        if len(", ".join([*shown, word])) > _LINE:
-            break
-        shown.append(word)
-    return ", ".join(shown)
+    console.print_note("--html and --json have further measures and examples")
 
 
 def print_extension(report: dict[str, Any]) -> None:
     """Print the added words, the tokens that they save, and the other words that they change."""
     words, effect = report["words"], report["effect"]
-    compared = any("commoner" in word for word in words)
-    console.print_table(
-        pluralize(report["added"], "word") + (f", the first {2 * _ROWS}" if len(words) > 2 * _ROWS else ""),
-        ["word", "count", "pieces now", "tokens saved", *(["times commoner"] if compared else [])],
-        [
-            [
-                word["word"],
-                f"{word['count']:,}",
-                " ".join(word["pieces"]),
-                f"{word['saved']:,}",
-                *([f"{word['commoner']:,.1f}"] if compared else []),
-            ]
-            for word in words[: 2 * _ROWS]
-        ],
-    )
-    if report["already_whole"]:
-        console.print_note(
-            f"no entry needed (one token already, or named before) for "
-            f"{pluralize(len(report['already_whole']), 'word')} of the list: {_joined(report['already_whole'])}"
+    rows = [
+        (
+            word["word"],
+            f"{word['count']:,}",
+            " ".join(word["pieces"]),
+            f"{word['saved']:,}",
+            decimal(word.get("commoner"), 1),
         )
+        for word in words[:_ADDED_ROWS]
+    ]
+    more = f", the first {_ADDED_ROWS}" if len(words) > _ADDED_ROWS else ""
+    columns = ["word", "count", "pieces now", "tokens saved", "times commoner"]
+    console.print_table(pluralize(report["added"], "word") + more, columns, rows)
+    if listed := report["already_whole"]:
+        count = pluralize(len(listed), "word")
+        console.print_note(f"{count} of the list already one token, or named before: {join_names(listed)}")
     if effect is None:
         return
     console.print_result(
@@ -366,16 +205,15 @@ def print_extension(report: dict[str, Any]) -> None:
     )
     others = effect["other_words"]
     if others["distinct"]:
-        console.print_table(
-            f"{pluralize(others['distinct'], 'other word')} ({pluralize(others['times'], 'occurrence')}) cut "
-            f"in another "
-            f"way: {others['longer']:,} into more tokens, {others['become_unknown']:,} now unknown",
-            ["word", "times", "before", "after"],
-            [
-                (e["word"], f"{e['times']:,}", " ".join(e["before"]), " ".join(e["after"]))
-                for e in others["examples"][:_ROWS]
-            ],
+        examples = [
+            (e["word"], f"{e['times']:,}", " ".join(e["before"]), " ".join(e["after"]))
+            for e in others["examples"][:_ROWS]
+        ]
+        title = (
+            f"{pluralize(others['distinct'], 'other word')} ({pluralize(others['times'], 'occurrence')}) split "
+            f"differently: {others['longer']:,} into more tokens, {others['become_unknown']:,} now unknown"
         )
+        console.print_table(title, ["word", "times", "before", "after"], examples)
     else:
         console.print_result("no other word of the files is split differently")
     if effect["words_forgotten"]:

@@ -8,12 +8,8 @@ import rich_click as click
 
 from bertsmith import console
 from bertsmith.cli import corpus_tables, options, pretraining_tables, tables
-from bertsmith.cli.commands import Command, Group
+from bertsmith.cli.commands import Group
 from bertsmith.cli.options import DIR, FILE, Integer, Size
-
-_language = click.option(
-    "--language", metavar="CODE", help="Language of the text, such as en; default: detected."
-)
 
 
 @click.group(cls=Group)
@@ -28,11 +24,11 @@ def data() -> None:
 
 
 @data.command("prepare")
-@click.argument("files", nargs=-1, required=True, type=FILE)
+@options.files
 @click.option("--tokenizer", required=True, type=DIR, help="The folder of a tokenizer.")
 @options.output_dir
 @options.reading
-@_language
+@options.language
 @options.choice(
     "--on-error", "stop", "skip", default="stop", help="skip: write unreadable records to rejects.jsonl."
 )
@@ -48,7 +44,7 @@ def data() -> None:
     help="Smallest ratio of shared word 5-grams of near-duplicates; 1: equal documents only.",
 )
 @click.option("--workers", type=Integer(1), help="Parallel workers; the shards are the same for any N.")
-@click.option("--max-ram", type=Size(), help="Memory limit, such as 512MB or 2GB.")
+@options.max_ram
 @options.choice(
     "--engine", "local", "ray", default="local", help="Run the workers on this machine or on a Ray cluster."
 )
@@ -84,68 +80,38 @@ def data_prepare(
     if as_json:
         console.print_json({"data": output_dir, **shards.counts, "files_skipped": shards.skipped})
         return
-    console.print_table(output_dir, ["count", "number"], pretraining_tables.count_rows(shards.counts))
+    tables.print_values(output_dir, shards.counts)
     if shards.counts.get("rejected"):
         console.print_note(f"{output_dir}/rejects.jsonl lists the records that could not be read")
     console.print_note(pretraining_tables.pretrain_hint(output_dir, required_settings(shards)))
 
 
-class _CheckCommand(Command):
-    """A command whose --against takes all words up to the next option, as shells expand a glob."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        spread = spread_values(args, "--against")
-        try:
-            return super().parse_args(ctx, spread)
-        except click.MissingParameter:  # no FILES are left: they followed a single --against FILE
-            ctx.params.clear()
-            return super().parse_args(ctx, list(args))
-
-
-def spread_values(args: list[str], flag: str) -> list[str]:
-    """Repeat an option's flag before each of the words that follow its first value."""
-    spread: list[str] = []
-    is_value = False
-    for word in args:
-        if word.startswith("-"):
-            is_value = word == flag
-        elif is_value and spread[-1] != flag:
-            spread.append(flag)
-        spread.append(word)
-    return spread
-
-
-@data.command("check", cls=_CheckCommand)
-@click.argument("files", nargs=-1, required=True, type=FILE)
+@data.command("check")
+@options.files
 @options.reading
-@_language
+@options.language
 @click.option("--tokenizer", type=DIR, help="Also count tokens, unknown words, and pieces per word.")
 @click.option(
     "--against",
     multiple=True,
     type=FILE,
-    help="Task files whose rows must not be in the corpus; takes all words up to the next option.",
+    help="Task files whose rows must not be in the corpus: a file or a quoted glob; can be repeated.",
 )
 @click.option("--ngram", type=Integer(1), default=13, help="Words in a row that are a match.")
 @click.option(
-    "--preset", metavar="NAME", help="Model of the forecast; default: bert-mini-uncased, or -chinese."
+    "--preset",
+    "preset_name",
+    metavar="NAME",
+    help="Model of the forecast; default: bert-mini-uncased, or -chinese.",
 )
 @click.option("--epochs", type=options.POSITIVE, default=1.0, help="Epochs of the forecast.")
 @click.option("--no-benchmark", is_flag=True, help="Do not measure the time of an update.")
 @click.option("--sample", type=Size(), help="Read only the first part of the text, such as 100MB.")
 @click.option("--max-examples", type=Integer(1), default=20, help="Examples to list for each finding.")
-@click.option("--html", type=FILE, help="Also write the report as an HTML page.")
+@options.html
 @options.as_json
 def data_check(
-    files: tuple[str, ...],
-    as_json: bool,
-    no_benchmark: bool,
-    preset: str | None,
-    language: str | None,
-    ngram: int,
-    sample: int | None,
-    max_examples: int,
-    **arguments: Any,
+    files: tuple[str, ...], as_json: bool, sample: int | None, no_benchmark: bool, **arguments: Any
 ) -> None:
     """Check a corpus before you train on it: problems, their locations, and what to do.
 
@@ -153,21 +119,18 @@ def data_check(
     Example:
       bertsmith data check corpus.txt --html report.html
       bertsmith data check crawl/ --tokenizer tokenizer --sample 1GB \\
-        --against tasks/*/dev.*
+        --against 'tasks/*/dev.*'
 
     FILES are as for `data prepare`. The exit code is 0 whatever the check finds, and 2 if a file is missing.
     """
     from bertsmith.corpus.checks.check import CheckOptions
     from bertsmith.inspection.check import check_corpus
 
-    check_options = CheckOptions(
-        options.pop_reading(arguments), language, ngram, sample=sample, max_examples=max_examples
-    )
+    reading = options.pop_reading(arguments)
     with console.ProgressBar("checking", sample or options.size_of(files)) as bar:
         report = check_corpus(
             files,
-            check_options,
-            preset_name=preset,
+            CheckOptions(reading, sample=sample),
             benchmark=not no_benchmark,
             progress=bar.update_bytes,
             **arguments,

@@ -12,18 +12,20 @@ from bertsmith import console, log_handlers
 from bertsmith.cli import options, tables
 from bertsmith.cli.commands import Command
 from bertsmith.cli.options import DIR, FILE, MODEL, RUN, Integer
-from bertsmith.errors import InputError
 from bertsmith.formatting import pluralize
 
 if TYPE_CHECKING:
-    from bertsmith.inference.search import Query, ScoredSearch
+    from bertsmith.inference.search import Query
 
 
 @click.command(cls=Command)
-@click.argument("model", type=MODEL)
-@click.argument("texts", nargs=-1)
+@options.model
+@options.texts
 @click.option(
-    "--input", type=FILE, help="Texts: a .txt with one per line, or a .jsonl, .csv, .tsv, or .parquet."
+    "--input",
+    "file",
+    type=FILE,
+    help="Texts: a .txt with one per line, or a .jsonl, .csv, .tsv, or .parquet.",
 )
 @options.text_column
 @options.id_column
@@ -31,9 +33,12 @@ if TYPE_CHECKING:
 @click.option("--output", type=FILE, help="Write the vectors here: .npy, .parquet, or .jsonl.")
 @click.option("--index", type=DIR, help="Build an index for `bertsmith search` in this folder.")
 @click.option("--approximate", is_flag=True, help="Also build the graph of the index for approximate search.")
-@click.option(
+@options.choice(
     "--pooling",
-    type=click.Choice(["mean", "cls", "max"]),
+    "mean",
+    "cls",
+    "max",
+    default=None,
     help="Pooling of the tokens; default: the model's, or mean.",
 )
 @click.option(
@@ -47,15 +52,17 @@ if TYPE_CHECKING:
 def embed(
     model: str,
     texts: tuple[str, ...],
+    file: str | None,
     output: str | None,
     index: str | None,
+    approximate: bool,
     pooling: Any,
     normalize: bool | None,
     max_length: int | None,
     device: str,
     precision: str,
     as_json: bool,
-    **arguments: Any,
+    **columns: Any,
 ) -> None:
     """Turn TEXTS, a file, or the lines of standard input into vectors or an index with MODEL.
 
@@ -72,59 +79,55 @@ def embed(
     """
     from bertsmith.inference import indexing
     from bertsmith.inference.text_input import read_text_rows, rows_of_lines
-
-    file, approximate = arguments.pop("input"), arguments.pop("approximate")
-    options.check_texts(texts, file, "embed MODEL")
-    options.require(["text_column"], {**arguments, "input": file}, "input")
-    options.require(["approximate"], {"approximate": approximate, "index": index}, "index")
-    _check_index(index, output, normalize)
-    target = indexing.check_vector_file(output) if output else None
-    if as_json and target is None and index is None and not texts:
-        raise click.UsageError("--json is one JSON document; omit it to get a JSON object per text")
-    loaded = options.load_model(model, device, precision)
-    if index is not None:
-        source: Any = file or [text for _, text in options.read_lines(texts)]
-        arguments |= {"pooling": pooling, "max_length": max_length, "approximate": approximate}
-        built = loaded.index(source, index, **arguments)
-        recall = None if built.recall is None else built.recall.model_dump()
-        if as_json:
-            console.print_json(
-                {"index": index, "texts": len(built), "numbers": built.dimension, "approximate": recall}
-            )
-            return
-        console.print_note(f"{index}: {pluralize(len(built), 'text')}, {built.dimension} numbers each")
-        console.print_note(f'next: bertsmith search {index} "a query"')
-        return
-    embedder = loaded.embedder(pooling, normalize, max_length)
-    rows = read_text_rows(file, **arguments) if file else rows_of_lines(options.read_lines(texts))
-    vectors = indexing.embed_rows(rows, embedder)
-    if target is None:
-        objects = indexing.vector_objects(vectors)
-        for document in [list(objects)] if as_json else objects:
-            console.print_json(document)
-        return
-    count, size = indexing.write_vectors(vectors, embedder.size, target), embedder.size
-    if as_json:
-        console.print_json({"output": output, "vectors": count, "numbers": size, **embedder.config._asdict()})
-    else:
-        console.print_note(f"{output}: {pluralize(count, 'vector')} of {size} numbers")
-
-
-def _check_index(index: str | None, output: str | None, normalize: bool | None) -> None:
     from bertsmith.io import atomic
 
+    options.check_texts(texts, file)
+    options.require(["text_column"], {**columns, "input": file}, "input")
+    options.require(["approximate"], {"approximate": approximate, "index": index}, "index")
     if output and index:
         raise click.UsageError("--output and --index exclude each other")
-    if index is not None:
-        atomic.check_output_folder(Path(index), argument="index")
-    if normalize is False and index is not None:
+    if index and normalize is False:
         raise click.UsageError("vectors of an index have the length 1; omit --no-normalize")
+    if index:
+        atomic.check_output_folder(Path(index), argument="index")
+    target = indexing.check_vector_file(output) if output else None
+    loaded = options.load_model(model, device, precision)
+    if index:
+        source: Any = file or [text for _, text in options.read_lines(texts)]
+        built = loaded.index(
+            source, index, pooling=pooling, max_length=max_length, approximate=approximate, **columns
+        )
+        recall = None if built.recall is None else built.recall.model_dump()
+        document: dict[str, Any] = {
+            "index": index,
+            "texts": len(built),
+            "numbers": built.dimension,
+            "approximate": recall,
+        }
+        if as_json:
+            console.print_json(document)
+        else:
+            console.print_note(f"{index}: {pluralize(len(built), 'text')}, {built.dimension} numbers each")
+            console.print_note(f'next: bertsmith search {index} "a query"')
+        return
+    embedder = loaded.embedder(pooling, normalize, max_length)
+    rows = read_text_rows(file, **columns) if file else rows_of_lines(options.read_lines(texts))
+    vectors = indexing.embed_rows(rows, embedder)
+    if target is not None:
+        document = {"output": output, "vectors": indexing.write_vectors(vectors, embedder.size, target)}
+        if as_json:
+            console.print_json({**document, "numbers": embedder.size, **embedder.config._asdict()})
+        else:
+            count = pluralize(document["vectors"], "vector")
+            console.print_note(f"{output}: {count} of {embedder.size} numbers")
+        return
+    tables.print_json_objects(indexing.vector_objects(vectors), as_json)
 
 
 @click.command(cls=Command)
 @click.argument("index", type=DIR)
 @click.argument("queries", nargs=-1)
-@click.option("--input", type=FILE, help="Queries, in a file as for `bertsmith embed`.")
+@click.option("--input", "file", type=FILE, help="Queries, in a file as for `bertsmith embed`.")
 @options.text_column
 @options.id_column
 @click.option("--top-k", type=Integer(1, 10_000), default=5, help="Texts for each query.")
@@ -136,13 +139,14 @@ def _check_index(index: str | None, output: str | None, normalize: bool | None) 
 @click.option(
     "--qrels", type=FILE, help="Relevant texts of each query, by ids (BEIR, TREC), to score the search."
 )
-@click.option("--output", type=FILE, help="Write the results here, a JSON object per query: .jsonl.")
+@click.option("--output", type=FILE, help="Write the results here, a JSON object per query.")
 @options.computation
 @options.as_json
 @log_handlers.without_repeats()
 def search(
     index: str,
     queries: tuple[str, ...],
+    file: str | None,
     model: str | None,
     top_k: int,
     rerank: str | None,
@@ -171,24 +175,46 @@ def search(
     prints one document.
     """
     from bertsmith.inference.indexing import recall_message
+    from bertsmith.inference.output import refuse_existing
     from bertsmith.inference.reranking import Reranker
     from bertsmith.inference.search import ScoredSearch, SearchOptions, load_searcher, read_search_queries
+    from bertsmith.io import atomic
     from bertsmith.retrieval.index import Index
 
-    file = arguments.pop("input")
-    options.check_texts(queries, file, "search INDEX")
+    options.check_texts(queries, file)
     options.require(["qrels", "text_column"], {**arguments, "input": file}, "input")
     options.require(["rerank_label"], {"rerank_label": rerank_label, "rerank": rerank}, "rerank")
-    _check_output(output)
+    if output:
+        refuse_existing(Path(output))
     parsed = read_search_queries(file, **arguments) if file else _parse_queries(queries)
     opened = Index(index)
     opened.check_approximate(approximate)
-    reranker = rerank and Reranker(options.load_model(rerank, device, precision), rerank_label)
+    reranker = Reranker(options.load_model(rerank, device, precision), rerank_label) if rerank else None
     searcher = load_searcher(opened, model, device=device, precision=precision, mapped=True)
-    results = ScoredSearch(parsed, searcher, SearchOptions(top_k, approximate, reranker or None, rerank_top))
+    results = ScoredSearch(parsed, searcher, SearchOptions(top_k, approximate, reranker, rerank_top))
     if approximate:
         console.print_note(recall_message(searcher.index))
-    _print_results(results, output, as_json, is_table=bool(queries))
+    answers = []
+    if output:
+        with atomic.atomic_file(Path(output)) as path, path.open("w", encoding="utf-8") as out:
+            out.writelines(json.dumps(answer, ensure_ascii=False) + "\n" for answer in results)
+        console.print_note(f"{output}: the results of {pluralize(len(parsed), 'query', 'queries')}")
+    else:
+        for answer in results:
+            if as_json:
+                answers.append(answer)
+            elif queries:
+                tables.print_search_results(answer)
+            elif not results.has_relevant_texts:
+                console.print_json(answer)
+    results.log_unscored()
+    scores = results.metrics() if results.has_relevant_texts else None
+    if as_json:
+        document = {} if scores is None else {"scores": scores}
+        console.print_json(document | ({"output": output} if output else {"queries": answers}))
+    elif scores is not None:
+        count = pluralize(int(scores.pop("queries")), "query", "queries")
+        tables.print_values(count, {name: tables.decimal(value) for name, value in scores.items()})
 
 
 def _parse_queries(queries: tuple[str, ...]) -> list[Query]:
@@ -199,44 +225,3 @@ def _parse_queries(queries: tuple[str, ...]) -> list[Query]:
     if not parsed:
         raise click.UsageError("the query is empty")
     return parsed
-
-
-def _check_output(output: str | None) -> None:
-    from bertsmith.inference.output import refuse_existing
-
-    if output is None:
-        return
-    if Path(output).suffix.lower() != ".jsonl":
-        raise InputError(
-            "not_jsonl",
-            f"results are written as .jsonl, not to {output}",
-            argument="output",
-            hint="end it with .jsonl",
-        )
-    refuse_existing(Path(output))
-
-
-def _print_results(results: ScoredSearch, output: str | None, as_json: bool, *, is_table: bool) -> None:
-    """Write or print the results, and the scores if the relevant texts are known."""
-    from bertsmith.io import atomic
-
-    answers = []
-    if output is not None:
-        with atomic.atomic_file(Path(output)) as path, path.open("w", encoding="utf-8") as file:
-            file.writelines(json.dumps(answer, ensure_ascii=False) + "\n" for answer in results)
-        console.print_note(f"{output}: the results of {pluralize(len(results.queries), 'query', 'queries')}")
-    else:
-        for answer in results:
-            if as_json:
-                answers.append(answer)
-            elif is_table:
-                tables.print_search_results(answer)
-            elif not results.has_relevant_texts:
-                console.print_json(answer)
-    results.log_unscored()
-    scores = results.metrics() if results.has_relevant_texts else None
-    if as_json:
-        document = {} if scores is None else {"scores": scores}
-        console.print_json(document | ({"queries": answers} if output is None else {"output": output}))
-    elif scores is not None:
-        tables.print_scores_of_search(scores)

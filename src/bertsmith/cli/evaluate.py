@@ -8,13 +8,13 @@ import rich_click as click
 
 from bertsmith import console, log_handlers
 from bertsmith.cli import options, tables
-from bertsmith.cli.options import DIR, FILE, RUN, Integer
+from bertsmith.cli.options import DIR, RUN, Integer
 from bertsmith.cli.settings_options import RunCommand
 
 
 @click.command(cls=RunCommand)
 @click.argument("runs", nargs=-1, required=True, metavar="RUN...", type=RUN)
-@click.option("--data", required=True, type=FILE, help="Labeled examples, in a format of the task.")
+@options.labeled
 @click.option(
     "--report", type=DIR, help="Write a page (report.html), its numbers, and plots to this new folder."
 )
@@ -65,25 +65,17 @@ def evaluate(
 @click.command(cls=RunCommand)
 @click.argument("a", metavar="RUN_A", type=RUN)
 @click.argument("b", metavar="RUN_B", type=RUN)
-@click.option("--data", required=True, type=FILE, help="Labeled examples that both runs predict.")
+@options.labeled
 @click.option(
     "--rounds", type=Integer(1), help="Resampling rounds; default: 10,000, or fewer for many examples."
 )
-@click.option("--seed", type=Integer(0), default=0, help="Seed of the resampling.")
+@options.random_seed
 @options.settings
 @options.computation
 @options.as_json
 @log_handlers.without_repeats()
 def compare(
-    a: str,
-    b: str,
-    data: str,
-    rounds: int | None,
-    seed: int,
-    device: str,
-    precision: str,
-    as_json: bool,
-    settings: dict[str, Any],
+    a: str, b: str, data: str, device: str, precision: str, as_json: bool, settings: Any, **arguments: Any
 ) -> None:
     """Test if the fine-tuned models of RUN_A and RUN_B differ by more than chance.
 
@@ -97,5 +89,5 @@ def compare(
     from bertsmith.inference.significance import compare as compare_models
 
     models = [options.load_model(run, device, precision) for run in (a, b)]
-    report = compare_models(models[0], models[1], data, seed=seed, rounds=rounds, **settings)
+    report = compare_models(models[0], models[1], data, **arguments, **settings)
     tables.show(report, as_json, lambda _: tables.print_comparison(a, b, data, report))

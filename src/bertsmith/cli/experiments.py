@@ -59,11 +59,9 @@ def ablate(recipe: str, output_dir: str, as_json: bool, **arguments: Any) -> Non
     from bertsmith.experiments.ablation import ablate as run_ablation
 
     report = run_ablation(recipe, output_dir, **arguments)
-    if as_json:
-        console.print_json({"output_dir": output_dir, **report.to_dict()})
-        return
-    tables.print_ablation(report.to_dict())
-    console.print_result(report.describe_orderings())
+    tables.show({"output_dir": output_dir, **report.to_dict()}, as_json, tables.print_ablation)
+    if not as_json:
+        console.print_result(report.describe_orderings())
 
 
 @click.command(cls=Command)
@@ -79,7 +77,7 @@ def ablate(recipe: str, output_dir: str, as_json: bool, **arguments: Any) -> Non
 @options.output_dir
 @click.option("--words", type=Integer(0), default=0, help="Add N words of the corpus to the vocabulary.")
 @click.option("--seeds", type=Integer(1), default=1, help="Fine-tuning runs of each model.")
-@click.option("--minutes", type=options.POSITIVE, help="Time limit of pre-training.")
+@options.minutes
 @click.option(
     "--task-set",
     "task_settings",

@@ -9,7 +9,6 @@ import rich_click as click
 from bertsmith import console
 from bertsmith.cli import options, tables
 from bertsmith.cli.commands import SettingsCommand
-from bertsmith.cli.data import spread_values
 from bertsmith.cli.options import DIR, FILE, Integer
 from bertsmith.cli.settings_options import TaskGroup, task_settings
 
@@ -27,16 +26,9 @@ _train = click.option(
 )
 
 
-class _FinetuneCommand(SettingsCommand):
-    """A command whose --grid takes several words: --grid learning_rate=5e-5,3e-5 batch_size=16,32."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        return super().parse_args(ctx, spread_values(args, "--grid"))
-
-
 class _FinetuneGroup(TaskGroup):
     def task_command(self, name: str, task: Task) -> click.Command:
-        @click.command(name, cls=_FinetuneCommand, settings_type=task_settings(task))
+        @click.command(name, cls=SettingsCommand, settings_type=task_settings(task))
         @options.base_model
         @_train
         @click.option("--validation", type=FILE, help="Examples to choose the best epoch by.")
@@ -59,7 +51,7 @@ class _FinetuneGroup(TaskGroup):
             "--grid",
             multiple=True,
             metavar="NAME=A,B",
-            help="Train a run with each value of a setting, or each combination of several.",
+            help="Train a run with each value of a setting; repeat it for each combination of several settings.",
         )
         @options.setting(
             "--freeze-encoder",
@@ -118,12 +110,11 @@ def _finetune(
 
         arguments |= {"restarts": restarts, "folds": folds, "grid": grid or None}
         report: dict[str, Any] = finetune_repeatedly(task, model, output_dir, **arguments).to_dict()
-        tables.print_finetuning(output_dir, report, as_json, tables.print_repeats)
     else:
         from bertsmith.finetuning.run import finetune as finetune_model
 
         report = finetune_model(task, model, output_dir, **arguments).report
-        tables.print_finetuning(output_dir, report, as_json)
+    tables.print_finetuning(output_dir, report, as_json)
 
 
 @finetune.command("glue", short_help="The nine tasks of GLUE, as a table.")

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
 import rich_click as click
 
 from bertsmith import console
 from bertsmith.cli import info_tables, options, tables
 from bertsmith.cli.commands import Command
-from bertsmith.cli.options import FILE, MODEL
-from bertsmith.errors import InputError
+from bertsmith.cli.options import MODEL
 
 _COLUMNS = ("layer", "head", "special", "itself", "before", "after", "others", "spread")
 
 
 @click.command(cls=Command)
-@click.argument("model", type=MODEL)
+@options.model
 @click.argument("text")
 @click.argument("second", required=False)
 @click.option(
@@ -31,7 +27,7 @@ _COLUMNS = ("layer", "head", "special", "itself", "before", "after", "others", "
 @click.option(
     "--head", "heads", type=int, multiple=True, metavar="N", help="Only this head, from 0; can be repeated."
 )
-@click.option("--output", type=FILE, help="Draw the weights into this .png: of one head, or of all.")
+@click.option("--output", metavar="FILE.png", help="Draw the weights of one head, or of all.")
 @options.model_device
 @options.as_json
 def attention(
@@ -54,28 +50,15 @@ def attention(
     The table has a row for each head with the mean weights on special tokens, the token itself, the tokens before
     and after it, and all others, and the number of tokens that the weights spread to. --json prints the weights.
     """
-
-    if output is not None and Path(output).suffix.lower() != ".png":
-        raise InputError(
-            "not_a_png",
-            f"the plot is a PNG, which {output} is not",
-            argument="output",
-            hint="name a file that ends in .png",
-        )
     weights = options.load_model(model, device).attention(text, second).select(layers or None, heads or None)
     if output is not None:
         weights.plot(output)
+        console.print_note(f"plot: {output}")
     if as_json:
         console.print_json({"tokens": weights.tokens, "heads": weights.to_rows()})
         return
-    rows = [tuple(_cell(name, row[name]) for name in _COLUMNS) for row in weights.summary()]
+    rows = [tuple(tables.decimal(row[name], 2) for name in _COLUMNS) for row in weights.summary()]
     console.print_table(" ".join(weights.tokens), _COLUMNS, rows)
-    if output is not None:
-        console.print_note(f"plot: {output}")
-
-
-def _cell(name: str, value: Any) -> str:
-    return str(value) if name in ("layer", "head") else f"{value:.1f}" if name == "spread" else f"{value:.2f}"
 
 
 @click.command(cls=Command)
@@ -92,15 +75,10 @@ def info(folder: str | None, diff: tuple[str, str] | None, as_json: bool) -> Non
       bertsmith info --diff bert-base-uncased roberta-base
       bertsmith info
     """
+    from bertsmith.inspection.diff import compare_models
+    from bertsmith.inspection.info import info as describe
 
-    if diff is not None:
-        if folder is not None:
-            raise click.UsageError("--diff compares two models; omit FOLDER")
-        from bertsmith.inspection.diff import compare_models
-
-        document, print_document = compare_models(*diff), info_tables.print_difference
-    else:
-        from bertsmith.inspection.info import info as describe
-
-        document, print_document = describe(folder), info_tables.print_info
-    tables.show(document, as_json, print_document)
+    if diff is not None and folder is not None:
+        raise click.UsageError("--diff compares two models; omit FOLDER")
+    document = compare_models(*diff) if diff is not None else describe(folder)
+    tables.show(document, as_json, info_tables.print_info)

@@ -1,6 +1,7 @@
-"""The `bertsmith` command: its commands, each imported when it is called, and how it ends.
+"""The `bertsmith` command: its commands, each imported when it is called, and the report of errors.
 
-The exit code is 2 for errors of the user and 1 for failures of the machine; both print a message, no traceback.
+The exit code is 2 for errors of the user, 1 for failures of the machine, and 128 + N after the signal N; each
+prints a message and a hint, no traceback, and with --json one JSON document.
 """
 
 from __future__ import annotations
@@ -19,10 +20,9 @@ from typing import Any, NoReturn
 import rich_click as click
 from click.exceptions import Exit, NoArgsIsHelpError
 
-from bertsmith import hardware, log_handlers
+from bertsmith import console, hardware, log_handlers
 from bertsmith.cli.commands import HELP_STYLE, Group
-from bertsmith.cli.failures import failure_of, stopped
-from bertsmith.suggestions import similar_names
+from bertsmith.errors import BertsmithError, InputError, MachineError, Stopped
 
 # Panel of the help → command → (module of cli/, summary); `_` in a function's name is `-` in the command's.
 COMMANDS = {
@@ -59,7 +59,6 @@ COMMANDS = {
 }
 _MODULES = {name: module for panel in COMMANDS.values() for name, (module, _) in panel.items()}
 _DISTRIBUTED = ("pretrain", "distill")  # commands that several processes may run together
-_GROUPS = ("tokenizer", "data", "finetune")
 
 
 class _MainGroup(Group):
@@ -75,16 +74,6 @@ class _MainGroup(Group):
         command = getattr(module, cmd_name.replace("-", "_"))
         assert isinstance(command, click.Command)
         return command
-
-    def similar_commands(self, ctx: click.Context, name: str) -> list[str]:
-        """Return the similar commands of this group, and of the groups below it."""
-        similar = super().similar_commands(ctx, name)
-        for group_name in _GROUPS:
-            group = self.get_command(ctx, group_name)
-            assert isinstance(group, click.Group)
-            below = similar_names(name, group.list_commands(ctx))
-            similar += [f"{group_name} {command}" for command in below if command == name or not similar]
-        return similar
 
     def format_options(self, ctx: click.Context, formatter: Any) -> None:
         listing = _Listing(name="bertsmith", params=self.params)
@@ -153,14 +142,69 @@ def main() -> NoReturn:
         _drop_output()
         sys.exit(1)
     except BaseException as error:
-        failure = failure_of(error)
-        if failure is None:
+        reported = error_to_report(error)
+        if reported is None:
             raise
-        failure.print(as_json=as_json)
+        print_error(reported, as_json=as_json)
         if isinstance(error, OSError):
             _drop_output()
-        sys.exit(failure.exit_code)
+        sys.exit(reported.exit_code)
     sys.exit(0)
+
+
+def error_to_report(error: BaseException) -> BertsmithError | None:
+    """Return an exception as an error of bertsmith; None for a bug, whose traceback Python prints."""
+    match error:
+        case BertsmithError():
+            return error
+        case click.ClickException():
+            context = error.ctx if isinstance(error, click.UsageError) else None
+            hint = f"see `{context.command_path if context else 'bertsmith'} --help`"
+            return InputError("usage", error.format_message().removesuffix("."), hint=hint)
+        case click.Abort() | KeyboardInterrupt():
+            return Stopped(signal.SIGINT, "stopped")
+        case UnicodeEncodeError() if any("\ud800" <= character <= "\udfff" for character in error.object):
+            name = error.object[:200]
+            return InputError(
+                "name_not_utf8", "this name is not UTF-8", location=name, hint="rename the file"
+            )
+        case OSError() if hardware.is_disk_full(error):
+            hint = "free some space and start again"
+            return MachineError("disk_full", "the disk is full", location=error.filename, hint=hint)
+        case OSError():
+            is_input = isinstance(error, PermissionError | NotADirectoryError | IsADirectoryError)
+            message = (error.strerror or str(error)).lower()
+            return (InputError if is_input else MachineError)("os_error", message, location=error.filename)
+        case MemoryError() | RuntimeError() if hardware.is_out_of_memory(error):
+            hint = "lower train.batch_size, or choose a smaller preset"
+            return MachineError("out_of_memory", "there is not enough memory", hint=hint)
+    return None
+
+
+def print_error(error: BertsmithError, *, as_json: bool) -> None:
+    """Print message and hint on stderr, and {"error": {…}} on stdout if the user asked for JSON."""
+    if error.is_reported:
+        return
+    message, hint = (
+        text and console.escape_control_characters(text, one_line=True)
+        for text in (error.sentence_for("command line"), error.hint_for("command line"))
+    )
+    label = "" if isinstance(error, Stopped) else "error: "
+    with suppress(OSError):  # the terminal was closed
+        click.echo(f"{label}{message}", err=True)
+        if hint:
+            click.echo(f"{' ' * len(label)}{hint}", err=True)
+    if not as_json:
+        return
+    kinds = {"usage": error.code == "usage", "input": isinstance(error, InputError), "stopped": not label}
+    document = {
+        "kind": next((kind for kind, holds in kinds.items() if holds), "machine"),
+        "message": message,
+        "hint": hint,
+        **{name: getattr(error, name) for name in ("code", "location", "argument", "exit_code")},
+    }
+    with suppress(OSError, ValueError):  # stdout is full or closed
+        console.print_json({"error": document})
 
 
 def _open_closed_streams() -> None:
@@ -188,5 +232,5 @@ def _drop_output() -> None:
 
 def _handle_signal(as_json: bool, number: int, frame: FrameType | None) -> NoReturn:
     """Exit by an exception, so that no partial file stays. Training has its own handler, which saves."""
-    stopped(number).print(as_json=as_json)
+    print_error(Stopped(number, "stopped"), as_json=as_json)
     sys.exit(128 + number)

@@ -12,11 +12,13 @@ import rich_click as click
 from click.shell_completion import CompletionItem
 
 from bertsmith.cli.commands import SettingOption
-from bertsmith.errors import InputError
+from bertsmith.errors import InputError, option, render
 
 if TYPE_CHECKING:
     from bertsmith.inference.model import Model
     from bertsmith.io.documents import Reading
+
+Decorator = Callable[[Any], Any]
 
 
 class PathName(click.ParamType):  # type: ignore[type-arg]  # generic only from click 8.4 on
@@ -63,15 +65,12 @@ class Fraction(click.ParamType):  # type: ignore[type-arg]
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         text = str(value).strip()
-        is_percentage = text.endswith("%")
         try:
-            number = float(text.removesuffix("%"))
+            fraction = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
         except ValueError:
-            self.fail(f"{value!r} is not a fraction; write 0.01 or 1%", param, ctx)
-        fraction = number / 100 if is_percentage else number
+            fraction = math.nan
         if not 0 <= fraction < 1:
-            example = f"{number:g}% or {number / 100:g}" if 1 <= number < 100 else "0.01 or 1%"
-            self.fail(f"{value!r} is not between 0 and 1; write {example}", param, ctx)
+            self.fail(f"{value!r} is not between 0 and 1; write 0.01 or 1%", param, ctx)
         return fraction
 
 
@@ -106,12 +105,12 @@ def parse_settings(context: click.Context, param: click.Parameter, values: tuple
     return dict(map(parse_assignment, values))
 
 
-def combine(*options: Callable[..., Any], panel: str | None = None) -> Callable[..., Any]:
+def combine(*options: Decorator, panel: str | None = None) -> Decorator:
     """Return a decorator that adds several options, in the order of the help, in a panel."""
 
-    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
-        for option in reversed(options):
-            command = option(command)
+    def decorate(command: Any) -> Any:
+        for add_option in reversed(options):
+            command = add_option(command)
             if panel is not None:
                 vars(command)["__click_params__"][-1].panel = panel
         return command
@@ -119,7 +118,42 @@ def combine(*options: Callable[..., Any], panel: str | None = None) -> Callable[
     return decorate
 
 
+def choice(flag: str, *choices: str, default: str | None, help: str) -> Decorator:
+    """Return the decorator for an option with a choice of values."""
+    return click.option(flag, type=click.Choice(choices), default=default, help=help)
+
+
+def setting(flag: str, name: str, **attributes: Any) -> Decorator:
+    """Return the decorator for an option that stands for a setting."""
+    return click.option(flag, cls=SettingOption, setting=name, **attributes)
+
+
+files = click.argument("files", nargs=-1, required=True, type=FILE)
+model = click.argument("model", type=MODEL)
+run = click.argument("run", type=RUN)
+texts = click.argument("texts", nargs=-1)
 as_json = click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON document.")
+html = click.option("--html", type=FILE, help="Also write the report as an HTML page, with all details.")
+resume = click.option("--resume", is_flag=True, help="Continue what is in the output folder.")
+output_dir = click.option(
+    "--output-dir", type=DIR, required=True, help="The folder to write; must be empty or new."
+)
+base_model = click.option(
+    "--model", type=MODEL, required=True, help="Model to start from: a run, a folder, or a published name."
+)
+recipe = click.option("--recipe", type=FILE, help="A YAML file with settings; --set overrides it.")
+labeled = click.option("--data", required=True, type=FILE, help="Labeled examples, in a format of the task.")
+language = click.option(
+    "--language", metavar="CODE", help="Language of the text, such as en; default: detected."
+)
+max_ram = click.option("--max-ram", type=Size(), help="Memory limit, such as 512MB or 2GB.")
+id_column = click.option(
+    "--id-column", metavar="NAME", help="Column of --input with the ids; default: _id, id, or the line."
+)
+text_column = click.option(
+    "--text-column", metavar="NAME", help="Column of --input with the texts; default: text."
+)
+encoding = click.option("--encoding", metavar="NAME", help="Encoding of files that are not UTF-8.")
 settings = click.option(
     "--set",
     "settings",
@@ -128,45 +162,24 @@ settings = click.option(
     callback=parse_settings,
     help="Change a setting; can be repeated.",
 )
-resume = click.option(
-    "--resume", is_flag=True, help="Continue from the newest checkpoint of the output folder."
-)
-output_dir = click.option(
-    "--output-dir", type=DIR, required=True, help="The folder to write; must be empty or new."
-)
-base_model = click.option(
-    "--model",
-    type=MODEL,
-    required=True,
-    help="Model to start from: a run, a folder, or a published name.",
-)
-recipe = click.option("--recipe", type=FILE, help="A YAML file with settings; --set overrides it.")
-
-
-def setting(flag: str, name: str, **attributes: Any) -> Callable[..., Any]:
-    """Return the decorator for an option that stands for a setting."""
-    return click.option(flag, cls=SettingOption, setting=name, **attributes)
-
-
 threads = setting("--threads", "train.threads", type=Integer(1), help="Number of computation threads.")
 seed = setting("--seed", "train.seed", type=Integer(0), help="Seed of all random numbers.")
+random_seed = click.option("--seed", type=Integer(0), default=0, help="Seed of all random numbers.")
 batch_size = setting(
     "--batch-size", "train.batch_size", type=Integer(1), help="Sequences, or examples of a task, per batch."
 )
 device = setting(
     "--device", "train.device", metavar="NAME", help="cpu, cuda, or cuda:1; default: a GPU if there is one."
 )
-minutes = setting(
+minutes = click.option(
     "--minutes",
-    "train.max_minutes",
-    is_argument=True,
     type=POSITIVE,
-    help="Time limit of the run, including measurements, evaluations, and checkpoints; with --resume, "
-    "earlier parts count.",
+    help="Time limit of the run, including measurements, evaluations, and checkpoints; with --resume, earlier "
+    "parts count.",
 )
 training = combine(
     setting("--epochs", "train.num_train_epochs", type=POSITIVE, help="Passes over the data."),
-    setting("--steps", "train.max_steps", type=Integer(1), help="Number of updates."),
+    setting("--steps", "train.max_steps", type=Integer(1), help="Number of updates, instead of --epochs."),
     batch_size,
     setting("--learning-rate", "train.learning_rate", type=RATE, help="Peak learning rate, such as 1e-4."),
     seed,
@@ -174,13 +187,6 @@ training = combine(
     panel="Training",
 )
 """Options for the training settings that are changed most."""
-
-
-def choice(flag: str, *choices: str, default: str, help: str) -> Callable[..., Any]:
-    """Return the decorator for an option with a choice of values."""
-    return click.option(flag, type=click.Choice(choices), default=default, help=help)
-
-
 reading = combine(
     choice(
         "--documents",
@@ -201,21 +207,8 @@ reading = combine(
     panel="Reading files",
 )
 """Options that control how files become documents."""
-
-
-def pop_reading(arguments: dict[str, Any]) -> Reading:
-    """Remove the values of `reading` from a command's arguments and return them."""
-    from bertsmith.io.documents import Reading
-
-    documents = arguments.pop("documents").replace("-", "_")
-    return Reading(documents, *(arguments.pop(name) for name in ("text_column", "delimiter", "encoding")))
-
-
 model_device = click.option(
-    "--device",
-    default="auto",
-    metavar="NAME",
-    help="Where to compute: cpu, cuda, or auto.",
+    "--device", default="auto", metavar="NAME", help="Where to compute: cpu, cuda, or auto."
 )
 computation = combine(
     model_device,
@@ -233,6 +226,14 @@ computation = combine(
 """Options that control where and how a finished model computes."""
 
 
+def pop_reading(arguments: dict[str, Any]) -> Reading:
+    """Remove the values of `reading` from a command's arguments and return them."""
+    from bertsmith.io.documents import Reading
+
+    documents = arguments.pop("documents").replace("-", "_")
+    return Reading(documents, *(arguments.pop(name) for name in ("text_column", "delimiter", "encoding")))
+
+
 def load_model(path: str, device: str, precision: str = "auto") -> Model:
     """Load a finished model for a command that only reads it."""
     from importlib import import_module
@@ -248,11 +249,11 @@ def load_model(path: str, device: str, precision: str = "auto") -> Model:
 
 
 def require(names: Sequence[str], arguments: dict[str, Any], needed: str) -> None:
-    """Raise InputError if options are set that have no effect without another one."""
+    """Raise an error if options are set that have no effect without another one."""
     for name in names:
-        if arguments.get(name) not in (None, (), False) and not arguments.get(needed):
-            flags = [f"--{part.replace('columns', 'column').replace('_', '-')}" for part in (name, needed)]
-            raise click.UsageError(f"{flags[0]} has no effect without {flags[1]}")
+        if arguments[name] not in (None, (), False) and not arguments[needed]:
+            message = f"{option(name)} has no effect without {option(needed)}"
+            raise click.UsageError(render(message, "command line"))
 
 
 def size_of(files: Sequence[str]) -> int | None:
@@ -267,14 +268,12 @@ def size_of(files: Sequence[str]) -> int | None:
         return None
 
 
-def check_texts(texts: Sequence[str], file: str | None, command: str) -> None:
-    """Raise InputError if a command has no texts, or texts from two sources."""
+def check_texts(texts: Sequence[str], file: str | None) -> None:
+    """Raise an error if a command has no texts, or texts from two sources."""
     if texts and file:
         raise click.UsageError("both texts and a file are given; give one of them")
     if not texts and not file and sys.stdin.isatty():
-        raise click.UsageError(
-            f"there is no text; give texts, --input FILE, or lines on standard input: … | bertsmith {command}"
-        )
+        raise click.UsageError("there is no text; give texts, --input FILE, or lines on standard input")
 
 
 def read_lines(texts: Sequence[str]) -> list[tuple[str, str]]:
@@ -284,12 +283,3 @@ def read_lines(texts: Sequence[str]) -> list[tuple[str, str]]:
     if texts:
         return [(f"text:{i}", text) for i, text in enumerate(texts, start=1)]
     return list(texts_of_lines(sys.stdin.buffer, "standard input"))
-
-
-id_column = click.option(
-    "--id-column", metavar="NAME", help="Column of --input with the ids; default: _id, id, or the line."
-)
-text_column = click.option(
-    "--text-column", metavar="NAME", help="Column of --input with the texts; default: text."
-)
-encoding = click.option("--encoding", metavar="NAME", help="Encoding of files that are not UTF-8.")

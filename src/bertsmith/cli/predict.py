@@ -7,25 +7,21 @@ import shutil
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import rich_click as click
 
 from bertsmith import console
-from bertsmith.cli import options
+from bertsmith.cli import options, tables
 from bertsmith.cli.commands import Command
-from bertsmith.cli.options import FILE, RUN, Integer
+from bertsmith.cli.options import FILE, Integer
 from bertsmith.cli.settings_options import RunCommand
 from bertsmith.formatting import pluralize
 
-if TYPE_CHECKING:
-    from bertsmith.inference.output import Answered
-    from bertsmith.tasks.base import TaskReport
-
 
 @click.command(cls=RunCommand)
-@click.argument("run", type=RUN)
-@click.argument("texts", nargs=-1)
+@options.run
+@options.texts
 @click.option(
     "--input", "file", type=FILE, help="Examples in a format of the task, or a .txt with a text per line."
 )
@@ -72,7 +68,7 @@ def predict(
         raise click.UsageError("--json is one JSON document on standard output; omit --output and --format")
     if output:
         formats.refuse_existing(Path(output))
-    options.check_texts(texts, file, "predict")
+    options.check_texts(texts, file)
     model = options.load_model(run, device, precision)
     form = formats.output_format(output, format, model.task.declaration.output_format)
     predictor = model.predictor.with_settings(settings, "predict", file or "")
@@ -82,37 +78,22 @@ def predict(
         predictions = predictor.answered(predictor.examples({predictor.task.declaration.inputs[0]: texts}))
     else:
         predictions = predictor.answered(predictor.examples_of_lines(sys.stdin.buffer, "standard input"))
-    if as_json:
-        console.print_json(list(formats.prediction_objects(predictions)))
-        return
-    delimiter = delimiter_of(file or "", predictor.task)
-    if output is not None:
-        count = formats.write_predictions(model.task.report, predictions, form, delimiter, Path(output))
+    report, delimiter = model.task.report, delimiter_of(file or "", predictor.task)
+    if output:
+        count = formats.write_predictions(report, predictions, form, delimiter, Path(output))
         console.print_note(f"{output}: {pluralize(count, 'prediction')}")
-    elif (
-        form == "csv" and not sys.stdout.isatty()
-    ):  # with the byte order mark of the file, as spreadsheets expect
-        if file and Path(file).read_bytes().startswith(codecs.BOM_UTF8):
-            sys.stdout.buffer.write(codecs.BOM_UTF8)
-        _write(formats.csv_lines(model.task.report, predictions, delimiter))
-    else:
-        _print_predictions(model.task.report, predictions, form, delimiter)
-
-
-def _print_predictions(
-    report: TaskReport, predictions: Iterable[Answered], form: str, delimiter: str
-) -> None:
-    from bertsmith.inference import output as formats
-
-    if form == "table":
+    elif form == "table":
         width = shutil.get_terminal_size((100, 24)).columns
         console.print_table("", *formats.table_of(report, predictions, width))
     elif form == "json":
-        for prediction in formats.prediction_objects(predictions):
-            console.print_json(prediction)
-    elif form == "csv":
+        tables.print_json_objects(formats.prediction_objects(predictions), as_json)
+    elif form == "csv" and sys.stdout.isatty():
         for line in formats.csv_lines(report, predictions, delimiter):
             console.print_result(line.removesuffix("\n"))
+    elif form == "csv":  # with the byte order mark of the file, as spreadsheets expect
+        has_mark = file and Path(file).read_bytes().startswith(codecs.BOM_UTF8)
+        _write(["\ufeff"] * bool(has_mark))
+        _write(formats.csv_lines(report, predictions, delimiter))
     else:
         _write(report.write_output(predictions))
 
@@ -125,7 +106,7 @@ def _write(lines: Iterable[str]) -> None:
 
 
 @click.command("fill-mask", cls=Command)
-@click.argument("run", type=RUN)
+@options.run
 @click.argument("text")
 @click.option("--top-k", type=Integer(1, 1000), default=5, help="Predictions for each mask.")
 @click.option(
@@ -133,15 +114,7 @@ def _write(lines: Iterable[str]) -> None:
 )
 @options.computation
 @options.as_json
-def fill_mask(
-    run: str,
-    text: str,
-    top_k: int,
-    max_length: int | None,
-    device: str,
-    precision: str,
-    as_json: bool,
-) -> None:
+def fill_mask(run: str, text: str, device: str, precision: str, as_json: bool, **arguments: Any) -> None:
     """Predict the words behind each [MASK] of TEXT with the pre-trained model of RUN.
 
     \b
@@ -149,8 +122,7 @@ def fill_mask(
       bertsmith fill-mask bert "Paris is the [MASK] of France." --top-k 3
       bertsmith fill-mask bert-chinese "巴黎是[MASK]国的首都。"
     """
-
-    answers = options.load_model(run, device, precision).fill_mask(text, top_k, max_length)
+    answers = options.load_model(run, device, precision).fill_mask(text, **arguments)
     if as_json:
         console.print_json([[prediction.to_dict() for prediction in answer] for answer in answers])
         return

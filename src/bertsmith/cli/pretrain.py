@@ -65,7 +65,6 @@ def _presets() -> dict[str, Rows]:
 @options.setting(
     "--evaluate-pairs",
     "evaluate.pairs",
-    is_argument=True,
     type=FILE,
     help="Minimal pairs to score at each evaluation, as `bertsmith score --pairs` does.",
 )
@@ -115,16 +114,7 @@ def pretrain(data: str, output_dir: str, as_json: bool, **arguments: Any) -> Non
 @options.resume
 @options.as_json
 def distill(
-    teacher: str,
-    data: str | None,
-    train: str | None,
-    validation: str | None,
-    model: str | None,
-    output_dir: str,
-    layers: int | None,
-    minutes: float | None,
-    as_json: bool,
-    **arguments: Any,
+    teacher: str, data: str | None, train: str | None, output_dir: str, as_json: bool, **arguments: Any
 ) -> None:
     """Train a smaller student of a model (Sanh et al. 2019).
 
@@ -145,29 +135,23 @@ def distill(
     """
     from bertsmith.experiments import distillation
 
-    if train is None:
-        if data is None:
-            raise click.UsageError(
-                "give --data DIR, or for a fine-tuned teacher --train FILE, --validation FILE, and --model DIR"
-            )
-        arguments |= {"layers": layers, "minutes": minutes, "start_time": _start_time()}
+    names = ("layers", "minutes") if train else ("model", "validation")
+    unused = [name for name in names if arguments.pop(name) is not None]
+    if (data is None) == (train is None) or unused or (train and None in arguments.values()):
+        raise click.UsageError(
+            "give --data DIR with --layers or --minutes; or for a fine-tuned teacher, --train FILE, "
+            "--validation FILE, and --model DIR"
+        )
+    if data is None:
+        student = distillation.distill_task(teacher, output_dir=output_dir, train=train, **arguments)
+        tables.print_finetuning(output_dir, student.report, as_json)
+    else:
+        arguments["start_time"] = _start_time()
         print_training(distillation.distill(data, output_dir, teacher, **arguments), output_dir, as_json)
-        return
-    if layers is not None or minutes is not None:
-        option = "--layers" if layers is not None else "--minutes"
-        raise click.UsageError(f"{option} belongs to --data; with --train, --model is the student")
-    if model is None or validation is None or data is not None:
-        raise click.UsageError("--train needs --validation FILE and --model DIR, and excludes --data")
-
-    student = distillation.distill_task(
-        teacher, model, output_dir, train=train, validation=validation, **arguments
-    )
-    tables.print_finetuning(output_dir, student.report, as_json)
 
 
 def print_training(model: Model, output_dir: str, as_json: bool) -> None:
     """Print the report of a pre-training run, in one of its processes."""
-
     if not hardware.rank_info().is_main:
         return
     document = {"run": output_dir, **model.report}
@@ -176,10 +160,10 @@ def print_training(model: Model, output_dir: str, as_json: bool) -> None:
 
 @click.command(cls=Command)
 @click.option("--output-dir", type=DIR, default="quickstart", help="The folder to write.")
-@click.option("--seed", type=Integer(0), default=0, help="Seed of all random numbers.")
+@options.random_seed
 @click.option("--minutes", type=options.Number(0.5), help="Time limit of pre-training.")
 @options.as_json
-def quickstart(output_dir: str, seed: int, minutes: float | None, as_json: bool) -> None:
+def quickstart(output_dir: str, as_json: bool, **arguments: Any) -> None:
     """Run all steps in minutes: text, vocabulary, BERT, and a task, without a download.
 
     \b
@@ -193,6 +177,6 @@ def quickstart(output_dir: str, seed: int, minutes: float | None, as_json: bool)
     from bertsmith.quickstart.quickstart import print_report
     from bertsmith.quickstart.quickstart import quickstart as run_quickstart
 
-    report = run_quickstart(output_dir, seed=seed, minutes=minutes)
+    report = run_quickstart(output_dir, **arguments)
     tables.show(report, as_json, print_report)
     sys.stdout.flush()

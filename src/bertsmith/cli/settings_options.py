@@ -1,17 +1,16 @@
-"""Settings as options: of training, and of each task. No other module of the command line reads the tasks."""
+"""The settings of tasks as options. No other module of the command line reads the tasks."""
 
 from __future__ import annotations
 
 import types
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import rich_click as click
 
-from bertsmith.cli.commands import Command, Group, SettingOption
+from bertsmith.cli.commands import Command, Group, SettingOption, format_default
 from bertsmith.cli.options import Integer, Number
-from bertsmith.errors import InputError
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
@@ -19,41 +18,15 @@ if TYPE_CHECKING:
     from bertsmith.settings import Settings
     from bertsmith.tasks.registry import Task
 
-_LENGTHS = ("train.num_train_epochs", "train.max_steps", "train.max_minutes", "train.max_tokens")
 _MAX_CHOICES_LENGTH = 30  # characters; longer lists of choices are in the help text only
 HUGGING_FACE_NAMES = {
-    "classify": ["text-classification"],
-    "tag": ["token-classification"],
-    "answer": ["question-answering"],
-    "choose": ["multiple-choice"],
-    "embed": ["sentence-similarity"],
+    "text-classification": "classify",
+    "token-classification": "tag",
+    "question-answering": "answer",
+    "multiple-choice": "choose",
+    "sentence-similarity": "embed",
 }
 """The Hugging Face names of tasks, which `finetune` accepts as well."""
-
-
-def collect_settings(arguments: dict[str, Any], options: Sequence[SettingOption]) -> None:
-    """Move the values of options into `settings`.
-
-    Raises:
-        InputError: A setting, or the length of the training, is given twice.
-    """
-    assigned: dict[str, Any] = arguments["settings"]
-    flags = {}
-    values = {}
-    for option in options:
-        value = arguments[str(option.name)] if option.is_argument else arguments.pop(str(option.name))
-        if value is not None:
-            flags[option.setting] = option.opts[0]
-            if not option.is_argument:
-                values[option.setting] = value
-    twice = [(flag, f"--set {name}") for name, flag in flags.items() if name in assigned]
-    lengths = [flags[name] for name in _LENGTHS if name in flags]
-    lengths += [f"--set {name}" for name in _LENGTHS if name in assigned]
-    if len(lengths) > 1 and not lengths[0].startswith("--set"):
-        twice.append((lengths[0], lengths[1]))
-    for first, second in twice:
-        raise click.UsageError(f"{first} and {second} exclude each other")
-    arguments["settings"] = values | assigned
 
 
 def task_options(settings_type: type[Settings]) -> list[SettingOption]:
@@ -65,10 +38,11 @@ def _option(name: str, field: FieldInfo) -> SettingOption:
     flag = f"--{name.replace('_', '-')}"
     default = field.get_default(call_default_factory=True)
     text = (field.description or "").replace("; none:", "; default:")
-    shown = "" if default is None else f" [{str(default).lower() if isinstance(default, bool) else default}]"
+    shown = "" if default in (None, "") else f" [{format_default(default)}]"
     attributes: dict[str, Any] = {"default": None, "help": f"{text[:1].upper()}{text[1:]}{shown}"}
     attributes |= {"setting": f"task.{name}", "panel": "Task"}
-    types_of = _types(field)
+    is_union = typing.get_origin(field.annotation) in (types.UnionType, typing.Union)
+    types_of = typing.get_args(field.annotation) if is_union else (field.annotation,)
     if bool in types_of:
         return SettingOption([f"{flag}/--no-{flag[2:]}", name], **attributes)
     if typing.get_origin(field.annotation) is typing.Literal:
@@ -80,13 +54,6 @@ def _option(name: str, field: FieldInfo) -> SettingOption:
     else:
         attributes["metavar"] = "NAME" if name.endswith("column") else "TEXT"
     return SettingOption([flag, name], **attributes)
-
-
-def _types(field: FieldInfo) -> tuple[Any, ...]:
-    annotation = field.annotation
-    if isinstance(annotation, types.UnionType) or typing.get_origin(annotation) is typing.Union:
-        return typing.get_args(annotation)
-    return (annotation,)
 
 
 def task_settings(task: Task) -> Callable[[], type[Settings]]:
@@ -115,16 +82,8 @@ class RunCommand(Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         rest = super().parse_args(ctx, args)
-        for name in ctx.params.get("settings", ()):
-            if not name.startswith("task."):
-                raise InputError(
-                    "not_a_task_setting",
-                    f"{name} cannot be changed: a finished model takes only settings of its task",
-                    hint="write it as --set task.max_length=128",
-                )
-        if "settings" in ctx.params:
-            settings = ctx.params["settings"]
-            ctx.params["settings"] = {name.removeprefix("task."): settings[name] for name in settings}
+        settings = ctx.params.get("settings", {})
+        ctx.params["settings"] = {name.removeprefix("task."): value for name, value in settings.items()}
         return rest
 
     def format_epilog(self, ctx: click.RichContext, formatter: click.RichHelpFormatter) -> None:  # type: ignore[override]
@@ -138,8 +97,6 @@ class RunCommand(Command):
 class TaskGroup(Group):
     """A group with a command for each task, and further commands."""
 
-    noun = "task"
-
     def list_commands(self, ctx: click.Context) -> list[str]:
         from bertsmith.tasks.registry import TASKS
 
@@ -148,8 +105,7 @@ class TaskGroup(Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         from bertsmith.tasks.registry import TASKS, get_task
 
-        aliases = {alias: name for name, names in HUGGING_FACE_NAMES.items() for alias in names}
-        name = aliases.get(cmd_name, cmd_name)
+        name = HUGGING_FACE_NAMES.get(cmd_name, cmd_name)
         if name not in TASKS:
             return super().get_command(ctx, cmd_name)
         task = get_task(name)

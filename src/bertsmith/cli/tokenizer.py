@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from bertsmith import console
 from bertsmith.cli import corpus_tables, options, pretraining_tables, tables
 from bertsmith.cli.commands import Group
 from bertsmith.cli.options import DIR, FILE, MODEL, Integer, Size
-from bertsmith.formatting import pluralize
+from bertsmith.formatting import format_percent, pluralize
 
 
 @click.group(cls=Group)
@@ -21,13 +22,13 @@ def tokenizer() -> None:
 
     \b
     Example:
-      bertsmith tokenizer train corpus.txt --output-dir tokenizer --vocab-size 8000
+      bertsmith tokenizer train corpus.txt --output-dir tokenizer
       bertsmith tokenizer inspect tokenizer --text corpus.txt
     """
 
 
 @tokenizer.command("train")
-@click.argument("files", nargs=-1, required=True, type=FILE)
+@options.files
 @options.output_dir
 @click.option(
     "--vocab-size",
@@ -61,7 +62,7 @@ def tokenizer() -> None:
 @click.option(
     "--max-ram", type=Size(), help="Memory limit, such as 512MB; documents are sampled to stay below it."
 )
-@click.option("--seed", type=Integer(0), default=0, help="Seed of the sample of --max-ram.")
+@options.random_seed
 @options.reading
 @options.as_json
 def tokenizer_train(files: tuple[str, ...], output_dir: str, as_json: bool, **arguments: Any) -> None:
@@ -80,10 +81,7 @@ def tokenizer_train(files: tuple[str, ...], output_dir: str, as_json: bool, **ar
 
     arguments["reading"] = options.pop_reading(arguments)
     arguments["kind"] = kind = arguments["kind"].replace("-", "_")
-    if arguments["cased"] and arguments["chinese"]:
-        raise click.UsageError("--cased and --chinese exclude each other")
-    if kind == "byte_level_bpe" and not arguments["cased"]:
-        arguments["cased"] = None  # it always keeps case
+    arguments["cased"] = arguments["cased"] or None  # byte-level BPE always keeps case
     with console.ProgressBar("reading", options.size_of(files)) as bar:
         trained = train_tokenizer(files, output_dir, progress=bar.update_bytes, **arguments)
     record = json.loads((Path(output_dir) / "training.json").read_text(encoding="utf-8"))
@@ -92,7 +90,7 @@ def tokenizer_train(files: tuple[str, ...], output_dir: str, as_json: bool, **ar
     else:
         entries = pluralize(trained.vocab_size, "entry", "entries")
         console.print_result(f"{output_dir}: {entries} from {pluralize(record['words'], 'word')}")
-    for note in _omissions(record, arguments["max_ram"], kind):
+    for note in _omissions(record):
         console.print_note(note)
     mismatch = describe_script_mismatch(
         record["scripts"], kind, lowercase=trained.lowercase, chinese=arguments["chinese"]
@@ -103,34 +101,22 @@ def tokenizer_train(files: tuple[str, ...], output_dir: str, as_json: bool, **ar
         console.print_note(pretraining_tables.prepare_hint(files, arguments["reading"], output_dir))
 
 
-def _omissions(record: dict[str, Any], max_ram: int | None, kind: str) -> list[str]:
+def _omissions(record: dict[str, Any]) -> Iterator[str]:
     """Describe what a training did not read or keep."""
-    notes = []
-    if record["share_sampled"] < 1 and max_ram is not None:
-        notes.append(
-            f"the words of all documents ({record['documents']:,}) do not fit into {max_ram / 1e6:,.0f} MB; this "
-            f"vocabulary is from a sample of {record['documents_sampled']:,} ({record['share_sampled']:.3%})"
-        )
+    if record["share_sampled"] < 1:
+        share = format_percent(record["share_sampled"])
+        yield f"--max-ram: the vocabulary is from a sample of {record['documents_sampled']:,} documents ({share})"
     if record["size"] < record["requested_size"]:
-        notes.append(
-            f"the text has only {record['size']:,} of the {record['requested_size']:,} requested tokens"
-        )
+        yield f"the text has only {record['size']:,} of the {record['requested_size']:,} requested tokens"
     if record["characters_cut"]:
-        notes.append(
+        yield (
             f"the vocabulary has no room for the {pluralize(record['characters_cut'], 'rarest character')} "
-            f"({record['characters_cut_share']:.3%} of the text; most often "
+            f"({format_percent(record['characters_cut_share'])} of the text; most often "
             f"{' '.join(record['characters_cut_first'])}): words with these are unknown; raise --vocab-size"
         )
     if record["words_cut"]:
-        share = f"{pluralize(record['words_cut'], 'word')} ({record['words_cut'] / record['words']:.3%})"
-        too_long = {
-            "wordpiece": "too long, and will be unknown",
-            "byte_level_bpe": "too long to learn from",
-        }
-        causes = ["have such a character"] * bool(record["characters_cut"])
-        causes += [f"are {too_long[kind]}"] * (kind in too_long)
-        notes.append(f"{share} {' or '.join(causes)}")
-    return notes
+        count, share = pluralize(record["words_cut"], "word"), record["words_cut"] / record["words"]
+        yield f"{count} ({format_percent(share)}) not learned from: too long, or with such a character"
 
 
 @tokenizer.command("inspect")
@@ -141,7 +127,7 @@ def _omissions(record: dict[str, Any], max_ram: int | None, kind: str) -> list[s
 @options.reading
 @click.option("--cased", multiple=True, type=FILE, help="A vocab.txt of these that keeps case.")
 @click.option("--limit", type=Size(), help="Read only this much text, such as 10MB.")
-@click.option("--html", type=FILE, help="Also write the report as an HTML page.")
+@options.html
 @click.option("--plot", type=FILE, help="Draw kept and unknown words: a .png or .svg.")
 @options.as_json
 def tokenizer_inspect(
@@ -174,15 +160,15 @@ def tokenizer_inspect(
 @click.argument("files", nargs=-1, type=FILE)
 @click.option("--model", type=DIR, help="A run or model folder whose vocabulary and vectors to extend.")
 @click.option("--tokenizer", type=DIR, help="A tokenizer without a model.")
-@click.option("--output-dir", type=DIR, help="The folder to write; must be empty or new.")
-@click.option("--words", type=Integer(1), help="Maximum number of new words; default: 1000.")
-@click.option("--min-frequency", type=Integer(1), help="Minimum count of a new word; default: 5.")
-@click.option("--min-pieces", type=Integer(2), help="Minimum pieces of a new word; default: 2.")
+@click.option("--output-dir", type=DIR, help="The folder to write; without it, only show the words.")
+@click.option("--words", type=Integer(1), default=1000, help="Maximum number of new words.")
+@click.option("--min-frequency", type=Integer(1), default=5, help="Minimum count of a new word.")
+@click.option("--min-pieces", type=Integer(2), default=2, help="Minimum pieces of a new word.")
 @click.option("--against", multiple=True, type=FILE, help="General text: its common words are not proposed.")
 @click.option(
     "--keep-others", is_flag=True, help="Skip words that change how other words are split (WordPiece only)."
 )
-@click.option("--word-list", type=FILE, help="Add the words of this file, one per line, instead.")
+@click.option("--word-list", type=FILE, help="Add the words of this file, one per line, and no others.")
 @options.choice(
     "--init",
     "mean",
@@ -190,17 +176,14 @@ def tokenizer_inspect(
     default="mean",
     help="Vector of a new word: the mean of its pieces' vectors, or the first.",
 )
-@click.option("--propose-only", is_flag=True, help="Show the words and their effect; write nothing.")
 @options.reading
 @options.as_json
-def tokenizer_extend(
-    files: tuple[str, ...], output_dir: str | None, propose_only: bool, as_json: bool, **arguments: Any
-) -> None:
+def tokenizer_extend(files: tuple[str, ...], output_dir: str | None, as_json: bool, **arguments: Any) -> None:
     """Add the words of a domain to a vocabulary, and to the model that uses it.
 
     \b
     Example:
-      bertsmith tokenizer extend articles.txt --model bert --propose-only
+      bertsmith tokenizer extend articles.txt --model bert
       bertsmith tokenizer extend articles.txt --model bert --output-dir bert-medical
 
     FILES are text of the domain. The command proposes words that the vocabulary splits, those that save most
@@ -208,34 +191,18 @@ def tokenizer_extend(
     with a new one are split differently, which the report shows. For byte-level BPE, each merge that a word needs
     is an entry, too.
     """
-    from bertsmith.pretraining.extend_vocabulary import Choice, extend_tokenizer
+    from bertsmith.pretraining.extend_vocabulary import extend_tokenizer
 
-    if (output_dir is None) != propose_only:
-        raise click.UsageError("give either --output-dir DIR or --propose-only")
-    names = ("words", "min_frequency", "min_pieces", "against", "keep_others")
-    choice = {name: value for name in names if (value := arguments.pop(name))}
-    if arguments["word_list"] and choice:
-        option = "--" + next(iter(choice)).replace("_", "-")
-        raise click.UsageError(f"{option} filters proposed words, but --word-list names the words")
     if not files and not arguments["word_list"]:
         raise click.UsageError("name text FILES of the domain, or a --word-list")
     reading = options.pop_reading(arguments)
     with console.ProgressBar("reading", None) as bar:
-        report = extend_tokenizer(
-            files,
-            output_dir,
-            choice=Choice(**choice),
-            reading=reading,
-            progress=bar.update_bytes,
-            **arguments,
+        report = extend_tokenizer(files, output_dir, reading=reading, progress=bar.update_bytes, **arguments)
+    tables.show(report, as_json, corpus_tables.print_extension)
+    if not arguments["word_list"] and report["added"] < arguments["words"]:
+        console.print_note(
+            f"the files have only {report['added']:,} of the {arguments['words']:,} requested words"
         )
-    if as_json:
-        console.print_json(report)
-        return
-    corpus_tables.print_extension(report)
-    requested = choice.get("words", Choice().words)
-    if not arguments["word_list"] and report["added"] < requested:
-        console.print_note(f"the files have only {report['added']:,} of the {requested:,} requested words")
     if output_dir is not None:
         entries = pluralize(report["vocab_size"], "entry", "entries")
         console.print_note(f"{output_dir}: {report['vocab_size_before']:,} → {entries}")

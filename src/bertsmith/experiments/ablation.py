@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,7 @@ from bertsmith.experiments.ablation_recipe import (
     read_tasks,
 )
 from bertsmith.experiments.ablation_report import AblationReport, make_report
-from bertsmith.experiments.process_pool import Call, answer_call, run_processes
+from bertsmith.experiments.process_pool import Call, answer_call, make_calls, run_processes
 from bertsmith.finetuning.run import finetune
 from bertsmith.inference.minimal_pairs import read_pairs
 from bertsmith.inference.model import Model
@@ -45,7 +45,7 @@ from bertsmith.kernels.backend_selection import select_training_backend
 from bertsmith.pretraining.run import pretrain
 from bertsmith.pretraining.settings import PretrainSettings
 from bertsmith.reports.ablation import plot_paper_values, plot_seeds
-from bertsmith.runs.run_folder import holds_run, keeping_runs, read_arguments, write_json, write_report
+from bertsmith.runs.run_folder import holds_run, keeping_runs, previous_arguments, write_json, write_report
 from bertsmith.settings import Changes
 
 logger = logging.getLogger(__name__)
@@ -170,28 +170,37 @@ def ablate(
         InputError: An argument, the recipe, a task, or a file is invalid; raised before anything is trained.
     """
     out, changes, table = Path(output_dir), PretrainSettings.dotted(settings), read_recipe(recipe)
-    shards = _open_shards(table.data if data is None else data, recipe)
+    data = data or table.data
+    if not data:
+        raise InputError(
+            "data_missing",
+            "the recipe names no data for pre-training",
+            location=recipe,
+            argument="data",
+            hint=f"create token shards with {command('data prepare')} and give them with {option('data')}",
+        )
+    shards = data if isinstance(data, Shards) else Shards.open(data)
     tasks_location = f"{recipe}: tasks" if tasks is None else "tasks"
     tasks = (table.tasks or {}) if tasks is None else tasks
     if not isinstance(tasks, Mapping):
         tasks_location = str(tasks)
     named_tasks = read_tasks(tasks, table, tasks_location)
     pairs = table.pairs if pairs is None else pairs
-    chosen_rows = _choose_rows(table, rows, recipe)
-    _check_changes(table, changes, recipe)
+    table.check_row_names(rows or (), "rows", recipe)
+    chosen_rows = [row for i, row in enumerate(table.rows) if rows is None or i == 0 or row in rows]
+    check_no_seed(changes, argument="settings")
     row_settings = check_rows(table, chosen_rows, shards.tokenizer, changes, recipe)
     check_tasks(table, chosen_rows, named_tasks, tasks_location)
     if pairs is not None:
         pairs = str(pairs)
         read_pairs(pairs)
     arguments = {
-        "recipe": table.model_dump(mode="json"),
-        "tasks": {name: task.model_dump(mode="json") for name, task in named_tasks.items()},
-        "pairs": pairs,
-        "settings": changes,
+        "preset": table.preset,
+        "settings": {**PretrainSettings.dotted(table.settings), **changes},
         "data": atomic.sha256_of_file(shards.folder / "manifest.json"),
+        **{f"row '{row}'": row_changes for row, row_changes in table.rows.items()},
     }
-    previous = _previous_arguments(out, arguments, resume=resume)
+    previous = previous_arguments(out / _ARGUMENTS, arguments, resume=resume)
     precision = previous.get("precision") or _choose_precision(row_settings)
     if precision != "auto" and all(settings.train.precision == "auto" for settings in row_settings):
         changes = {_PRECISION: precision, **changes}
@@ -206,83 +215,10 @@ def ablate(
         precision=precision,
     )
     with atomic.folder_lock(out, "ablation"), keeping_runs(out):
-        write_json(out / _ARGUMENTS, {**arguments, "precision": precision})
+        write_json(out / _ARGUMENTS, {**previous, **arguments, "precision": precision})
         report = _measure_all(ablation, chosen_rows, seeds, jobs or _default_jobs(row_settings))
         _plot(out / "figures", report)
     return report
-
-
-def _open_shards(data: Shards | str | Path | None, location: str | Path) -> Shards:
-    if isinstance(data, Shards):
-        return data
-    if not data:
-        raise InputError(
-            "data_missing",
-            "the recipe names no data for pre-training",
-            location=location,
-            argument="data",
-            hint=f"create token shards with {command('data prepare')} and give them with {option('data')}",
-        )
-    return Shards.open(data)
-
-
-def _choose_rows(recipe: AblationRecipe, rows: Sequence[str] | None, location: str | Path) -> list[str]:
-    """Return the requested rows, and the first, in the recipe's order."""
-    if unknown := [row for row in rows or () if row not in recipe.rows]:
-        raise InputError(
-            "row_unknown",
-            f"there is no row '{unknown[0]}'",
-            location=location,
-            argument="rows",
-            hint=f"the rows are {', '.join(recipe.rows)}",
-        )
-    return [row for i, row in enumerate(recipe.rows) if rows is None or i == 0 or row in rows]
-
-
-def _check_changes(recipe: AblationRecipe, changes: Mapping[str, Any], location: str | Path) -> None:
-    """Raise InputError for settings of all runs that would undo the difference of a row, or set the seed."""
-    check_no_seed(changes, argument="settings")
-    for name, value in changes.items():
-        if rows := [row for row, values in recipe.rows.items() if name in PretrainSettings.dotted(values)]:
-            raise InputError(
-                "setting_of_row",
-                f"{option('settings', f'{name}={value}')} would override {name} of the row '{rows[0]}' in "
-                f"{location}",
-                argument=name,
-                hint="change the rows in a copy of the recipe",
-            )
-
-
-def _previous_arguments(out: Path, arguments: Mapping[str, Any], *, resume: bool) -> dict[str, Any]:
-    """Return the arguments of the ablation to resume, else {}; tasks, pairs, and rows may differ.
-
-    Raises:
-        InputError: The folder holds something else, or models that were pre-trained differently.
-    """
-    file = out / _ARGUMENTS
-    if not (resume and file.exists()):
-        atomic.check_output_folder(out, in_place=True)
-        return {}
-    previous = read_arguments(file)
-    rows, previous_rows = arguments["recipe"]["rows"], previous.get("recipe", {}).get("rows", {})
-    changed = [row for row in rows if row in previous_rows and rows[row] != previous_rows[row]]
-    other_settings = _common_settings(previous) != json.loads(json.dumps(_common_settings(arguments)))
-    if changed or other_settings or previous.get("data") != arguments["data"]:
-        difference = (
-            f"another row '{changed[0]}'" if changed else "other settings" if other_settings else "other data"
-        )
-        raise InputError(
-            "ablation_differs",
-            f"the models in this folder were started with {difference}",
-            location=out,
-            hint=f"resume with the same arguments, or choose another folder with {option('output_dir')}",
-        )
-    return previous
-
-
-def _common_settings(arguments: Mapping[str, Any]) -> list[Any]:
-    recipe = arguments.get("recipe", {})
-    return [recipe.get("preset"), recipe.get("settings"), arguments.get("settings")]
 
 
 def _choose_precision(row_settings: Sequence[PretrainSettings]) -> str:
@@ -324,7 +260,12 @@ def _measure_all(ablation: Ablation, rows: Sequence[str], seeds: int, jobs: int)
         for group in _group_rows(ablation.recipe, rows)
     ]
     measurements: dict[str, dict[int, dict[str, float]]] = {row: {} for row in rows}
-    for index, metrics_by_row in _make_calls(calls, min(jobs, len(calls))):
+    results = (
+        run_processes("bertsmith.experiments.ablation", calls, min(jobs, len(calls)))
+        if jobs > 1 and len(calls) > 1
+        else make_calls(measure_rows, calls)
+    )
+    for index, metrics_by_row in results:
         for row, metrics in metrics_by_row.items():
             measurements[row][calls[index].arguments["seed"]] = metrics
         if measurements[rows[0]]:
@@ -334,16 +275,6 @@ def _measure_all(ablation: Ablation, rows: Sequence[str], seeds: int, jobs: int)
     if unknown := [name for name in ablation.recipe.losses if name not in names]:
         logger.warning("losses: no row has a metric '%s'; report.json of a run lists the metrics", unknown[0])
     return report
-
-
-def _make_calls(calls: Sequence[Call], jobs: int) -> Iterator[tuple[int, dict[str, dict[str, float]]]]:
-    """Yield the index and the result of each call."""
-    if jobs > 1:
-        yield from run_processes("bertsmith.experiments.ablation", calls, jobs)
-        return
-    for index, call in enumerate(calls):
-        logger.info("model %d of %d: %s", index + 1, len(calls), call.title)
-        yield index, measure_rows(**call.arguments)
 
 
 def _group_rows(recipe: AblationRecipe, rows: Sequence[str]) -> list[list[str]]:

@@ -77,6 +77,17 @@ class AblationRecipe(Settings):
         default_factory=dict, description="the paper's results by metric and row; higher is better"
     )
 
+    def check_row_names(self, rows: Iterable[str], argument: str, location: str | Path) -> None:
+        """Raise InputError if a row does not exist."""
+        if unknown := [row for row in rows if row not in self.rows]:
+            raise InputError(
+                "row_unknown",
+                f"'{argument}' names the row '{unknown[0]}', which does not exist",
+                location=location,
+                argument=argument,
+                hint=f"the rows are {', '.join(self.rows)}",
+            )
+
     def model_row(self, row: str) -> str:
         """Return the first row with the same pre-training, in whose folder the model is."""
         return next(other for other, settings in self.rows.items() if settings == self.rows[row])
@@ -126,13 +137,7 @@ def read_recipe(file: str | Path) -> AblationRecipe:
         "second_encoder": [*recipe.second_encoder, *recipe.second_encoder.values()],
     }
     for name, rows in references.items():
-        if unknown := [row for row in rows if row not in recipe.rows]:
-            raise InputError(
-                "row_unknown",
-                f"'{name}' names the row '{unknown[0]}', which does not exist",
-                location=file,
-                hint=f"the rows are {', '.join(recipe.rows)}",
-            )
+        recipe.check_row_names(rows, name, file)
     return recipe
 
 
@@ -142,7 +147,7 @@ def read_tasks(
     """Return the tasks of a mapping or a YAML file.
 
     Raises:
-        InputError: A task is invalid, has no files, or its name is used for something else.
+        InputError: A task is invalid, or its name is used for something else.
     """
     recipes = {}
     for name, values in (tasks if isinstance(tasks, Mapping) else read_yaml(tasks)).items():
@@ -160,15 +165,7 @@ def read_tasks(
                 location=location,
                 hint="give the task another name",
             )
-        task = recipes[name] = TaskRecipe.of(values, f"{location}: {name}")
-        for part, file in (("train", task.train), ("validation", task.validation)):
-            if not Path(file).is_file():
-                raise InputError(
-                    "file_not_found",
-                    f"there is no file '{file}'",
-                    location=f"{location}: {name}: {part}",
-                    hint=f"write the path below {name}, as {part}:",
-                )
+        recipes[name] = TaskRecipe.of(values, f"{location}: {name}")
     _check_folders_differ(recipes, location)
     return recipes
 
@@ -220,6 +217,14 @@ def check_rows(
     all_settings = []
     for row in rows:
         with errors_located_in(f"{location}: row '{row}'"):
+            if undone := PretrainSettings.dotted(recipe.rows[row]).keys() & changes.keys():
+                name = min(undone)
+                raise InputError(
+                    "setting_of_row",
+                    f"{option('settings', f'{name}={changes[name]}')} would override {name} of this row",
+                    argument=name,
+                    hint="change the rows in a copy of the recipe",
+                )
             preset, row_changes = recipe.pretraining(row, changes)
             settings = new_settings(preset, None, row_changes, tokenizer)
             check_lengths(settings)
@@ -237,22 +242,20 @@ def is_small(config: ModelConfig) -> bool:
 def check_tasks(
     recipe: AblationRecipe, rows: Sequence[str], tasks: Mapping[str, TaskRecipe], location: str
 ) -> None:
-    """Raise InputError for invalid settings of fine-tuning, and then for files that a task cannot read."""
-    distinct: dict[str, tuple[str, str, FinetuneSettings]] = {}
+    """Raise InputError for invalid settings of fine-tuning, and for files that a task cannot read."""
+    checked = set()
     for name, task in tasks.items():
-        with errors_located_in(f"{location}: '{name}'"):
-            check_no_seed(task.settings, location="settings")
-            settings_class = settings_type(get_task(task.verb))
-            base = settings_class.of(
-                {"files": {"train": task.train, "validation": task.validation}}, "settings"
-            )
+        check_no_seed(task.settings, location=f"{location}: '{name}'")
         for row in rows:
-            with errors_located_in(f"{location}: '{name}' of the row '{row}': finetune {task.verb}"):
-                settings = base.changed(recipe.finetuning(row, task))
-                distinct.setdefault(f"{name} {settings.to_yaml()}", (name, task.verb, settings))
-    for name, verb, settings in distinct.values():
-        with errors_located_in(f"{location}: '{name}': finetune {verb}"):
-            check_task_files(verb, settings)
+            with errors_located_in(f"{location}: '{name}' of the row '{row}'"):
+                settings_class = settings_type(get_task(task.verb))
+                files = {"train": task.train, "validation": task.validation}
+                settings = settings_class.of({"files": files}, "settings").changed(
+                    recipe.finetuning(row, task)
+                )
+                if (task.verb, yaml := settings.to_yaml()) not in checked:
+                    check_task_files(task.verb, settings)
+                checked.add((task.verb, yaml))
 
 
 def check_task_files(verb: str, settings: FinetuneSettings) -> None:

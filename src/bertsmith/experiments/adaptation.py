@@ -6,7 +6,6 @@ Each step has a folder of its own and is that of another function: `extend_token
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +16,6 @@ import numpy as np
 
 from bertsmith.corpus.prepare import prepare
 from bertsmith.corpus.shards import Shards
-from bertsmith.errors import InputError, option
 from bertsmith.experiments.ablation_recipe import check_no_seed, check_task_files
 from bertsmith.finetuning.resolve_settings import new_settings
 from bertsmith.finetuning.run import finetune
@@ -33,20 +31,13 @@ from bertsmith.pretraining.extend_vocabulary import RECORD, Choice, extend_token
 from bertsmith.pretraining.resolve_settings import new_settings as new_pretraining_settings
 from bertsmith.pretraining.run import pretrain
 from bertsmith.pretraining.settings import PretrainSettings
-from bertsmith.runs.run_folder import holds_run, keeping_runs, read_arguments, write_json, write_report
+from bertsmith.runs.run_folder import holds_run, keeping_runs, previous_arguments, write_json, write_report
 from bertsmith.settings import Changes
 from bertsmith.tasks.registry import get_task
 
 logger = logging.getLogger(__name__)
 
 _ARGUMENTS = "adapt.json"
-# The arguments of each step, by its folder: they may change until the folder exists.
-_STEP_ARGUMENTS = {
-    "extended": ("model", "corpus", "words"),
-    "shards": ("model", "corpus", "words"),
-    "model": ("model", "corpus", "words", "settings"),
-    "before-0": ("model", "task", "train", "validation", "task_settings"),
-}
 
 
 @dataclass(frozen=True)
@@ -129,13 +120,6 @@ def adapt(
     """
     out, changes = Path(output_dir), PretrainSettings.dotted(settings)
     task_changes = settings_type(get_task(task)).dotted(task_settings)
-    if seeds < 1:
-        raise InputError(
-            "seeds_too_few",
-            f"{seeds} is less than 1",
-            argument="seeds",
-            hint="give the number of runs per model",
-        )
     arguments: dict[str, Any] = {
         "model": str(model),
         "corpus": [str(file) for file in ([corpus] if isinstance(corpus, str | Path) else corpus)],
@@ -146,7 +130,7 @@ def adapt(
         "settings": changes,
         "task_settings": task_changes,
     }
-    _check_folder(out, arguments, resume=resume)
+    previous_arguments(out / _ARGUMENTS, arguments, resume=resume)
     base = load(model)
     _check_inputs(base, corpus, arguments)
     with atomic.folder_lock(out, "adaptation"), keeping_runs(out):
@@ -162,25 +146,6 @@ def adapt(
         report = _make_report(arguments, adapted, pairs)
         write_report(out, report.to_dict())
     return report
-
-
-def _check_folder(out: Path, arguments: dict[str, Any], *, resume: bool) -> None:
-    """Raise InputError if the folder holds something else, or steps made with other arguments."""
-    file = out / _ARGUMENTS
-    steps = [step for step in _STEP_ARGUMENTS if (out / step).exists()]
-    if not file.exists() or (steps and not resume):
-        atomic.check_output_folder(out, in_place=True)
-        return
-    previous = read_arguments(file)
-    for name in dict.fromkeys(name for step in steps for name in _STEP_ARGUMENTS[step]):
-        if previous.get(name) != json.loads(json.dumps(arguments[name])):
-            raise InputError(
-                "adaptation_differs",
-                f"this run was started with {option(name, previous.get(name))}, not {arguments[name]}",
-                location=out,
-                argument=name,
-                hint=f"resume with the same arguments, or choose another folder with {option('output_dir')}",
-            )
 
 
 def _check_inputs(base: Model, corpus: Sources, arguments: Mapping[str, Any]) -> None:

@@ -5,7 +5,6 @@ The metrics are those of the benchmark, on the validation data; the average is t
 
 from __future__ import annotations
 
-import csv
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,15 +18,13 @@ from bertsmith.finetuning.run import finetune
 from bertsmith.inference.model import Model, load
 from bertsmith.io import atomic
 from bertsmith.io.compression import format_suffix
-from bertsmith.io.jsonl import parse_object
-from bertsmith.io.text_io import read_lines
+from bertsmith.io.tables import read_table
 from bertsmith.notebook import Result
-from bertsmith.runs.run_folder import holds_run, write_report
+from bertsmith.runs.run_folder import check_new_or_resume, holds_run, write_report
 from bertsmith.settings import Changes
 
 logger = logging.getLogger(__name__)
 
-_SUFFIXES = [f".{name}{packed}" for name in ("tsv", "csv", "jsonl", "txt") for packed in ("", ".gz")]
 _POSITIVE_LABELS = ("1", "equivalent", "duplicate", "true", "yes")  # names of paraphrases in files
 
 
@@ -65,16 +62,6 @@ GLUE = (
     GlueTask("WNLI", (_PAIR,)),
 )
 """The tasks in the order of the benchmark's table."""
-
-
-@dataclass(frozen=True)
-class _Files:
-    """The files of a task: training and validation data, MNLI's mismatched validation data, and the columns."""
-
-    train: Path
-    validation: Path
-    mismatched: Path | None
-    columns: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -146,39 +133,44 @@ def finetune_glue(
         InputError: A task has no files or other columns than GLUE's; raised before anything is trained.
     """
     out = Path(output_dir)
-    files_of_task = _find_tasks(Path(data), tasks)
-    if not resume:
-        atomic.check_output_folder(out, in_place=True)
+    folders = _find_tasks(Path(data), tasks)
+    columns = {
+        task: _find_columns(task, _find_file(task, folder, "train")) for task, folder in folders.items()
+    }
+    for task, folder in folders.items():
+        _find_file(task, folder, "dev")
+    is_started = any(holds_run(out / task.name) for task in GLUE)
+    check_new_or_resume(out, is_started=is_started, resume=resume)
     base = model if isinstance(model, Model) else load(model)
     results: list[GlueResult] = []
     with atomic.folder_lock(out, "run"):
-        for task, files in files_of_task.items():
+        for task, folder in folders.items():
             run = out / task.name
-            logger.info("task %d of %d: %s, %s", len(results) + 1, len(files_of_task), task.name, run)
+            logger.info("task %d of %d: %s, %s", len(results) + 1, len(folders), task.name, run)
             tuned = finetune(
                 task.verb,
                 base,
                 run,
-                train=files.train,
-                validation=files.validation,
+                train=_find_file(task, folder, "train"),
+                validation=_find_file(task, folder, "dev"),
                 sample=sample,
                 recipe=recipe,
                 settings=settings,
                 resume=holds_run(run),
-                **{**files.columns, **keywords},
+                **{**columns[task], **keywords},
             )
-            results.append(_result(task, files, tuned))
+            results.append(_result(task, folder, tuned))
         average = float(np.mean([np.mean(list(result.metrics.values())) for result in results]))
         report = GlueReport(str(base.path), results, average)
         write_report(out, report.to_dict())
     return report
 
 
-def _result(task: GlueTask, files: _Files, model: Model) -> GlueResult:
+def _result(task: GlueTask, folder: Path, model: Model) -> GlueResult:
     report = model.report
     metrics = _glue_metrics(task, report["dev"])
-    if files.mismatched is not None:
-        scores = _glue_metrics(task, model.evaluate(files.mismatched).to_dict())
+    for file in sorted(folder.glob("dev_mismatched.*"))[:1]:
+        scores = _glue_metrics(task, model.evaluate(file).to_dict())
         metrics |= {f"mismatched {name}": value for name, value in scores.items()}
     baseline = report["baseline"].get(task.metrics[-1].lower())
     return GlueResult(
@@ -204,20 +196,12 @@ def _glue_metrics(task: GlueTask, scores: Mapping[str, Any]) -> dict[str, float]
     return metrics
 
 
-def _find_tasks(folder: Path, names: Sequence[str] | None) -> dict[GlueTask, _Files]:
-    """Return the files of the named tasks, or of all tasks that have a folder.
+def _find_tasks(folder: Path, names: Sequence[str] | None) -> dict[GlueTask, Path]:
+    """Return the folders of the named tasks, or of all tasks that have a folder.
 
     Raises:
-        InputError: A name is not a task, or a task or file is missing.
+        InputError: A name is not a task, or a folder is missing.
     """
-    if not folder.is_dir():
-        raise InputError(
-            "folder_not_found",
-            "there is no such folder",
-            location=folder,
-            argument="data",
-            hint="name the folder that contains a folder for each task: CoLA, SST-2, …",
-        )
     tasks = {_normalize(task.name): task for task in GLUE}
     if unknown := [name for name in names or () if _normalize(name) not in tasks]:
         raise InputError(
@@ -226,59 +210,42 @@ def _find_tasks(folder: Path, names: Sequence[str] | None) -> dict[GlueTask, _Fi
             argument="tasks",
             hint=f"the tasks are {', '.join(task.name for task in GLUE)}",
         )
-    folders = {_normalize(path.name): path for path in sorted(folder.iterdir()) if path.is_dir()}
+    folders = {_normalize(path.name): path for path in sorted(folder.glob("*/"))}
     keys = [key for key in tasks if key in folders] if names is None else [_normalize(name) for name in names]
-    if missing := [tasks[key].name for key in keys if key not in folders]:
+    missing = [tasks[key].name for key in keys if key not in folders]
+    if missing or not keys:
         raise InputError(
             "task_folder_missing",
-            f"there is no folder for {missing[0]}",
-            location=folder,
-            argument="tasks",
-            hint=f"name it {missing[0]}",
-        )
-    if not keys:
-        raise InputError(
-            "tasks_missing",
-            "the folder contains none of GLUE's tasks",
+            f"there is no folder for {missing[0] if missing else 'any task of GLUE'}",
             location=folder,
             argument="data",
-            hint="name a folder that contains folders such as CoLA, SST-2, and MRPC",
+            hint="name the folder that contains a folder for each task: CoLA, SST-2, …",
         )
-    return {tasks[key]: _find_files(tasks[key], folders[key]) for key in keys}
+    return {tasks[key]: folders[key] for key in keys}
 
 
 def _normalize(name: str) -> str:
     return name.casefold().replace("-", "")
 
 
-def _find_files(task: GlueTask, folder: Path) -> _Files:
-    files = {
-        path.name.removesuffix(suffix): path
-        for suffix in reversed(_SUFFIXES)
-        for path in folder.glob(f"*{suffix}")
-    }
-    if "dev_matched" in files:
-        files.setdefault("dev", files["dev_matched"])
-    for part in ("train", "dev"):
-        if part not in files:
-            raise InputError(
-                "task_file_missing",
-                f"there is no {part} file for {task.name}",
-                location=folder,
-                hint=f"name it {part}.tsv, {part}.csv, or {part}.jsonl",
-            )
-    return _Files(
-        files["train"], files["dev"], files.get("dev_mismatched"), _find_columns(task, files["train"])
-    )
+def _find_file(task: GlueTask, folder: Path, part: str) -> Path:
+    """Return the file of a part ("train", "dev"), of MNLI the matched one."""
+    files = [*folder.glob(f"{part}.*"), *folder.glob(f"{part}_matched.*")]
+    if not files:
+        raise InputError(
+            "task_file_missing",
+            f"there is no {part} file for {task.name}",
+            location=folder,
+            hint=f"name it {part}.tsv, {part}.csv, or {part}.jsonl",
+        )
+    return min(files)
 
 
 def _find_columns(task: GlueTask, file: Path) -> dict[str, Any]:
     """Return the settings of the columns of a file, by its header or first row."""
-    number, line = next(iter(read_lines(file)), (1, ""))
-    if format_suffix(file) == ".jsonl":
-        header = list(parse_object(line, f"{file}:{number}"))
-    else:
-        header = next(csv.reader([line], delimiter="," if format_suffix(file) == ".csv" else "\t"), [])
+    delimiter = None if format_suffix(file) == ".csv" else "\t"
+    table = read_table(file, delimiter=delimiter, header=False)
+    header = [*table.columns, *map(str, next(iter(table)).values.values())]
     for columns in task.columns:
         settings = dict(zip(("text_column", "second_column", "label_column"), columns, strict=True))
         if columns[0].isdigit():

@@ -19,11 +19,7 @@ from bertsmith.tasks.registry import Task
 Grid = Mapping[str, Sequence[Any]] | Sequence[str]
 """Settings with the values to try: {"learning_rate": [5e-5, 3e-5]}, or as text: ["learning_rate=5e-5,3e-5"]."""
 
-_MAX_RUNS = 1000
 _MAX_NAME_LENGTH = 120  # characters of a folder's name
-_SEPARATOR = re.compile(
-    r",(?![^\[({]*[\])}])"
-)  # commas between values, but not in a list such as [0.9, 0.999]
 
 
 @dataclass(frozen=True)
@@ -65,39 +61,21 @@ def plan_runs(
     Raises:
         InputError: The arguments exclude each other or the settings, or a value is invalid.
     """
-    _check_counts(restarts, folds)
     values = {} if recipe is None else read_yaml(recipe)
     settings = settings_type(task).of(values, str(recipe or "settings"))
     settings = settings.changed(without_other_budgets(changes))
-    axes = _grid_axes(settings, grid, function)
-    if repeated := sorted(changes.keys() & axes.keys()):
-        raise InputError(
-            "setting_in_grid",
-            f"{repeated[0]} is set for all runs, and {option('grid')} varies it",
-            argument=repeated[0],
-            hint="omit one of the two",
-        )
-    if restarts is not None and "train.seed" in axes:
-        raise InputError(
-            "seed_in_grid",
-            f"both {option('restarts')} and {option('grid')} vary train.seed",
-            argument="grid",
-            hint="omit one of them",
-        )
     variants = _variants(settings.train.seed, restarts, folds)
+    axes = _grid_axes(settings, grid or {}, function)
+    fixed = changes.keys() | next(iter(variants.values())).keys()
+    if repeated := sorted(fixed & axes.keys()):
+        message = f"{option('grid')} varies {repeated[0]}, which is also set otherwise"
+        raise InputError("setting_in_grid", message, argument=repeated[0], hint="omit one of the two")
     cells = [dict(zip(axes, cell, strict=True)) for cell in product(*axes.values())]
     runs = [
-        PlannedRun(_run_name(cell, variant), cell, {**cell, **variant_changes})
+        PlannedRun(_run_name(cell, name), cell, {**cell, **variant})
         for cell in cells
-        for variant, variant_changes in variants.items()
+        for name, variant in variants.items()
     ]
-    if len(runs) > _MAX_RUNS:
-        raise InputError(
-            "number_of_runs_invalid",
-            f"{len(runs):,} runs are too many",
-            argument="grid",
-            hint=f"use fewer values: at most {_MAX_RUNS:,} runs are possible",
-        )
     for run in runs:  # refuse invalid combinations before the first run
         _change_settings(settings, run.changes)
     names = [run.name for run in runs]
@@ -108,6 +86,15 @@ def plan_runs(
 
 def _variants(first_seed: int, restarts: int | None, folds: int | None) -> dict[str, dict[str, Any]]:
     """Return the settings of each seed or fold by name; a single variant without settings if there is neither."""
+    if restarts is not None and folds is not None:
+        message = f"{option('restarts')} and {option('folds')} exclude each other"
+        raise InputError("restarts_with_folds", message, hint=f"{option('grid')} works with either")
+    for argument, number in (("restarts", restarts), ("folds", folds)):
+        if number is not None and number < 2:
+            hint = "give the number of runs"
+            raise InputError(
+                "number_of_runs_invalid", f"{number} is less than 2", argument=argument, hint=hint
+            )
     if restarts is not None:
         return {f"seed-{seed}": {"train.seed": seed} for seed in range(first_seed, first_seed + restarts)}
     if folds is not None:
@@ -115,86 +102,31 @@ def _variants(first_seed: int, restarts: int | None, folds: int | None) -> dict[
     return {"": {}}
 
 
-def _check_counts(restarts: int | None, folds: int | None) -> None:
-    if restarts is not None and folds is not None:
-        raise InputError(
-            "restarts_with_folds",
-            f"{option('restarts')} and {option('folds')} exclude each other, because one varies the seed and the "
-            "other the data",
-            hint=f"omit one of them; {option('grid')} works with either",
-        )
-    for argument, number in (("restarts", restarts), ("folds", folds)):
-        if number is not None and not 2 <= number <= _MAX_RUNS:
-            raise InputError(
-                "number_of_runs_invalid",
-                f"{number} is not between 2 and {_MAX_RUNS:,}",
-                argument=argument,
-                hint="give the number of runs",
-            )
-
-
-def _grid_axes(settings: FinetuneSettings, grid: Grid | None, function: Function) -> dict[str, list[Any]]:
+def _grid_axes(settings: FinetuneSettings, grid: Grid, function: Function) -> dict[str, list[Any]]:
     """Return the values of each setting of the grid by its dotted name, converted to the setting's type."""
     axes: dict[str, list[Any]] = {}
-    for name, values in _parse_grid(grid or {}):
-        setting = _dotted_name(type(settings), name.replace("-", "_"), function)
-        if setting in axes:
-            raise InputError(
-                "grid_setting_repeated",
-                f"{name} occurs twice",
-                argument="grid",
-                hint="give all its values in one place",
-            )
-        axes[setting] = []
-        for value in (_change_settings(settings, {setting: value}).flat()[setting] for value in values):
-            if value in axes[setting]:
-                raise InputError(
-                    "grid_value_repeated",
-                    f"the value {_format_value(value)} of {name} occurs twice",
-                    argument="grid",
-                    hint="give each value once",
-                )
-            axes[setting].append(value)
+    with _attribute_errors_to_grid():
+        for name, values in _parse_grid(grid):
+            if isinstance(values, str) or not isinstance(values, Sequence) or not len(values):
+                message = f"{name}: {values!r:.60} is not a list of values"
+                hint = f"write it as {option('grid', 'learning_rate=5e-5,3e-5')}"
+                raise InputError("grid_invalid", message, hint=hint)
+            setting = full_name(type(settings), name.replace("-", "_"), function, OWN_ARGUMENTS)
+            for value in values:
+                changed = _change_settings(settings, {setting: value})
+                axes.setdefault(setting, []).append(changed.flat()[setting])
     return axes
 
 
-def _parse_grid(grid: Grid) -> Iterator[tuple[str, list[Any]]]:
+def _parse_grid(grid: Grid) -> Iterator[tuple[str, Any]]:
     """Yield the name and the values of each setting of a grid."""
     if isinstance(grid, Mapping):
-        for name, values in grid.items():
-            if isinstance(values, str) or not isinstance(values, Sequence) or not len(values):
-                raise InputError(
-                    "grid_invalid",
-                    f"{name}: {values!r:.60} is not a list of values",
-                    argument="grid",
-                    hint="give a list",
-                )
-            yield name, list(values)
+        yield from grid.items()
         return
     for text in [grid] if isinstance(grid, str) else grid:
-        name, equals, values_text = text.partition("=")
-        value_texts = [value.strip() for value in _SEPARATOR.split(values_text)]
-        if not equals or not name.strip() or not all(value_texts):
-            raise InputError(
-                "grid_invalid",
-                f"'{text[:60]}' is not NAME=VALUE,VALUE",
-                argument="grid",
-                hint=f"write it as {option('grid', 'learning_rate=5e-5,3e-5')}",
-            )
-        with _attribute_errors_to_grid():
-            parsed = [parse_assignment(f"{name}={value}")[1] for value in value_texts]
-        yield name.strip(), parsed
-
-
-def _dotted_name(settings_class: type[FinetuneSettings], name: str, function: Function) -> str:
-    if name in {setting for setting, _ in settings_class.names()}:
-        return name
-    try:
-        return full_name(settings_class, name, function, OWN_ARGUMENTS)
-    except InputError as error:
-        raise InputError(
-            "setting_unknown", f"there is no setting '{name[:60]}'", argument="grid", hint=error.hint
-        ) from None
+        name, _, values = text.partition("=")
+        name, values = parse_assignment(f"{name}=[{values}]")
+        yield name, [None if value == "none" else value for value in values]
 
 
 def _change_settings(settings: FinetuneSettings, changes: Mapping[str, Any]) -> FinetuneSettings:

@@ -33,6 +33,7 @@ from bertsmith.notebook import Result
 from bertsmith.runs.run_folder import (
     SETTINGS,
     check_inputs_outside,
+    check_new_or_resume,
     check_resume_or_overwrite,
     holds_run,
     keeping_runs,
@@ -205,8 +206,9 @@ def finetune_repeatedly(
     changes = resolve(
         settings_type(declaration), settings, keywords, finetune_repeatedly, hidden=OWN_ARGUMENTS
     )
-    if folds is not None:
-        _check_no_validation(validation, data.get("validation_split"))
+    if folds is not None and (validation, data.get("validation_split")) != (None, None):
+        message = f"{option('folds')} excludes validation data, since each fold is the validation data once"
+        raise InputError("folds_with_validation", message, hint=f"omit {option('validation')}")
     axes: dict[str, Any] = {"restarts": restarts, "folds": folds, "grid": grid}
     runs = plan_runs(declaration, recipe, changes, **axes, function=finetune_repeatedly)
     with atomic.folder_lock(out, "run"), keeping_runs(out), without_repeats() as repeat_filter:
@@ -233,17 +235,6 @@ def finetune_repeatedly(
     return report
 
 
-def _check_no_validation(validation: Source | None, validation_split: float | None) -> None:
-    """Raise InputError for validation data in addition to folds."""
-    if validation is not None or validation_split is not None:
-        argument = option("validation" if validation is not None else "validation_split")
-        raise InputError(
-            "folds_with_validation",
-            f"{option('folds')} and {argument} exclude each other, because each fold is the validation data once",
-            hint=f"omit {argument}",
-        )
-
-
 def _make_run(
     fine_tune: Callable[..., Model], folder: Path, run: PlannedRun, settings: Mapping[str, Any]
 ) -> tuple[RunResult, Mapping[str, Any]]:
@@ -264,38 +255,14 @@ def _prepare_folder(
     """Write the names of the runs to the folder. Raise InputError if it holds something else or other runs."""
     names, previous_names = [run.name for run in runs], run_names(out)
     check_resume_or_overwrite(out, resume=resume, overwrite=overwrite)
-    if holds_run(out):
-        raise InputError(
-            "folder_of_single_run",
-            f"this folder contains a single run, not {len(names)}",
-            location=out,
-            argument="output_dir",
-            hint=f"choose another folder with {option('output_dir')}",
-        )
-    if previous_names is None:
-        if resume:
-            raise InputError(
-                "runs_missing",
-                "this folder contains no runs to continue",
-                location=out,
-                argument="resume",
-                hint=f"to start new runs, omit {option('resume', True)}",
-            )
-        atomic.check_output_folder(out, in_place=True)
-    elif overwrite:
+    if overwrite and previous_names is not None:
         check_inputs_outside(out, *inputs)
         if _LAYOUT.check_replaceable(out, overwrite=True, in_place=True):
             atomic.clear_folder(out)
-    elif not resume:
-        raise InputError(
-            "runs_exist",
-            "this folder contains runs already",
-            location=out,
-            argument="output_dir",
-            hint=f"continue them with {option('resume', True)}, replace them with {option('overwrite', True)}, or "
-            f"choose another folder with {option('output_dir')}",
-        )
-    elif others := [name for name in previous_names if name not in names and holds_run(out / name)]:
+        previous_names = None
+    check_new_or_resume(out, is_started=previous_names is not None, resume=resume)
+    others = [name for name in previous_names or () if name not in names and holds_run(out / name)]
+    if others:
         raise InputError(
             "runs_differ",
             f"this folder contains the run {others[0]}, which is not one of the requested runs ({names[0]}, …)",
@@ -327,14 +294,11 @@ def summarize_runs(results: Sequence[RunResult], first_report: Mapping[str, Any]
     scores = {result.run: result.score for result in results if result.score is not None}
     cells = [list(group) for _, group in groupby(results, key=lambda result: result.cell)]
     degenerate = [result.run for result in results if result.degenerate]
-    warnings = []
-    if degenerate:
-        verb, pronoun = ("is", "its") if len(degenerate) == 1 else ("are", "their")
-        warnings = [
-            f"{len(degenerate)} of {pluralize(len(results), 'run')} {verb} degenerate "
-            f"({join_names(degenerate)}): {pronoun} {metric} is no better than "
-            f"{first_report.get('baseline_name', 'the baseline')}, or training diverged"
-        ]
+    baseline = first_report.get("baseline_name", "the baseline")
+    warning = (
+        f"{len(degenerate)} of {pluralize(len(results), 'run')} diverged, or no better than {baseline} by "
+        f"{metric}: {join_names(degenerate)}"
+    )
     return MultirunReport(
         task=first_report.get("task"),
         base=first_report.get("base"),
@@ -343,7 +307,7 @@ def summarize_runs(results: Sequence[RunResult], first_report: Mapping[str, Any]
         summary=summarize_scores(results),
         cells=[summarize_scores(cell) for cell in cells] if len(cells) > 1 else [],
         best=max(scores, key=scores.__getitem__, default=None),
-        warnings=warnings,
+        warnings=[warning] if degenerate else [],
     )
 
 

@@ -44,33 +44,11 @@ class Call:
     log: Path
 
 
-@dataclass(frozen=True)
-class _Process:
-    """A process that makes a call, and the file to which it writes the result."""
-
-    call: Call
-    process: subprocess.Popen[bytes]
-    result_file: Path
-
-    def result(self) -> Any:
-        """Return the result of a process that has ended, or raise its error."""
-        try:
-            answer = json.loads(self.result_file.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            code, log = self.process.returncode, self.call.log
-            reason = "it was killed, perhaps for lack of memory" if code < 0 else f"its error is in {log}"
-            raise MachineError(
-                "process_failed",
-                f"the process ended with exit code {code}: {reason}",
-                location=self.call.title,
-                hint=f"{option('resume', True)} continues with what is finished",
-            ) from None
-        if "error" in answer:
-            error = error_from_dict(answer["error"])
-            title, location = self.call.title, error.location
-            error.location = title if location is None else f"{title}: {location}"
-            raise error
-        return answer["result"]
+def make_calls(function: Callable[..., Any], calls: Sequence[Call]) -> Iterator[tuple[int, Any]]:
+    """Make calls in this process; yield the index and the result of each."""
+    for index, call in enumerate(calls):
+        logger.info("model %d of %d: %s", index + 1, len(calls), call.title)
+        yield index, function(**call.arguments)
 
 
 def run_processes(module: str, calls: Sequence[Call], num_processes: int) -> Iterator[tuple[int, Any]]:
@@ -88,16 +66,14 @@ def run_processes(module: str, calls: Sequence[Call], num_processes: int) -> Ite
         Stopped: A signal arrived.
     """
     waiting = deque(enumerate(calls))
-    running: dict[int, _Process] = {}
+    running: dict[int, subprocess.Popen[bytes]] = {}
     with tempfile.TemporaryDirectory() as folder, stop_signals() as signals:
         try:
             while waiting or running:
                 while waiting and len(running) < num_processes and not signals:
                     index, call = waiting.popleft()
                     logger.info("model %d of %d: %s (%s)", index + 1, len(calls), call.title, call.log)
-                    result_file = Path(folder) / str(index)
-                    process = _start(module, call, result_file, num_processes)
-                    running[index] = _Process(call, process, result_file)
+                    running[index] = _start(module, call, Path(folder) / str(index), num_processes)
                 if signals:
                     num_finished = len(calls) - len(waiting) - len(running)
                     _terminate(running.values())
@@ -106,8 +82,9 @@ def run_processes(module: str, calls: Sequence[Call], num_processes: int) -> Ite
                         f"stopped; {num_finished} of {len(calls)} models are finished",
                         f"{option('resume', True)} continues",
                     )
-                for index in [i for i, process in running.items() if process.process.poll() is not None]:
-                    yield index, running.pop(index).result()
+                for index in [i for i, process in running.items() if process.poll() is not None]:
+                    code = running.pop(index).returncode
+                    yield index, _result(calls[index], Path(folder) / str(index), code)
                 time.sleep(_POLL_SECONDS)
         finally:
             _terminate(running.values())
@@ -134,13 +111,32 @@ def _start(module: str, call: Call, result_file: Path, num_processes: int) -> su
     return process
 
 
-def _terminate(processes: Collection[_Process]) -> None:
+def _result(call: Call, result_file: Path, code: int) -> Any:
+    """Return the result of a call whose process has ended, or raise its error."""
+    try:
+        answer = json.loads(result_file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        reason = "it was killed, perhaps for lack of memory" if code < 0 else f"its error is in {call.log}"
+        raise MachineError(
+            "process_failed",
+            f"the process ended with exit code {code}: {reason}",
+            location=call.title,
+            hint=f"{option('resume', True)} continues with what is finished",
+        ) from None
+    if "error" in answer:
+        error = error_from_dict(answer["error"])
+        error.location = ": ".join(filter(None, (call.title, error.location)))
+        raise error
+    return answer["result"]
+
+
+def _terminate(processes: Collection[subprocess.Popen[bytes]]) -> None:
     """Ask processes to save and stop, and wait until they have."""
     for process in processes:
-        if process.process.poll() is None:
-            process.process.send_signal(signal.SIGTERM)
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
     for process in processes:
-        process.process.wait()
+        process.wait()
 
 
 def answer_call(function: Callable[..., Any]) -> None:

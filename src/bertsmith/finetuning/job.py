@@ -30,6 +30,7 @@ from bertsmith.tasks.results import Metrics
 from bertsmith.training.checkpoint import load_best_weights
 from bertsmith.training.data_loader import Phase
 from bertsmith.training.run_plan import TrainingBudget
+from bertsmith.training.time_budget import Throughput
 from bertsmith.training.train_step import TrainModule
 from bertsmith.training.training_job import (
     Evaluation,
@@ -143,7 +144,7 @@ class FinetuneJob:
         train = self.settings.train
         return Phase(ItemStream(self.task.model, self.items, train.seed), 1.0, train.batch_size)
 
-    def training_job(self, budget: TrainingBudget, out: Path) -> TrainingJob:
+    def training_job(self, budget: TrainingBudget, throughput: Throughput, out: Path) -> TrainingJob:
         """Return what the trainer needs."""
         train = self.settings.train
         return TrainingJob(
@@ -159,6 +160,7 @@ class FinetuneJob:
                 *([self.teacher_digest] if self.teacher_digest else []),
             ),
             budget=budget,
+            throughput=throughput,
             evaluation=Evaluation(
                 self.evaluate_in_training,
                 best_metric=self.task.primary_metric,

@@ -100,9 +100,8 @@ def run_report(
     """Return the part of report.json about the training, and the warnings that are not about the examples."""
     baseline = task.metrics.baseline(examples.train, examples.validation)
     labels = {label for labels in task.metrics.labels(examples.validation) for label in labels}
-    warnings = [output.cut_schedule] if output.cut_schedule else []
     budget, state = budget_limits(settings.train), output.state
-    warnings += learning_warnings(task.metrics, metrics, baseline, state.step, budget, labels)
+    warnings = learning_warnings(task.metrics, metrics, baseline, state.step, budget, labels)
     report = {
         "task": task.name,
         "base": settings.base,

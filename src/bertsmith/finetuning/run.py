@@ -23,7 +23,7 @@ from bertsmith.inference.model import Model, load
 from bertsmith.io.sources import Source, is_path
 from bertsmith.models.parameter_count import count_parameters
 from bertsmith.reports.step_times import StepTimer
-from bertsmith.runs.compute_setup import choose_compute_setup, training_budget
+from bertsmith.runs.compute_setup import measure_throughput, training_budget
 from bertsmith.runs.run_folder import (
     SETTINGS,
     check_folders,
@@ -123,18 +123,15 @@ def finetune(
         job.cache_features(Path(states or out / FEATURES), lazily=is_resuming)
 
     train_settings, module = job.settings.train, job.module
-    setup = choose_compute_setup(
-        module, [job.phase()], train_settings, job.context, job.num_updates, resuming=is_resuming
-    )
-    job.context = setup.context
+    throughput = measure_throughput(module, [job.phase()], train_settings, job.context, resuming=is_resuming)
     named_settings = with_recipe(FinetuneSettings, recipe, changes) if is_resuming else None
-    budget = training_budget(train_settings, setup, job.num_updates, start, explicit=named_settings)
+    budget = training_budget(train_settings, throughput, job.num_updates, start, explicit=named_settings)
     if not is_resuming:
         job.settings = job.settings.model_copy(update={"train": with_context(train_settings, job.context)})
         write_whole(out / SETTINGS, job.settings.to_yaml())
 
     with steps.step("training"):
-        output = Trainer(module, job.training_job(budget, out), job.context, resume=resume).fit()
+        output = Trainer(module, job.training_job(budget, throughput, out), job.context, resume=resume).fit()
     if is_resuming and not output.num_new_updates and is_written(out, output.state.step):
         log_finished(out, output)
     else:

@@ -17,7 +17,7 @@ from bertsmith.errors import InputError
 from bertsmith.inference.predictor import Predictor
 from bertsmith.models.config import Pooling
 from bertsmith.models.encoder import Encoder
-from bertsmith.models.pooling import pool
+from bertsmith.models.feature_extraction import pool
 from bertsmith.tasks.batching import Item, TaskBatch, TokenSequence, pack, run_batched
 from bertsmith.tokenizer.tokenizer import Tokenizer, validate_texts
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bertsmith import console, hardware
 from bertsmith.corpus.checks.check import CheckOptions, check_files
@@ -25,6 +25,9 @@ from bertsmith.notebook import Report
 from bertsmith.settings import with_keywords
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.training.settings import TrainSettings
+
+if TYPE_CHECKING:
+    from bertsmith.device import ComputeContext
 
 _SEQUENCE_LENGTH, _MLM_PROBABILITY = 128, 0.15  # of the forecast's training
 _PIECES_PER_WORD = 1.12  # measured with the published uncased vocabulary; a Chinese character is one piece
@@ -183,7 +186,7 @@ def _estimate_update_seconds(config: ModelConfig, settings: TrainSettings) -> tu
     from bertsmith.pretraining.settings import PretrainSettings
 
     context = ComputeContext.for_training(settings).with_kernels(settings, config.hidden_size, 0)
-    flops = hardware.matmul_flops(context.device, context.precision, _MATMUL_SIZE, _MATMUL_SECONDS)
+    flops = _measure_flops(context)
     batch_size = settings.batch_size * settings.gradient_accumulation_steps
     tokens = batch_size * _SEQUENCE_LENGTH * MEAN_FILL_RATIO
     seconds = tokens * flops_per_token(config, _MLM_PROBABILITY) / (flops * _MATMUL_UTILIZATION)
@@ -194,11 +197,25 @@ def _estimate_update_seconds(config: ModelConfig, settings: TrainSettings) -> tu
             f"{hardware.device_name(context.device)} under its current load"
         )
     logger.info("measuring the speed of an update ...")
-    seconds, execution = probe_speed(PretrainSettings(model=config), context, _BENCHMARK_SECONDS)
+    seconds = probe_speed(PretrainSettings(model=config), context, _BENCHMARK_SECONDS)
     return seconds, (
-        f"seconds per update measured for {_BENCHMARK_SECONDS:g} s on random text, in {execution.precision} on "
-        f"{pluralize(execution.threads, 'thread')} of this machine under its current load"
+        f"seconds per update measured for {_BENCHMARK_SECONDS:g} s on random text, in {context.precision} on "
+        f"{pluralize(hardware.num_threads(), 'thread')} of this machine under its current load"
     )
+
+
+def _measure_flops(context: ComputeContext) -> float:
+    """Return the FLOP/s of a product of two square matrices in the precision of the context."""
+    import torch
+
+    dtype = torch.bfloat16 if context.precision == "bf16" else torch.float32
+    x = torch.ones(_MATMUL_SIZE, _MATMUL_SIZE, dtype=dtype, device=context.device)
+    torch.mm(x, x)[0, 0].item()
+    num_products, start = 0, hardware.clock()
+    while not num_products or hardware.clock() - start < _MATMUL_SECONDS:
+        torch.mm(x, x)[0, 0].item()  # `item` waits for devices that compute asynchronously
+        num_products += 1
+    return num_products * 2 * _MATMUL_SIZE**3 / (hardware.clock() - start)
 
 
 def _scale(

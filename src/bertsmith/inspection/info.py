@@ -99,7 +99,6 @@ def _describe_machine() -> dict[str, Any]:
     hardware.configure_process()
     machine = hardware.describe()
     context = ComputeContext.create()
-    choice = hardware.choose_precision(context.device)
     return {
         "kind": "machine",
         "system": machine.system,
@@ -109,8 +108,7 @@ def _describe_machine() -> dict[str, Any]:
         "instruction_sets": list(machine.instruction_sets),
         "gpus": [{"name": name, "memory_gib": round(size / 2**30, 1)} for name, size in machine.gpus],
         "runs_on": str(context.device),
-        "precision": choice.precision,
-        "reason": choice.reason,
+        "precision": context.precision,
     }
 
 

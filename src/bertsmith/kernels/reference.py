@@ -13,6 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from bertsmith.kernels.linear import Int8Backend, MatmulBackend
+from bertsmith.kernels.vocabulary_loss import VocabularyLossBackend
+
 BackendName = Literal["torch", "numba", "flash", "triton"]
 DropoutState = Tensor | tuple[int, int, int, int] | None
 """A dropout mask, or what a CPU kernel recomputes it from; None without dropout.
@@ -23,12 +26,6 @@ probability in units of 1/65,536, and the bits of the fp32 scale of the elements
 
 NO_GRAD, NEVER_UPDATED = -1, -2
 """Marks of an embedding row without a gradient in this update, or in any update so far."""
-
-_INT8_OFFSET = 128  # Signed 8-bit integers range from -128 to 127; adding 128 makes them unsigned.
-_INT8_STEPS = 255  # There are 255 steps between the lowest and the highest 8-bit integer.
-# A sum of 1,024 products of an integer up to 128 and one up to 127 is below 2**24, so fp32 computes it exactly.
-_EXACT_TERMS = 2**10
-MIN_QUANT_STEP = 1e-12
 
 
 Lookups = Sequence[tuple[nn.Embedding, Tensor]]
@@ -53,100 +50,6 @@ class DropoutLike(Protocol):
     def draw_mask(self, x: Tensor) -> Tensor:
         """Return a random factor for each element of x: 0 or 1/(1 - p)."""
         ...
-
-
-class DequantParams(NamedTuple):
-    """Parameters that turn the integer products of a linear layer into its outputs.
-
-    With inputs x · input_scale ≈ offset + scale · q_x (see `KernelBackend.quantize_rows`) and weights
-    w / input_scale ≈ weight_scale · q_w, the outputs are
-
-        y = weight_scale · (scale · (q_x @ q_w) + offset · weight_sums + x_outlier · outlier_weight) + bias
-
-    Attributes:
-        weight_sums: Sums of the quantized weights per output, [out].
-        weight_scale: Scale of the weights per output, [out].
-        bias: [out].
-        outlier_weight: Weights of the outlier channel divided by `weight_scale`, [out].
-    """
-
-    weight_sums: Tensor
-    weight_scale: Tensor
-    bias: Tensor
-    outlier_weight: Tensor
-
-
-class QuantizedLinear(NamedTuple):
-    """A linear layer in int8 with one input channel, the outlier, in floating point.
-
-    Attributes:
-        input_scale: Factor of each input channel before quantization, [in], which makes the channels similarly
-            large (SmoothQuant, Xiao et al. 2023); the weights are divided by it. 0 for the outlier.
-        weight: Quantized weights in the format of `KernelBackend.pack_int8_weight`; 0 for the outlier.
-        dequant: Parameters of the outputs.
-        outlier_channel: Index of the outlier.
-    """
-
-    input_scale: Tensor
-    weight: Tensor
-    dequant: DequantParams
-    outlier_channel: int
-
-
-class VocabChunk(NamedTuple):
-    """Logits of M tokens for a chunk of the vocabulary.
-
-    Attributes:
-        logits: Without the bias, [v, M].
-        bias: [v].
-        labels: Index of each token's label in the whole vocabulary, long [M].
-        start: Index of the chunk's first entry in the vocabulary.
-    """
-
-    logits: Tensor
-    bias: Tensor
-    labels: Tensor
-    start: int
-
-    def label_positions(self) -> tuple[Tensor, Tensor]:
-        """Return the tokens whose labels are in the chunk, and the rows of these labels in it."""
-        is_inside = (self.labels >= self.start) & (self.labels < self.start + len(self.logits))
-        (tokens,) = is_inside.nonzero(as_tuple=True)
-        return tokens, self.labels[tokens] - self.start
-
-
-class VocabLossInputs(NamedTuple):
-    """Inputs of a loss over the vocabulary.
-
-    Attributes:
-        hidden: Hidden states of M tokens, [M, E].
-        embedding: Output embeddings, [V, E].
-        bias: [V].
-        labels: Long [M].
-    """
-
-    hidden: Tensor
-    embedding: Tensor
-    bias: Tensor
-    labels: Tensor
-
-    def chunk(self, start: int, end: int, logits: Tensor) -> VocabChunk:
-        """Return the chunk of entries start to end with their logits [end - start, M]."""
-        return VocabChunk(logits, self.bias[start:end], self.labels, start)
-
-
-class OnlineSoftmaxState(NamedTuple):
-    """Softmax statistics of each token over the chunks so far (Milakov and Gimelshein 2018).
-
-    Attributes:
-        max: The highest logit, [M].
-        sum_exp: The sum of exp(logit - max), [M].
-        label_logit: The logit of the label, [M]; 0 until its chunk is reached.
-    """
-
-    max: Tensor
-    sum_exp: Tensor
-    label_logit: Tensor
 
 
 class AdamWStep(NamedTuple):
@@ -259,24 +162,64 @@ class EncoderLayerWeights(NamedTuple):
         )
 
 
-class MatmulBackend:
-    """Matrix products by PyTorch's libraries, without autograd."""
+class OptimizerBackend:
+    """AdamW by PyTorch."""
 
-    def matmul(self, x: Tensor, y: Tensor, bias: Tensor | None = None, out: Tensor | None = None) -> Tensor:
-        """Compute x [N, K] · y [K, M] + bias [M] → [N, M], written to `out` if given."""
-        return torch.mm(x, y, out=out) if bias is None else torch.addmm(bias, x, y, out=out)
+    def has_fused_adamw(self, grad: Tensor) -> bool:
+        """Return True if `adamw_step` is faster than PyTorch's AdamW for parameters with such a gradient."""
+        return False
 
-    def linear_weight_grads(self, x: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the gradients of a linear layer's weight [M, K] and bias [M].
+    def grad_norm(self, grads: Sequence[Tensor]) -> Tensor:
+        """Return the Euclidean norm of all gradients, []."""
+        return nn.utils.get_total_norm(grads)
+
+    def adamw_step(self, tensors: Sequence[AdamWTensors], step: AdamWStep, grad_scale: float) -> None:
+        """Update parameters in place by AdamW, with gradients multiplied by `grad_scale`."""
+        beta1, beta2 = step.betas
+        for param, grad, exp_avg, exp_avg_sq in tensors:
+            scaled_grad = grad * grad_scale
+            exp_avg.lerp_(scaled_grad, 1 - beta1)
+            exp_avg_sq.mul_(beta2).addcmul_(scaled_grad, scaled_grad, value=1 - beta2)
+            _apply_adamw(param, exp_avg, exp_avg_sq, step)
+
+    def sparse_adamw(
+        self,
+        weight: Tensor,
+        exp_avg: Tensor,
+        exp_avg_sq: Tensor,
+        grad_index: Tensor,
+        grads: Tensor,
+        step: AdamWStep,
+    ) -> None:
+        """Update an embedding in place by AdamW, where only some rows have a gradient.
+
+        The result is that of dense AdamW, unlike that of torch.optim.SparseAdam: the gradient of the other rows is
+        0, but their moment estimates still decay, and weight decay and the update still apply.
 
         Args:
-            x: Inputs of the layer, [N, K].
-            grad: Gradient of its outputs, [N, M].
+            weight: The embedding, [V, E].
+            exp_avg: First moment estimates, [V, E].
+            exp_avg_sq: Second moment estimates, [V, E].
+            grad_index: Index of each row's gradient in `grads`, long [V]; NO_GRAD; or NEVER_UPDATED for a row
+                whose moment estimates are 0, so that only weight decay changes it.
+            grads: Gradients of n rows, [n, E].
+            step: Scalars of the update.
         """
-        return self.matmul(grad.T, x), grad.sum(0)
+        has_grad = grad_index >= 0
+        grad = torch.zeros_like(weight)
+        grad[has_grad] = grads[grad_index[has_grad]]
+        beta1, beta2 = step.betas
+        exp_avg.lerp_(grad, 1 - beta1)
+        exp_avg_sq.mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
+        _apply_adamw(weight, exp_avg, exp_avg_sq, step)
 
 
-class KernelBackend(MatmulBackend):
+def _apply_adamw(param: Tensor, exp_avg: Tensor, exp_avg_sq: Tensor, step: AdamWStep) -> None:
+    denominator = (exp_avg_sq.sqrt() / step.sqrt_bias_correction2).add_(step.epsilon)
+    param.mul_(step.decay_factor).addcdiv_(exp_avg, denominator, value=-step.step_size)
+
+
+class KernelBackend(MatmulBackend, Int8Backend, VocabularyLossBackend, OptimizerBackend):
     """Operations of an encoder, the loss, and the optimizer by PyTorch; the base of the faster backends.
 
     An operation whose result may be None returns it if it is not supported or not faster here; the caller then
@@ -286,8 +229,6 @@ class KernelBackend(MatmulBackend):
     Attributes:
         name: The name in settings.
         sparse_embedding_updates: True if an embedding with few used rows is trained faster by `sparse_adamw`.
-        loss_block_rows: Rows of logits that the loss processes at a time: 16 of 30,522 are 2 MB and stay in the
-            cache of a core.
         logits_column_multiple: The number of logits per row is padded to a multiple of this.
         ignores_negative_labels: True if `fused_cross_entropy` ignores rows whose label is below 0.
         seqlen_multiple: max_seqlen is rounded up to a multiple of this before kernels see it, so that few shapes
@@ -296,14 +237,9 @@ class KernelBackend(MatmulBackend):
 
     name: ClassVar[BackendName] = "torch"
     sparse_embedding_updates: ClassVar[bool] = False
-    loss_block_rows: ClassVar[int] = 16
     logits_column_multiple: ClassVar[int] = 1
     ignores_negative_labels: ClassVar[bool] = False
     seqlen_multiple: ClassVar[int] = 1
-
-    def activation(self, x: Tensor, activation: Callable[[Tensor], Tensor]) -> Tensor:
-        """Compute activation(x)."""
-        return activation(x)
 
     def embed(
         self, x: Tensor, embeddings: Lookups, norm: nn.Module, dropout: DropoutLike, dtype: torch.dtype
@@ -402,248 +338,6 @@ class KernelBackend(MatmulBackend):
             grad *= dropout_state
         scores_grad = torch._softmax_backward_data(grad, weights, -1, weights.dtype)
         return weights * dropout_state if isinstance(dropout_state, Tensor) else weights, scores_grad
-
-    def fused_cross_entropy(
-        self, logits: Tensor, bias: Tensor, labels: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the summed cross-entropy, the number of correct predictions, and the gradient of the bias.
-
-        The logits [M, V], which come without the bias, are overwritten by their gradient, a few rows at a time
-        while these are in the cache. The arithmetic is in fp32 even if the logits are bf16. PyTorch's own loss
-        makes four buffers of this size.
-        """
-        dtype = torch.promote_types(logits.dtype, torch.float32)
-        loss, num_correct = logits.new_zeros((), dtype=dtype), labels.new_zeros(())
-        bias_grad = logits.new_zeros(bias.shape, dtype=dtype)
-        blocks = (torch.split(tensor, self.loss_block_rows) for tensor in (logits, labels))
-        for block, block_labels in zip(*blocks, strict=True):
-            rows = block.to(dtype)  # no copy if the dtype is this one already
-            rows += bias
-            label_logits = rows.gather(1, block_labels[:, None])[:, 0]
-            max_logits = rows.amax(1)
-            torch.softmax(rows, 1, out=rows)
-            # The most likely token has probability p_max = 1 / sum(exp(logit - max)), which is never 0. So the
-            # log-sum-exp of the logits is max - log(p_max).
-            loss += (max_logits - rows.amax(1).log() - label_logits).sum()
-            num_correct += (label_logits == max_logits).sum()
-            rows.scatter_add_(1, block_labels[:, None], rows.new_full((len(block_labels), 1), -1.0))
-            bias_grad += rows.sum(0)
-            if rows is not block:
-                block.copy_(rows)
-        return loss, num_correct, bias_grad
-
-    def prefers_chunked_loss(self, x: Tensor) -> bool:
-        """Return True if the loss of x [M, E] is faster in chunks of the vocabulary than over all of it."""
-        return False
-
-    def chunked_loss_forward(
-        self,
-        inputs: VocabLossInputs,
-        ranges: Sequence[tuple[int, int]],
-        matmul_backend: MatmulBackend,
-        saved_logits: list[Tensor] | None,
-    ) -> OnlineSoftmaxState:
-        """Compute softmax statistics over the vocabulary, chunk by chunk; for tensors on a CPU only.
-
-        The logits of a chunk are transposed, [v, M], since matrix products are fast if the result has a multiple
-        of 16 columns: the caller pads the tokens to such a multiple, which the size of a vocabulary seldom is.
-
-        Args:
-            inputs: Inputs of the loss.
-            ranges: Start and end of each chunk.
-            matmul_backend: Computes the matrix products.
-            saved_logits: Receives the logits of each chunk; None if there is no backward pass.
-        """
-        max_logits = torch.full(inputs.labels.shape, -torch.inf)
-        state = OnlineSoftmaxState(max_logits, torch.zeros_like(max_logits), torch.zeros_like(max_logits))
-        for start, end in ranges:
-            logits = matmul_backend.matmul(inputs.embedding[start:end], inputs.hidden.T)
-            self.update_online_softmax(inputs.chunk(start, end, logits), state)
-            if saved_logits is not None:
-                saved_logits.append(logits)
-        return state
-
-    def chunked_loss_backward(
-        self,
-        inputs: VocabLossInputs,
-        ranges: Sequence[tuple[int, int]],
-        matmul_backend: MatmulBackend,
-        saved_logits: Sequence[Tensor],
-        max_logits: Tensor,
-        scale: Tensor,
-        loss_grad: Tensor,
-        embedding_grad: Tensor | None,
-    ) -> tuple[Tensor, Tensor]:
-        """Return the gradients of the hidden states, fp32 [M, E], and of the bias, [V].
-
-        Args:
-            inputs: Inputs of the loss.
-            ranges: Start and end of each chunk.
-            matmul_backend: Computes the matrix products.
-            saved_logits: The logits of each chunk, which are overwritten.
-            max_logits: The highest logit of each token, [M].
-            scale: `loss_grad` divided by the sum of exp(logit - max), [M]; 0 for padding.
-            loss_grad: Gradient of the loss, [].
-            embedding_grad: Receives the gradient of the embeddings, [V, E]; None if it is not needed.
-        """
-        hidden_grad, bias_grads = torch.zeros(inputs.hidden.shape), []
-        for (start, end), logits in zip(ranges, saved_logits, strict=True):
-            chunk = inputs.chunk(start, end, logits)
-            bias_grads.append(self.chunk_backward(chunk, max_logits, scale, loss_grad))
-            hidden_grad += matmul_backend.matmul(logits.T, inputs.embedding[start:end])
-            if embedding_grad is not None:
-                matmul_backend.matmul(logits, inputs.hidden, out=embedding_grad[start:end])
-        return hidden_grad, torch.cat(bias_grads)
-
-    def update_online_softmax(self, chunk: VocabChunk, state: OnlineSoftmaxState) -> None:
-        """Update the softmax statistics in place with the logits of a chunk."""
-        logits = chunk.logits + chunk.bias[:, None]
-        new_max = torch.maximum(state.max, logits.amax(0))
-        state.sum_exp.mul_((state.max - new_max).exp_()).add_((logits - new_max).exp_().sum(0))
-        state.max.copy_(new_max)
-        tokens, rows = chunk.label_positions()
-        state.label_logit[tokens] = logits[rows, tokens]
-
-    def chunk_backward(
-        self, chunk: VocabChunk, max_logits: Tensor, scale: Tensor, loss_grad: Tensor
-    ) -> Tensor:
-        """Overwrite the logits of a chunk by their gradient; return the gradient of its bias, [v].
-
-        The arguments are those of `chunked_loss_backward`.
-        """
-        logits_grad = chunk.logits + chunk.bias[:, None]  # in fp32
-        logits_grad.sub_(max_logits).exp_().mul_(scale)
-        tokens, rows = chunk.label_positions()
-        logits_grad[rows, tokens] -= loss_grad
-        chunk.logits.copy_(logits_grad)
-        return logits_grad.sum(1)
-
-    def quantize_rows(self, x: Tensor, input_scale: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Quantize x [N, in] · input_scale [in] to int8, each row by its own range.
-
-        Returns:
-            Integers q, int8 [N, in], with a scale and an offset of each row, [N, 1]: values are
-            offset + scale·q.
-        """
-        rows = x * input_scale
-        lowest, highest = rows.amin(1, keepdim=True), rows.amax(1, keepdim=True)
-        scale = ((highest - lowest) / _INT8_STEPS).clamp_min_(MIN_QUANT_STEP)
-        offset = lowest + _INT8_OFFSET * scale  # becomes 0; the lowest value becomes -128
-        integers = rows.sub_(offset).div_(scale).round_().clamp_(-_INT8_OFFSET, _INT8_OFFSET - 1)
-        return integers.to(torch.int8), scale, offset
-
-    def pack_int8_weight(self, weight: Tensor, *, is_native: bool) -> Tensor:
-        """Return weights int8 [in, out] in the format of `int8_linear`.
-
-        Args:
-            weight: The weights.
-            is_native: True if the CPU has int8 dot-product instructions that PyTorch uses; else the format
-                is fp32.
-        """
-        return weight if is_native else weight.float()
-
-    def int8_linear(
-        self, x: Tensor, linear: QuantizedLinear, dtype: torch.dtype, *, gelu: bool = False
-    ) -> Tensor:
-        """Compute a linear layer in int8, [N, in] → [N, out].
-
-        Sums of integers are exact, so a row of the result does not depend on the other rows.
-
-        Args:
-            x: Inputs.
-            linear: The layer.
-            dtype: The dtype of the result.
-            gelu: Apply GELU to the result.
-        """
-        weight, (integers, scale, offset) = linear.weight, self.quantize_rows(x, linear.input_scale)
-        if weight.dtype == torch.int8:
-            products = torch._int_mm(integers, weight)
-        else:
-            blocks = zip(
-                torch.split(integers, _EXACT_TERMS, 1), torch.split(weight, _EXACT_TERMS), strict=True
-            )
-            block_products = [(x_block.float() @ weight_block).int() for x_block, weight_block in blocks]
-            products = torch.stack(block_products).sum(0, dtype=torch.int32)
-        outlier = x[:, linear.outlier_channel, None].float()
-        output = self.dequantize(products, scale, offset, outlier, linear.dequant, dtype)
-        return self.activation(output, F.gelu) if gelu else output
-
-    def dequantize(
-        self,
-        products: Tensor,
-        scale: Tensor,
-        offset: Tensor,
-        outlier: Tensor,
-        params: DequantParams,
-        dtype: torch.dtype,
-    ) -> Tensor:
-        """Return the outputs of a linear layer, [N, out], from its integer products.
-
-        Args:
-            products: Products of quantized inputs and weights, int32 [N, out].
-            scale: Scale of each input row, [N, 1].
-            offset: Offset of each input row, [N, 1].
-            outlier: Inputs of the outlier channel, [N, 1].
-            params: Parameters of the outputs.
-            dtype: The dtype of the result.
-        """
-        unscaled = torch.addcmul(
-            offset * params.weight_sums + outlier * params.outlier_weight, products, scale
-        )
-        return torch.addcmul(params.bias, unscaled, params.weight_scale).to(dtype)
-
-    def has_fused_adamw(self, grad: Tensor) -> bool:
-        """Return True if `adamw_step` is faster than PyTorch's AdamW for parameters with such a gradient."""
-        return False
-
-    def grad_norm(self, grads: Sequence[Tensor]) -> Tensor:
-        """Return the Euclidean norm of all gradients, []."""
-        return nn.utils.get_total_norm(grads)
-
-    def adamw_step(self, tensors: Sequence[AdamWTensors], step: AdamWStep, grad_scale: float) -> None:
-        """Update parameters in place by AdamW, with gradients multiplied by `grad_scale`."""
-        beta1, beta2 = step.betas
-        for param, grad, exp_avg, exp_avg_sq in tensors:
-            scaled_grad = grad * grad_scale
-            exp_avg.lerp_(scaled_grad, 1 - beta1)
-            exp_avg_sq.mul_(beta2).addcmul_(scaled_grad, scaled_grad, value=1 - beta2)
-            _apply_adamw(param, exp_avg, exp_avg_sq, step)
-
-    def sparse_adamw(
-        self,
-        weight: Tensor,
-        exp_avg: Tensor,
-        exp_avg_sq: Tensor,
-        grad_index: Tensor,
-        grads: Tensor,
-        step: AdamWStep,
-    ) -> None:
-        """Update an embedding in place by AdamW, where only some rows have a gradient.
-
-        The result is that of dense AdamW, unlike that of torch.optim.SparseAdam: the gradient of the other rows is
-        0, but their moment estimates still decay, and weight decay and the update still apply.
-
-        Args:
-            weight: The embedding, [V, E].
-            exp_avg: First moment estimates, [V, E].
-            exp_avg_sq: Second moment estimates, [V, E].
-            grad_index: Index of each row's gradient in `grads`, long [V]; NO_GRAD; or NEVER_UPDATED for a row
-                whose moment estimates are 0, so that only weight decay changes it.
-            grads: Gradients of n rows, [n, E].
-            step: Scalars of the update.
-        """
-        has_grad = grad_index >= 0
-        grad = torch.zeros_like(weight)
-        grad[has_grad] = grads[grad_index[has_grad]]
-        beta1, beta2 = step.betas
-        exp_avg.lerp_(grad, 1 - beta1)
-        exp_avg_sq.mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
-        _apply_adamw(weight, exp_avg, exp_avg_sq, step)
-
-
-def _apply_adamw(param: Tensor, exp_avg: Tensor, exp_avg_sq: Tensor, step: AdamWStep) -> None:
-    denominator = (exp_avg_sq.sqrt() / step.sqrt_bias_correction2).add_(step.epsilon)
-    param.mul_(step.decay_factor).addcdiv_(exp_avg, denominator, value=-step.step_size)
 
 
 class WeightVersions:

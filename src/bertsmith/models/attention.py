@@ -1,10 +1,9 @@
-"""Attention over packed sequences: a reference, and a faster implementation that tests hold equal to it.
+"""Attention over packed sequences, by buckets of sequences of similar length.
 
-Both take qkv [N, 3H]: the concatenated query, key, and value of each of N tokens, each split into A heads of
-d = H / A columns (Vaswani et al. 2017, section 3.2.2; scores are divided by sqrt(d)). The faster one groups
-sequences of similar length into buckets and pads inside a bucket only (`attention_layout` defines rows and
-cells); the grouping is computed once per batch and shared by all layers. A bucket has b sequences of T cells; a
-sequence has t tokens. Compiled kernels have their own implementation.
+qkv [N, 3H] has the concatenated query, key, and value of each of N tokens, each split into A heads of d = H / A
+columns (Vaswani et al. 2017, section 3.2.2; scores are divided by sqrt(d)). Sequences are padded inside a bucket
+only (`attention_layout` defines rows and cells); the grouping is computed once per batch and shared by all layers.
+A bucket has b sequences of T cells; a sequence has t tokens. Compiled kernels have their own implementation.
 """
 
 from __future__ import annotations
@@ -28,31 +27,6 @@ MaskFunction = Callable[[Tensor], Tensor]
 # torch computes products of fewer multiplications by another algorithm, so that a single sequence would differ in
 # the last bits from one in a batch. Without gradients, products are padded with zeros to this size.
 _MIN_MULTIPLICATIONS = 2**12
-
-
-def reference_attention(
-    qkv: Tensor,
-    packed: Packed,
-    num_heads: int,
-    mask: MaskFunction | None = None,
-    *,
-    direction: AttentionDirection = "all",
-) -> Tensor:
-    """Compute attention by its definition, one sequence after the other: [N, 3H] → [N, H].
-
-    `direction` names the tokens that a token attends to besides itself.
-    """
-    outputs = [qkv[:0, : qkv.shape[1] // 3]]
-    for sequence_qkv, weights in zip(
-        _split_sequences(qkv, packed),
-        attention_weights(qkv, packed, num_heads, direction=direction),
-        strict=True,
-    ):
-        if not len(sequence_qkv):
-            continue
-        _, _, v = _split_heads(sequence_qkv, num_heads)
-        outputs.append((_apply_mask(weights, mask) @ v).transpose(0, 1).flatten(1))
-    return torch.cat(outputs)
 
 
 def attention_weights(

@@ -10,11 +10,6 @@ is needed. Callers of `Encoder` may pass rows in any order, and some repeatedly.
 ascending rows, the encoder first pads them with row 0 if the layout pads (`AttentionLayout.pads_rows`), and sorts
 them; on a GPU it passes them on unchanged. So layers and kernels accept repeated rows. Padding rows are rows of a
 matrix after the last token that belong to no token; only a CPU has them, and no result depends on them.
-
-Modules compute by their attribute `kernels`, which `ComputeContext.prepare_modules` sets. An optional fused
-kernel returns None for inputs that it does not support; the module then computes the parts one by one. No kernel
-replaces a layer, a sublayer (`Attention`, `FeedForward`), or a linear layer of these that has hooks, so its hooks
-run. Hooks of a layer's dropout and LayerNorms, and of a `SharedModule` itself, may not run.
 """
 
 from __future__ import annotations
@@ -24,7 +19,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -33,236 +28,21 @@ from torch import Tensor, nn
 from bertsmith import hardware
 from bertsmith.errors import InputError
 from bertsmith.formatting import pluralize
-from bertsmith.kernels.reference import REFERENCE, EncoderLayerModules, KernelBackend
-from bertsmith.models.attention import attention, attention_weights
+from bertsmith.kernels.reference import REFERENCE, KernelBackend
+from bertsmith.models.attention import attention_weights
 from bertsmith.models.attention_layout import AttentionLayout
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.embeddings import Embeddings
-from bertsmith.models.layers import ACTIVATIONS, Dropout, Linear, has_hooks, linear, set_generator
+from bertsmith.models.layers import set_generator
+from bertsmith.models.transformer_layer import (
+    Attention,
+    LayerBuilder,
+    SharedModule,
+    TransformerLayer,
+    build_layer,
+)
 from bertsmith.models.weight_init import init_weights
 from bertsmith.packed import Packed
-
-
-class QueryTokens(NamedTuple):
-    """The M tokens whose output a layer computes, if not all are needed.
-
-    Attributes:
-        rows: The rows of the tokens, long [M] (see the module docstring).
-        inputs: Inputs of the query projection at these tokens, [M, H].
-    """
-
-    rows: Tensor
-    inputs: Tensor
-
-
-class Attention(nn.Module):
-    """Multi-head self-attention with its output projection; query, key, and value are one matrix product.
-
-    Quantization replaces the linear layers by `Int8Linear`, whose weights cannot be split into those of queries,
-    keys, and values.
-    """
-
-    kernels: KernelBackend = REFERENCE
-
-    def __init__(self, config: ModelConfig, generator: torch.Generator) -> None:
-        super().__init__()
-        self.num_heads = config.num_attention_heads
-        self.qkv = Linear(config.hidden_size, 3 * config.hidden_size)
-        self.output = Linear(config.hidden_size, config.hidden_size)
-        self.dropout = Dropout(config.attention_probs_dropout_prob, generator)
-
-    def forward(self, x: Tensor, layout: AttentionLayout, query_tokens: QueryTokens | None = None) -> Tensor:
-        """Compute [N, H] → [N, H], or [M, H] for some tokens.
-
-        Args:
-            x: The input, [N, H].
-            layout: The layout of the batch.
-            query_tokens: The tokens whose output is needed; None: all.
-        """
-        dropout = self.dropout if self.dropout.is_active else None
-        attend = None
-        if query_tokens is not None and isinstance(self.qkv, Linear) and not has_hooks(self.qkv):
-            attend = self.kernels.attention_of_queries(
-                x, query_tokens.rows, layout.sequence_layout, self.num_heads, dropout
-            )
-        if query_tokens is not None and attend is not None:
-            context = attend(*self._project_separately(query_tokens.inputs, x))
-        else:
-            context = attention(self.qkv(x), layout, self.num_heads, dropout, self.kernels)
-            context = _select_rows(context, None if query_tokens is None else query_tokens.rows)
-        return self.output(context)  # type: ignore[no-any-return]
-
-    def _project_separately(self, query_inputs: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the queries of M tokens, [M, H], and the keys and values of all tokens, [N, 2H]."""
-        sizes = [x.shape[1], 2 * x.shape[1]]
-        q_weight, kv_weight = torch.split(self.qkv.weight, sizes)
-        bias = self.qkv.bias
-        q_bias, kv_bias = (None, None) if bias is None else torch.split(bias, sizes)
-        return linear(query_inputs, q_weight, q_bias, self.kernels), linear(
-            x, kv_weight, kv_bias, self.kernels
-        )
-
-
-class FeedForward(nn.Module):
-    """The feed-forward sublayer, W2·act(W1·x + b1) + b2: [N, H] → [N, H].
-
-    Quantization replaces the linear layers by `Int8Linear`, which can apply GELU to its output (`supports_gelu`).
-    """
-
-    kernels: KernelBackend = REFERENCE
-
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        self.inner = Linear(config.hidden_size, config.intermediate_size)
-        self.output = Linear(config.intermediate_size, config.hidden_size)
-        self.activation = ACTIVATIONS[config.hidden_act]
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Compute [N, H] → [N, H]."""
-        is_hooked = has_hooks(self.inner, self.output)
-        output = None if is_hooked else self.kernels.feed_forward(x, self.inner, self.output, self.activation)
-        if output is None and self.activation is F.gelu and self.inner.supports_gelu:
-            output = self.output(self.inner(x, gelu=True))
-        elif output is None:
-            output = self.output(self.kernels.activation(self.inner(x), self.activation))
-        return output
-
-
-def _select_rows(x: Tensor, rows: Tensor | None) -> Tensor:
-    """Return the given rows of x, or all of x if `rows` is None."""
-    return x if rows is None else x.index_select(0, rows)
-
-
-class TransformerLayer(nn.Module):
-    """A Transformer layer: attention and feed-forward, each with a residual connection and a LayerNorm."""
-
-    kernels: KernelBackend = REFERENCE
-
-    def __init__(
-        self,
-        attention: nn.Module,
-        feed_forward: nn.Module,
-        attention_norm: nn.Module,
-        output_norm: nn.Module,
-        dropout: Dropout,
-        *,
-        norm_first: bool = False,
-    ) -> None:
-        """Build a layer.
-
-        Args:
-            attention: The attention sublayer.
-            feed_forward: The feed-forward sublayer.
-            attention_norm: The LayerNorm of attention.
-            output_norm: The LayerNorm of the feed-forward sublayer.
-            dropout: The dropout on the outputs of both sublayers.
-            norm_first: Apply LayerNorm before each sublayer (Xiong et al. 2020) instead of after each residual
-                sum, as BERT and the original Transformer do.
-        """
-        super().__init__()
-        self.attention = attention
-        self.attention_norm = attention_norm
-        self.feed_forward = feed_forward
-        self.output_norm = output_norm
-        self.dropout = dropout
-        self._norm_first = norm_first
-
-    def forward(self, x: Tensor, layout: AttentionLayout, rows: Tensor | None = None) -> Tensor:
-        """Compute [N, H] → [N, H], or [M, H] for the tokens `rows` (see the module docstring).
-
-        The output projection and the feed-forward sublayer are computed for these tokens only, and so are queries
-        and attention where the kernels support it.
-        """
-        modules = self.fusable_modules()
-        output = (
-            None if modules is None else self.kernels.encoder_layer(x, layout.sequence_layout, modules, rows)
-        )
-        return self._forward_unfused(x, layout, rows) if output is None else output
-
-    def fusable_modules(self) -> EncoderLayerModules | None:
-        """Return the modules for the fused layer kernel.
-
-        Returns:
-            None for a layer that the kernel cannot compute: with pre-norm, with other sublayers than `Attention`
-            and `FeedForward`, or with hooks.
-        """
-        if self._norm_first:
-            return None
-        attention, feed_forward = unwrap_shared(self.attention), unwrap_shared(self.feed_forward)
-        if type(attention) is not Attention or type(feed_forward) is not FeedForward:
-            return None
-        modules = EncoderLayerModules(
-            qkv=attention.qkv,
-            projection=attention.output,
-            attention_norm=unwrap_shared(self.attention_norm),
-            inner=feed_forward.inner,
-            output=feed_forward.output,
-            output_norm=unwrap_shared(self.output_norm),
-            num_heads=attention.num_heads,
-            attention_dropout=attention.dropout,
-            dropout=self.dropout,
-            activation=feed_forward.activation,
-        )
-        return None if has_hooks(attention, feed_forward, *modules.parametrized) else modules
-
-    def _forward_unfused(self, x: Tensor, layout: AttentionLayout, rows: Tensor | None) -> Tensor:
-        residual = _select_rows(x, rows)
-        attention_input, query_inputs = x, residual
-        if self._norm_first:
-            attention_input = self.attention_norm(x)
-            query_inputs = _select_rows(attention_input, rows)
-        query_tokens = None if rows is None else QueryTokens(rows, query_inputs)
-        attention_output = self.attention(attention_input, layout, query_tokens)
-        x = self._add_residual(residual, attention_output, self.attention_norm)
-        feed_forward_output = self.feed_forward(self.output_norm(x) if self._norm_first else x)
-        return self._add_residual(x, feed_forward_output, self.output_norm)
-
-    def _add_residual(self, residual: Tensor, x: Tensor, norm: nn.Module) -> Tensor:
-        """Compute LayerNorm(residual + dropout(x)), or residual + dropout(x) with LayerNorm first."""
-        if self._norm_first:
-            return self.dropout.add_residual(residual, x)
-        return self.kernels.add_layer_norm(residual, x, self.dropout, norm)
-
-
-def build_layer(config: ModelConfig, generator: torch.Generator) -> TransformerLayer:
-    """Build a layer with BERT's sublayers; LayerNorm is before or after them as `config.norm` says."""
-    return TransformerLayer(
-        Attention(config, generator),
-        FeedForward(config),
-        nn.LayerNorm(config.hidden_size, config.layer_norm_eps),
-        nn.LayerNorm(config.hidden_size, config.layer_norm_eps),
-        Dropout(config.hidden_dropout_prob, generator),
-        norm_first=config.norm == "pre",
-    )
-
-
-class SharedModule(nn.Module):
-    """A reference to a module of another layer.
-
-    The other layer owns the parameters: they occur once in `state_dict` and in `parameters`.
-    """
-
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        self._module_reference = (module,)  # in a tuple, so that torch does not register it as a submodule
-
-    @property
-    def module(self) -> nn.Module:
-        """Return the shared module."""
-        return self._module_reference[0]
-
-    def forward(self, *inputs: Any) -> Any:
-        """Call the shared module."""
-        return self.module(*inputs)
-
-
-def unwrap_shared(module: nn.Module) -> nn.Module:
-    """Return the module that a `SharedModule` refers to, or the module itself."""
-    return module.module if isinstance(module, SharedModule) else module
-
-
-LayerBuilder = Callable[[ModelConfig, torch.Generator], TransformerLayer]
-"""Builds one layer."""
 
 # Submodules that a layer shares with the first layer of its group, by the value of the setting `share` (Lan et al.
 # 2020, section 3.1 and table 4). With "all" the whole layer is shared.

@@ -184,6 +184,30 @@ class Family:
                 )
 
 
+def task_architectures(prefix: str, *, pooled: Collection[str] = ()) -> dict[frozenset[str], str]:
+    """Return the classes that all families have, by their parts.
+
+    Args:
+        prefix: The prefix of the family's classes, such as "Bert".
+        pooled: The heads that have a pooler: "classifier", "chooser".
+    """
+    heads = {
+        "masked": "ForMaskedLM",
+        "classifier": "ForSequenceClassification",
+        "tagger": "ForTokenClassification",
+        "span": "ForQuestionAnswering",
+        "chooser": "ForMultipleChoice",
+    }
+    return {
+        frozenset({"encoder"}): f"{prefix}Model",
+        **{
+            frozenset({"encoder", head, *(("pooler",) if head in pooled else ())}): f"{prefix}{name}"
+            for head, name in heads.items()
+        },
+        frozenset({"encoder", "tagger", "crf"}): f"{prefix}ForTokenClassification",
+    }
+
+
 def model_sizes(layers: int, hidden: int, heads: int | None = None) -> dict[str, int]:
     """Return the sizes of a published model; by default heads have size 64, and F is 4 H."""
     return {

@@ -1,6 +1,6 @@
-"""Feature extraction between encoder and head: a choice of layers, a BiLSTM on them, or a second encoder.
+"""Feature extraction between encoder and head: pooling, a choice of layers, a BiLSTM on them, or a second encoder.
 
-All three are from Devlin et al. 2019, sections 5.1 and 5.3.
+The last three are from Devlin et al. 2019, sections 5.1 and 5.3.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from bertsmith.errors import InputError, option
 from bertsmith.formatting import pluralize
-from bertsmith.models.config import Layers, ModelConfig
+from bertsmith.models.config import Layers, ModelConfig, Pooling
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import build_encoder
 from bertsmith.models.layers import Linear
@@ -239,3 +239,16 @@ def layer_indices(layers: Layers, num_layers: int) -> list[int]:
         "concat_last_four": list(range(num_layers - 3, num_layers + 1)),
         "sum_all": list(range(1, num_layers + 1)),
     }[layers]
+
+
+def pool(encoder: Encoder, packed: Packed, pooling: Pooling) -> Tensor:
+    """Pool the encoder's last hidden states to one vector per sequence, fp32 [B, H].
+
+    Each sequence is reduced separately, so its vector does not depend on the rest of the batch.
+    """
+    if pooling == "cls":
+        return encoder(packed, rows=packed.first_token_rows).float()  # type: ignore[no-any-return]
+    states = torch.split(encoder(packed).float(), packed.lengths.tolist())
+    if pooling == "max":
+        return torch.stack([state.amax(0) for state in states])
+    return torch.stack([state.mean(0) for state in states])

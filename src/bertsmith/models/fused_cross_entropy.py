@@ -14,7 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from bertsmith.kernels.reference import KernelBackend, MatmulBackend, VocabLossInputs, compute_dtype
+from bertsmith.kernels.linear import MatmulBackend
+from bertsmith.kernels.reference import KernelBackend, compute_dtype
+from bertsmith.kernels.vocabulary_loss import OnlineSoftmaxState, VocabLossInputs
 from bertsmith.models.layers import matmul, matmul_backend
 
 _CHUNK_SIZE = 4096  # vocabulary entries per chunk
@@ -86,8 +88,10 @@ class _FullLogits(torch.autograd.Function):
 class _ChunkedLogits(torch.autograd.Function):
     """Compute the logits of a few thousand vocabulary entries at a time, [v, M].
 
-    A chunk is still in the cache when its softmax statistics are computed and, in the backward pass, when it is
-    multiplied. Second derivatives and a second backward pass raise an error.
+    Chunks are transposed, since matrix products are fast if the result has a multiple of 16 columns: tokens are
+    padded to one, which the size of a vocabulary seldom is. A chunk is still in the cache when its softmax
+    statistics are computed and, in the backward pass, when it is multiplied. All tensors are on the CPU. Second
+    derivatives and a second backward pass raise an error.
     """
 
     @staticmethod
@@ -103,13 +107,16 @@ class _ChunkedLogits(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         count, padding = len(labels), -len(labels) % _ROW_MULTIPLE
         x, labels = F.pad(x, (0, 0, 0, padding)), F.pad(labels, (0, padding), value=_NO_LABEL)
+        inputs = VocabLossInputs(x, table, bias, labels)
+        max_logits = torch.full(labels.shape, -torch.inf)
+        state = OnlineSoftmaxState(max_logits, torch.zeros_like(max_logits), torch.zeros_like(max_logits))
         logits: list[Tensor] = []
-        max_logits, sums, label_logits = kernels.chunked_loss_forward(
-            VocabLossInputs(x, table, bias, labels),
-            vocabulary_chunks(len(table)),
-            backend,
-            logits if needs_grad else None,
-        )
+        for start, end in vocabulary_chunks(len(table)):
+            chunk_logits = backend.matmul(table[start:end], x.T)
+            kernels.update_online_softmax(inputs.chunk(start, end, chunk_logits), state)
+            if needs_grad:
+                logits.append(chunk_logits)
+        max_logits, sums, label_logits = state
         ctx.save_for_backward(x, table, bias, labels, max_logits, sums, *logits)
         ctx.count, ctx.kernels, ctx.backend = count, kernels, backend
         num_correct = (label_logits == max_logits)[:count].sum()
@@ -123,19 +130,17 @@ class _ChunkedLogits(torch.autograd.Function):
         scale = grad / sums
         scale[ctx.count :] = 0  # padding rows have no gradient
         table_grad = torch.empty_like(table) if ctx.needs_input_grad[1] else None
-        x_grad, bias_grad = ctx.kernels.chunked_loss_backward(
-            VocabLossInputs(x, table, bias, labels),
-            vocabulary_chunks(len(table)),
-            ctx.backend,
-            logits,
-            max_logits,
-            scale,
-            grad,
-            table_grad,
-        )
+        inputs = VocabLossInputs(x, table, bias, labels)
+        x_grad, bias_grads = torch.zeros(x.shape), []
+        for (start, end), chunk_logits in zip(vocabulary_chunks(len(table)), logits, strict=True):
+            chunk = inputs.chunk(start, end, chunk_logits)
+            bias_grads.append(ctx.kernels.chunk_backward(chunk, max_logits, scale, grad))
+            x_grad += ctx.backend.matmul(chunk_logits.T, table[start:end])
+            if table_grad is not None:
+                ctx.backend.matmul(chunk_logits, x, out=table_grad[start:end])
         # The logits are overwritten, so a second backward pass must fail.
         torch.autograd.graph.increment_version(logits)
-        return x_grad[: ctx.count], table_grad, bias_grad, None, None, None, None
+        return x_grad[: ctx.count], table_grad, torch.cat(bias_grads), None, None, None, None
 
 
 def vocabulary_chunks(size: int) -> list[tuple[int, int]]:

@@ -178,7 +178,16 @@ class DenseHead(nn.Module):
         return self.linear(self.dropout(dense))  # type: ignore[no-any-return]
 
 
-class SequenceClassificationHead(nn.Module):
+class TaskHead(nn.Module):
+    """The base of task heads."""
+
+    @property
+    def parts(self) -> dict[str, nn.Module]:
+        """Return the modules by their names in a model folder."""
+        return dict(self.named_children())
+
+
+class SequenceClassificationHead(TaskHead):
     """The family's sequence classification head: [B, H] → [B, K].
 
     BERT and ALBERT have a pooler, dropout, and a Linear; other families have `DenseHead`. With `pooled` False BERT
@@ -199,28 +208,18 @@ class SequenceClassificationHead(nn.Module):
             )
         )
 
-    @property
-    def parts(self) -> dict[str, nn.Module]:
-        """Return the modules by their names in a model folder."""
-        return dict(self.named_children())
-
     def forward(self, rows: Tensor) -> Tensor:
         """Compute logits [B, K] of states [B, H]."""
         return self.classifier(rows if self.pooler is None else self.pooler(rows))  # type: ignore[no-any-return]
 
 
-class TokenClassificationHead(nn.Module):
+class TokenClassificationHead(TaskHead):
     """The token classification head, dropout and Linear: [N, H] → [N, K]."""
 
     def __init__(self, config: ModelConfig, generator: torch.Generator, outputs: int) -> None:
         super().__init__()
         dropout = config.hidden_dropout_prob if get_family(config.model_type).heads.token_dropout else None
         self.tagger = LinearHead(config, generator, outputs, dropout=dropout)
-
-    @property
-    def parts(self) -> dict[str, nn.Module]:
-        """Return the modules by their names in a model folder."""
-        return dict(self.named_children())
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Compute logits [N, K] of tokens [N, H]."""
@@ -241,7 +240,7 @@ class SpanTransform(nn.Module):
         return self.activation(self.linear(hidden))
 
 
-class SpanHead(nn.Module):
+class SpanHead(TaskHead):
     """A Linear to the start and end scores of every token: [N, H] → [N, 2].
 
     With `transform` a `SpanTransform` precedes it; Devlin et al. 2019, section 4.2, have the Linear alone.
@@ -258,8 +257,7 @@ class SpanHead(nn.Module):
     @property
     def parts(self) -> dict[str, nn.Module]:
         """Return the modules by their names in a model folder."""
-        parts = {"span": self.span, "span_transform": self.span_transform}
-        return {name: module for name, module in parts.items() if module is not None}
+        return {name: module for name, module in super().parts.items() if name != "dropout"}
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Compute scores [N, 2] of tokens [N, H]."""
@@ -268,7 +266,7 @@ class SpanHead(nn.Module):
         return scores
 
 
-class MultipleChoiceHead(nn.Module):
+class MultipleChoiceHead(TaskHead):
     """The multiple-choice head, one score per sequence (Devlin et al. 2019, section 4.4): [B, H] → [B].
 
     As in transformers, families with a pooler have it here, RoBERTa too; the others have a dense layer.
@@ -284,17 +282,12 @@ class MultipleChoiceHead(nn.Module):
             else DenseHead(config, generator, 1, activation, first_dropout=False)
         )
 
-    @property
-    def parts(self) -> dict[str, nn.Module]:
-        """Return the modules by their names in a model folder."""
-        return dict(self.named_children())
-
     def forward(self, rows: Tensor) -> Tensor:
         """Compute scores [B] of states [B, H]."""
         return self.chooser(rows if self.pooler is None else self.pooler(rows))[:, 0]  # type: ignore[no-any-return]
 
 
-class RelationHead(nn.Module):
+class RelationHead(TaskHead):
     """The relation head: dropout and Linear on the states at both entities' start markers.
 
     This is "entity start" of Baldini Soares et al. 2019.
@@ -303,11 +296,6 @@ class RelationHead(nn.Module):
     def __init__(self, config: ModelConfig, generator: torch.Generator, outputs: int) -> None:
         super().__init__()
         self.relater = LinearHead(config, generator, outputs, states=2)
-
-    @property
-    def parts(self) -> dict[str, nn.Module]:
-        """Return the modules by their names in a model folder."""
-        return dict(self.named_children())
 
     def forward(self, rows: Tensor) -> Tensor:
         """Compute logits [B, K] of states [2B, H], the first and second entity of each text."""

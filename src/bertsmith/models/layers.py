@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from bertsmith import hardware
-from bertsmith.kernels.reference import REFERENCE, KernelBackend, MatmulBackend, compute_dtype, gelu_tanh
+from bertsmith.kernels.linear import MatmulBackend
+from bertsmith.kernels.reference import REFERENCE, KernelBackend, compute_dtype, gelu_tanh
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,

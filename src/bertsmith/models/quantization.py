@@ -19,14 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from bertsmith import hardware
-from bertsmith.kernels.reference import (
-    REFERENCE,
-    DequantParams,
-    KernelBackend,
-    QuantizedLinear,
-    compute_dtype,
-    set_kernel_backend,
-)
+from bertsmith.kernels.linear import DequantParams, QuantizedLinear
+from bertsmith.kernels.reference import REFERENCE, KernelBackend, compute_dtype, set_kernel_backend
 from bertsmith.models.encoder import Encoder, copy_without_hooks
 from bertsmith.models.layers import Linear
 from bertsmith.packed import Packed
@@ -88,7 +82,7 @@ class Int8Linear(nn.Module):
         smoothed[:, self.outlier_channel] = 0
         scale = (smoothed.abs().amax(1) / _INT8_MAX).clamp_min(_MIN_SCALE)
         quantized_weight = (smoothed / scale[:, None]).round_().to(torch.int8)
-        is_native = hardware.has_fast_int8_matmul()
+        is_native = hardware.has_int8_matmul()
         packed_weight = kernels.pack_int8_weight(quantized_weight.t().contiguous(), is_native=is_native)
         self.register_buffer("weight", packed_weight)
         self.register_buffer("weight_sums", quantized_weight.sum(1, dtype=torch.float32))

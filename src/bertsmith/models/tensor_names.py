@@ -130,7 +130,7 @@ def name_table(
     *,
     heads: ModuleNames,
     decoder: str | None = None,
-    extra: ModuleNames | None = None,
+    projection: str | None = None,
     layer: ModuleNames = LAYER_MODULES,
     layer_name: str = "encoder.layer.{layer}",
 ) -> NameTable:
@@ -141,11 +141,13 @@ def name_table(
         base: The prefix of the encoder's names; it replaces "{base}" in Hugging Face's names.
         heads: The modules of the heads.
         decoder: Hugging Face's decoder of the masked LM head, whose bias is that of `masked`; None without one.
-        extra: Modules of the encoder outside of its layers, besides the embeddings.
+        projection: Hugging Face's projection of embeddings whose size is not the hidden size.
         layer: The modules of a layer.
         layer_name: Hugging Face's name of a layer, with "{layer}" for its index.
     """
-    outside_layers = {**EMBEDDING_MODULES, **(extra or {})}
+    outside_layers = dict(EMBEDDING_MODULES)
+    if projection is not None and config.embedding_size is not None:
+        outside_layers["encoder.embeddings.projection"] = (projection,)
     if not config.type_vocab_size:
         del outside_layers["encoder.embeddings.segment"]
     if config.norm == "pre":

@@ -24,9 +24,10 @@ from bertsmith.instances.batches import MaskedBatch
 from bertsmith.instances.settings import DataSettings
 from bertsmith.loss import Loss, distillation_kl
 from bertsmith.models.config import ModelConfig
-from bertsmith.models.encoder import Encoder, SharedModule, unwrap_shared
+from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import build_encoder
 from bertsmith.models.heads import MaskedLMHead
+from bertsmith.models.transformer_layer import SharedModule, unwrap_shared
 from bertsmith.models.weight_init import init_output_bias, unigram_cross_entropy
 from bertsmith.objectives.objective import MODEL, ModelParts, Objective, check_no_pairs
 from bertsmith.objectives.settings import DistillationSettings

@@ -15,9 +15,8 @@ from bertsmith.models.family import preset
 from bertsmith.pretraining.model import first_weights
 from bertsmith.pretraining.resolve_settings import SIZES, MeasuredSize, new_settings
 from bertsmith.pretraining.settings import PretrainSettings
-from bertsmith.runs.compute_setup import configs_to_measure
+from bertsmith.runs.compute_setup import measure_update_seconds
 from bertsmith.tokenizer.tokenizer import Tokenizer
-from bertsmith.training.autotune import ExecutionConfig, benchmark_configs, fastest_config
 from bertsmith.training.data_loader import Phase
 from bertsmith.training.train_step import TrainModule
 
@@ -33,10 +32,8 @@ _SIZE_SETTINGS = {
 }
 
 
-def probe_speed(
-    settings: PretrainSettings, context: ComputeContext, max_seconds: float
-) -> tuple[float, ExecutionConfig]:
-    """Return the seconds of an update on random text, and the fastest configuration.
+def probe_speed(settings: PretrainSettings, context: ComputeContext, max_seconds: float) -> float:
+    """Return the seconds of an update on random text.
 
     Args:
         settings: The settings of the run.
@@ -48,16 +45,8 @@ def probe_speed(
     context.prepare_modules(encoder, objective)
     length = round(data.sequence_length * MEAN_FILL_RATIO)
     stream = SyntheticStream(settings.model.vocab_size, length, data.mlm_probability, data.sentence_task)
-    seconds = benchmark_configs(
-        TrainModule(encoder, objective),
-        Phase(stream, 1.0, train.batch_size),
-        train,
-        context,
-        configs_to_measure(train, context),
-        lambda _: max_seconds,
-    )
-    config = fastest_config(seconds)
-    return seconds.get(config, min(seconds.values())), config
+    phase = Phase(stream, 1.0, train.batch_size)
+    return measure_update_seconds(TrainModule(encoder, objective), phase, train, context, max_seconds)
 
 
 def choose_preset(changes: Mapping[str, Any], tokenizer: Tokenizer) -> str | None:
@@ -108,7 +97,7 @@ def _num_tokens(
     context = ComputeContext.for_training(train).with_kernels(
         train, settings.model.hidden_size, train.max_steps
     )
-    update_seconds, _ = probe_speed(settings, context, min(_MAX_PROBE_SECONDS, _MAX_PROBE_RATIO * seconds))
+    update_seconds = probe_speed(settings, context, min(_MAX_PROBE_SECONDS, _MAX_PROBE_RATIO * seconds))
     updates = min(seconds / update_seconds, train.max_steps or math.inf)
     sequences = updates * train.batch_size * train.gradient_accumulation_steps
     return sequences * settings.data.sequence_length * MEAN_FILL_RATIO

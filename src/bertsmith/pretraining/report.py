@@ -65,7 +65,7 @@ def run_report(
 ) -> dict[str, Any]:
     """Return the content of report.json."""
     train, state = settings.train, output.state
-    warnings = [output.cut_schedule, _learning_warning(settings, data, output, metrics, out)]
+    warnings = [_learning_warning(settings, data, output, metrics, out)]
     return {
         "objective": settings.objective.name,
         **({"base": settings.base} if settings.base else {}),

@@ -22,7 +22,7 @@ from bertsmith.pretraining.resolve_settings import (
     settings_type_of_arguments,
 )
 from bertsmith.pretraining.settings import PretrainSettings
-from bertsmith.runs.compute_setup import choose_compute_setup, training_budget
+from bertsmith.runs.compute_setup import measure_throughput, training_budget
 from bertsmith.runs.run_folder import (
     CHECKPOINTS,
     SETTINGS,
@@ -114,20 +114,20 @@ def pretrain(
         job = _prepare_job(run_settings, shards, base, ranks, out, resuming=is_resuming)
 
         train_settings = run_settings.train
-        setup = choose_compute_setup(
-            job.module,
-            job.data.phases,
-            train_settings,
-            job.context,
-            job.num_updates,
-            resuming=is_resuming,
-            ranks=ranks,
+        throughput = measure_throughput(
+            job.module, job.data.phases, train_settings, job.context, resuming=is_resuming, ranks=ranks
         )
-        job.context = setup.context
-        job.estimate_time(setup.throughput, resuming=is_resuming)
+        job.estimate_time(throughput, resuming=is_resuming)
         named_settings = with_recipe(PretrainSettings, recipe, changes) if is_resuming else None
         budget = ranks.run_on_main(
-            lambda: training_budget(train_settings, setup, job.num_updates, start, explicit=named_settings)
+            lambda: training_budget(
+                train_settings,
+                throughput,
+                job.num_updates,
+                start,
+                explicit=named_settings,
+                num_processes=ranks.world_size,
+            )
         )
         if not is_resuming:
             log_epochs(budget.num_updates, job.data.updates_per_epoch)
@@ -137,7 +137,7 @@ def pretrain(
             inputs = (shards.folder, model.path if isinstance(model, Model) else model, tokenizer)
             ranks.run_on_main(lambda: _start_run(out, job.settings, *inputs))
 
-        training_job = job.training_job(budget, setup.throughput, out)
+        training_job = job.training_job(budget, throughput, out)
         output = Trainer(job.module, training_job, job.context, resume=resume, ranks=ranks).fit()
         ranks.run_on_main(lambda: _finish_run(job, out, output, resuming=is_resuming))
         return load(out)

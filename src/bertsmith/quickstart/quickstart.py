@@ -200,7 +200,7 @@ def _log_estimated_time(budget: Mapping[str, Any], seconds_so_far: float, seed: 
     context = ComputeContext.for_training(train).with_kernels(
         train, settings.model.hidden_size, train.max_steps
     )
-    seconds, _ = probe_speed(settings, context, _PROBE_SECONDS)
+    seconds = probe_speed(settings, context, _PROBE_SECONDS)
     steps_in_time = _MAX_STEPS if train.max_minutes is None else int(train.max_minutes * 60 / seconds)
     steps = min(steps_in_time, train.max_steps or steps_in_time)
     other_seconds = seconds_so_far * _PREPARE_TIME_RATIO + _FINETUNING_UPDATES * seconds
@@ -334,11 +334,11 @@ Try the models:
   bertsmith predict {classifier} "Returns the rank of a matrix."
 
 The same steps with your own files:
-  bertsmith tokenizer train *.txt --out tokenizer --vocab-size 16000
-  bertsmith data prepare *.txt --tokenizer tokenizer --out shards
-  bertsmith pretrain --data shards --out bert --minutes 60
+  bertsmith tokenizer train *.txt --output-dir tokenizer --vocab-size 16000
+  bertsmith data prepare *.txt --tokenizer tokenizer --output-dir shards
+  bertsmith pretrain --data shards --output-dir bert --minutes 60
   bertsmith finetune classify --model bert --train train.csv \\
-      --validation dev.csv --out mine
+      --validation dev.csv --output-dir mine
   bertsmith evaluate mine --data test.csv"""
 
 

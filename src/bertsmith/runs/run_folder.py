@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import inspect
 import json
@@ -16,7 +15,6 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from bertsmith import hardware
 from bertsmith.artifacts.folder import check_replaceable
-from bertsmith.artifacts.run_collection import run_names
 from bertsmith.errors import InputError, MachineError, Stopped, option
 from bertsmith.formatting import pluralize
 from bertsmith.io import atomic
@@ -76,7 +74,13 @@ def run_alone(function: Callable[Arguments, Returned]) -> Callable[Arguments, Re
 def exclusive_run(out: Path, *, resume: bool) -> Iterator[None]:
     """Lock a run folder; raise InputError if another process has locked it, or there is no run to resume."""
     if resume and not holds_run(out):
-        raise _no_run_error(out)
+        raise InputError(
+            "run_missing",
+            "this folder holds no run to resume",
+            location=out,
+            argument="output_dir",
+            hint=f"check the name; to start a new run, remove {option('resume', True)}",
+        )
     with atomic.folder_lock(out, "run"):
         yield
 
@@ -99,46 +103,6 @@ def holds_run(folder: Path) -> bool:
     return (folder / SETTINGS).exists() or newest_name(folder / CHECKPOINTS) is not None
 
 
-def _no_run_error(out: Path) -> InputError:
-    """Return the error for a folder without a run; it suggests runs around it, in it, or with similar names."""
-    if (names := run_names(out)) is not None:
-        return InputError(
-            "folder_of_runs",
-            f"this folder holds {pluralize(len(names), 'run')} and is not a run itself",
-            location=out,
-            argument="output_dir",
-            hint=f"to continue all of them, repeat {option('restarts')}, {option('folds')}, or {option('grid')} "
-            f"as before; to continue one, use {option('output_dir', _relative(out / names[0]))}",
-        )
-    siblings = _runs_in(out.absolute().parent)
-    similar = difflib.get_close_matches(out.name, [run.name for run in siblings], n=2, cutoff=0.5)
-    suggestions = (
-        [parent for parent in list(out.absolute().parents)[:3] if holds_run(parent)][:1]
-        or _runs_in(out)[:3]
-        or [run for run in siblings if run.name in similar]
-    )
-    hint = f"to start a new run, remove {option('resume', True)}"
-    if suggestions:
-        hint = f"did you mean {' or '.join(map(_relative, suggestions))}? {hint[0].upper()}{hint[1:]}"
-    elif siblings:
-        hint = f"the runs in the parent folder are {', '.join(map(_relative, siblings[:5]))}; {hint}"
-    return InputError(
-        "run_missing", "this folder holds no run to resume", location=out, argument="output_dir", hint=hint
-    )
-
-
-def _runs_in(folder: Path) -> list[Path]:
-    """Return the runs in a folder, the latest first."""
-    runs = [path for path in folder.glob("*/") if holds_run(path)]
-    return sorted(runs, key=lambda run: run.stat().st_mtime, reverse=True)
-
-
-def _relative(path: Path) -> str:
-    """Return a path relative to the working directory if it is in it."""
-    directory = Path.cwd()
-    return str(path.relative_to(directory) if path.is_relative_to(directory) else path)
-
-
 def check_resume(out: Path, *, resume: bool, overwrite: bool = False) -> bool:
     """Return True if `output_dir` holds a run to resume, and False if a new one starts.
 
@@ -155,15 +119,7 @@ def check_resume(out: Path, *, resume: bool, overwrite: bool = False) -> bool:
     if overwrite:
         _LAYOUT.check_replaceable(out, overwrite=True, in_place=True)
         return False
-    if not resume:
-        raise InputError(
-            "run_exists",
-            "this folder already holds a run",
-            location=out,
-            argument="output_dir",
-            hint=f"continue the run with {option('resume', True)}, or choose another {option('output_dir')}; in "
-            "Python, overwrite=True replaces it",
-        )
+    check_new_or_resume(out, is_started=True, resume=resume)
     if not settings.is_file() or not settings.stat().st_size:
         raise InputError(
             "run_settings_missing",
@@ -177,6 +133,27 @@ def check_resume(out: Path, *, resume: bool, overwrite: bool = False) -> bool:
             "%s: there is no checkpoint; the run starts again from its first update", out / CHECKPOINTS
         )
     return True
+
+
+def check_new_or_resume(out: Path, *, is_started: bool, resume: bool) -> None:
+    """Raise InputError if a folder holds a run or an experiment and `resume` is not set, or something else.
+
+    Args:
+        out: The folder.
+        is_started: True if the folder holds what can be resumed.
+        resume: Continue it.
+    """
+    if not is_started:
+        atomic.check_output_folder(out, in_place=True)
+    elif not resume:
+        raise InputError(
+            "run_exists",
+            "this folder already holds a run",
+            location=out,
+            argument="output_dir",
+            hint=f"continue it with {option('resume', True)}, or choose another {option('output_dir')}; in "
+            "Python, overwrite=True replaces a run",
+        )
 
 
 def check_resume_or_overwrite(out: Path, *, resume: bool, overwrite: bool) -> None:
@@ -285,15 +262,30 @@ def write_report(out: Path, report: Mapping[str, Any]) -> None:
     write_json(out / REPORT, report)
 
 
-def read_arguments(file: Path) -> dict[str, Any]:
-    """Return the arguments with which the runs of a folder were started."""
+def previous_arguments(file: Path, arguments: Mapping[str, Any], *, resume: bool) -> dict[str, Any]:
+    """Return the arguments that an experiment in the folder of a file was started with; {} for a new one.
+
+    Args:
+        file: The file of the arguments.
+        arguments: The new arguments, which must equal those of the same name in the file.
+        resume: Continue the experiment.
+
+    Raises:
+        InputError: The folder holds something else, or an experiment with other arguments.
+    """
+    out = file.parent
+    check_new_or_resume(out, is_started=file.exists(), resume=resume)
+    if not file.exists():
+        return {}
+    hint = f"resume with the same arguments, or choose another folder with {option('output_dir')}"
     try:
-        return dict(json.loads(file.read_text(encoding="utf-8")))
+        previous = dict(json.loads(file.read_text(encoding="utf-8")))
     except (ValueError, TypeError):
-        raise InputError(
-            "file_damaged",
-            "the file is damaged",
-            location=file,
-            argument="output_dir",
-            hint=f"choose another folder with {option('output_dir')}",
-        ) from None
+        raise InputError("file_damaged", "the file is damaged", location=file, hint=hint) from None
+    for name, value in json.loads(json.dumps(arguments)).items():
+        if previous.get(name, value) != value:
+            message = (
+                f"this folder was started with another {name}: {previous[name]!r:.60}, not {value!r:.60}"
+            )
+            raise InputError("arguments_differ", message, location=out, argument=name, hint=hint)
+    return previous

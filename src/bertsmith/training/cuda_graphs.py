@@ -14,7 +14,7 @@ from typing import Any, Protocol, Self
 import torch
 from torch import Tensor, nn
 
-from bertsmith.device import CapturedGraph, ComputeContext
+from bertsmith.device import ComputeContext
 from bertsmith.kernels.reference import KernelBackend
 from bertsmith.packed import copy_to_device
 from bertsmith.training.settings import TrainSettings
@@ -63,7 +63,7 @@ class _Outputs:
 class _Graph:
     """A captured graph with its inputs, to be overwritten before a replay, and its outputs."""
 
-    graph: CapturedGraph
+    graph: torch.cuda.CUDAGraph
     batch: PaddableBatch
     factors: Tensor
     outputs: _Outputs
@@ -76,7 +76,7 @@ class CudaGraphStrategy(GradientStrategy):
         super().__init__(module, context, settings)
         self._seqlen_multiple = min(kernels.seqlen_multiple for kernels in _kernels_of(module))
         self._graphs: dict[tuple[int, ...], _Graph | None] = {}
-        self._first_graph: CapturedGraph | None = None
+        self._first_graph: torch.cuda.CUDAGraph | None = None
         self._can_capture: bool | None = None
 
     def backward_batch(

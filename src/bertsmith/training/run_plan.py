@@ -1,9 +1,9 @@
 """The plan of a run: its length, number of threads, and learning rates, as decided before and during the run.
 
 A plan starts with one entry. Another one is added when the decision changes: a time budget allows more or fewer
-updates than expected, another number of threads is faster, or a resumed run has a larger budget. Entries are saved
-in plan.jsonl and in each checkpoint. A resumed run repeats lost updates under the same entries, and so equals an
-uninterrupted run.
+updates than expected, or a resumed run has another budget or number of threads. Entries are saved in plan.jsonl
+and in each checkpoint. A resumed run repeats lost updates under the same entries, and so equals an uninterrupted
+run.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ logger = logging.getLogger(__name__)
 
 PLAN = "plan.jsonl"
 _MAX_PLAN_BYTES = 2**22
-_MAX_FINAL_RATIO = 0.1  # of the peak: a larger excess of the last learning rate is reported
 
 _DESCRIPTIONS: dict[SchedulerType, str] = {
     "linear": "decreases linearly to 0",
@@ -136,26 +135,6 @@ class RunPlan:
                 warmup_steps = self.progress(start + int(warmup_steps)) * total
         return _scheduled_rate(position, total, warmup_steps, settings)
 
-    def describe_cut_schedule(self, settings: TrainSettings) -> str | None:
-        """Return a sentence if a time budget ended the run with a high learning rate, otherwise None.
-
-        A machine that stops for the rest of the time, such as a laptop that sleeps, has no time for the decay.
-        """
-        last = self.last
-        if "max_minutes" not in last.budget or last.progress == 0 or last.step < last.updates:
-            return None
-        rate = self.learning_rate(last.updates, settings)
-        warmup_steps = warmup_updates(settings.warmup_steps, last.updates)
-        final_rate = _scheduled_rate(last.updates, last.updates, warmup_steps, settings)
-        if rate - final_rate < _MAX_FINAL_RATIO * settings.learning_rate:
-            return None
-        return (
-            f"the time was over after {last.progress:.0%} of the schedule, since updates took longer than "
-            f"expected: the last one had a learning rate of {rate:.2g}, "
-            f"{rate / settings.learning_rate:.0%} of the highest, and a model is better where it has come down; a "
-            "larger --minutes and --resume train it further, to the schedule's end"
-        )
-
     def phase_index(self, step: int, shares: Sequence[float]) -> int:
         """Return the phase of update `step`; each phase has at least one update.
 
@@ -223,27 +202,24 @@ class TrainingBudget:
         limits: The budget by the name of the setting (`max_steps`, `max_tokens`, `num_train_epochs`, or
             `max_minutes`).
         num_updates: The updates that it allows; an estimate for minutes.
-        threads: The number of threads; None: a resumed run keeps its own.
+        threads: The number of threads.
+        keeps_threads: True if a resumed run keeps its own number.
         is_explicit: True if the command names a budget; otherwise a resumed run keeps its own.
-        may_change_threads: True if the number of threads may change during the run.
-        max_threads: The largest number of threads to use.
         start_time: The clock at the start of the command, from which minutes count; None: the start of training.
         num_processes: The number of processes.
     """
 
     limits: Mapping[str, float]
     num_updates: int
-    threads: int | None = None
+    threads: int = 1
+    keeps_threads: bool = False
     is_explicit: bool = True
-    may_change_threads: bool = False
-    max_threads: int = 1
     start_time: float | None = None
     num_processes: int = 1
 
     def new_plan(self) -> RunPlan:
         """Return the plan of a new run."""
-        threads = self.threads or self.max_threads
-        return RunPlan([self._entry(0, self.num_updates, 0.0, threads, self.limits, "the run begins")])
+        return RunPlan([self._entry(0, self.num_updates, 0.0, self.threads, self.limits, "the run begins")])
 
     def resumed_plan(
         self,
@@ -270,7 +246,7 @@ class TrainingBudget:
             plan = self._with_new_budget(run, plan, step, seconds, scheduler_type)
         current, last = plan.entry_at(step + 1), plan.last
         coming = [entry for entry in plan.entries if entry.step >= step] + [current]
-        threads = self.threads or last.threads
+        threads = last.threads if self.keeps_threads else self.threads
         if step < last.updates and any(self._computes_differently(entry) for entry in coming):
             logger.warning(
                 "computing %s from here on, not %s: numbers are added in another order, so the run is no longer "
@@ -287,7 +263,8 @@ class TrainingBudget:
         return plan
 
     def _computes_differently(self, entry: PlanEntry) -> bool:
-        return self.threads not in (None, entry.threads) or entry.processes != self.num_processes
+        has_other_threads = not self.keeps_threads and entry.threads != self.threads
+        return has_other_threads or entry.processes != self.num_processes
 
     def _with_new_budget(
         self, run: Path, plan: RunPlan, step: int, seconds: float, scheduler_type: SchedulerType

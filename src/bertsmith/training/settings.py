@@ -111,7 +111,7 @@ class TrainSettings(Settings):
     seed: int = Field(0, ge=0, lt=2**63, description="seed of everything random")
     precision: Literal["auto", "fp32", "bf16"] = Field(
         "auto",
-        description="precision of matrix products: fp32, bf16, or auto, which times updates in both",
+        description="precision of matrix products: fp32, bf16, or auto: bf16 if the device can compute in it",
     )
     kernels: MayChange[Literal["auto", "torch", "numba", "flash", "triton"]] = Field(
         "auto",
@@ -135,8 +135,7 @@ class TrainSettings(Settings):
         None,
         ge=1,
         le=1024,
-        description="number of threads; none: OMP_NUM_THREADS, or the fastest number, which is measured before "
-        "and during the run",
+        description="number of threads; none: OMP_NUM_THREADS, or the number of cores",
     )
     dataloader_num_workers: MayChange[int] = Field(
         1, ge=0, description="threads that build batches in advance; 0: the training loop builds them"

@@ -1,4 +1,7 @@
-"""The throughput of a run, and how many updates a budget of minutes allows."""
+"""The throughput of a run, and how many updates a budget of minutes allows.
+
+Corrections become entries of the `RunPlan`. The numbers of a run depend on its plan, not on the clock.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from bertsmith.training.data_loader import Phase
-from bertsmith.training.run_plan import RunPlan
+from bertsmith.training.run_plan import PlanEntry, RunPlan
 from bertsmith.training.settings import TrainSettings
 
 _CHECK_RATIOS = tuple(2**-n for n in range(6, 0, -1)) + tuple(1 - 2**-n for n in range(2, 7))  # of the budget
@@ -84,44 +87,83 @@ class Throughput:
 
 
 class TimeBudget:
-    """A budget of minutes, and at most `max_updates` updates: predicts how many updates it allows."""
+    """A budget of minutes, and at most `max_updates` updates; it proposes entries of the plan.
 
-    def __init__(self, minutes: float, max_updates: int | None, phases: Sequence[Phase]) -> None:
-        self.seconds, self.max_updates = minutes * 60, max_updates
+    Attributes:
+        throughput: The measured speed, to which each update is added.
+    """
+
+    def __init__(
+        self,
+        minutes: float,
+        max_updates: float | None,
+        phases: Sequence[Phase],
+        settings: TrainSettings,
+        throughput: Throughput,
+    ) -> None:
+        self._seconds, self._max_updates = minutes * 60, max_updates
         self._shares = tuple(phase.share for phase in phases)
+        self._settings, self.throughput = settings, throughput
         self._last_check: tuple[float, float] = (0.0, 0.0)  # seconds and progress
 
-    def is_due(self, plan: RunPlan, step: int, seconds: float, throughput: Throughput) -> bool:
-        """Return True if the plan should be corrected after `step` updates in `seconds`."""
-        total = max(self.seconds - throughput.closing_seconds, 1e-9)
-        last_seconds, last_progress = self._last_check
+    def propose(self, plan: RunPlan, step: int, seconds: float) -> PlanEntry | None:
+        """Return a new entry if the time allows more or fewer updates than planned.
+
+        Updates that are repeated after a crash follow the entries that exist already.
+
+        Args:
+            plan: The plan.
+            step: The number of updates.
+            seconds: The time of the run.
+        """
+        is_repeated = any(entry.step >= step for entry in plan.entries[1:])
+        if is_repeated or step >= plan.num_updates or not self._is_due(plan.progress(step), seconds):
+            return None
         progress = plan.progress(step)
+        num_updates = self._num_updates(step, progress, seconds)
+        if num_updates == plan.num_updates:
+            return None
+        per_update = self.throughput.seconds_of_update(0)
+        why = f"{seconds:.1f} s spent, about {per_update:.4g} s an update"
+        return plan.last.model_copy(
+            update={"step": step, "updates": num_updates, "progress": progress, "why": why}
+        )
+
+    def seconds_left(self, seconds: float, num_updates: int) -> float | None:
+        """Return the remaining seconds, if the time and not a number of updates ends the run."""
+        if self._max_updates is not None and num_updates >= self._max_updates:
+            return None
+        return max(0.0, self._seconds - self.throughput.closing_seconds - seconds)
+
+    def _is_due(self, progress: float, seconds: float) -> bool:
+        """Return True if the plan should be checked at a progress of the schedule, after `seconds`."""
+        total = max(self._seconds - self.throughput.closing_seconds, 1e-9)
+        last_seconds, last_progress = self._last_check
         if seconds >= total or any(last_seconds < ratio * total <= seconds for ratio in _CHECK_RATIOS):
             return True
         elapsed_ratio = (seconds - last_seconds) / max(total - last_seconds, 1e-9)
         return abs(progress - (last_progress + (1 - last_progress) * elapsed_ratio)) > _MAX_DRIFT
 
-    def num_updates(
-        self, step: int, progress: float, seconds: float, throughput: Throughput, settings: TrainSettings
-    ) -> int:
+    def _num_updates(self, step: int, progress: float, seconds: float) -> int:
         """Return how many updates the budget allows in all, at least `step` and at least 1."""
         self._last_check = (seconds, progress)
-        remaining = self.seconds - throughput.closing_seconds - seconds
-        per_update = self._mean_update_seconds(progress, throughput)
+        throughput, settings = self.throughput, self._settings
+        remaining = self._seconds - throughput.closing_seconds - seconds
+        per_update = self._mean_update_seconds(progress)
         per_update += throughput.checkpoint_seconds / settings.save_steps
         if settings.eval_steps:
             per_update += throughput.seconds_of_evaluation / settings.eval_steps
         allowed = max(1, step, step + round(remaining / max(per_update, 1e-9)))
-        return allowed if self.max_updates is None else min(allowed, max(self.max_updates, step))
+        return allowed if self._max_updates is None else min(allowed, max(int(self._max_updates), step))
 
-    def _mean_update_seconds(self, progress: float, throughput: Throughput) -> float:
+    def _mean_update_seconds(self, progress: float) -> float:
         """Return the mean seconds of the remaining updates, over all phases."""
         last = len(self._shares) - 1
         if progress >= 1:
-            return throughput.seconds_of_update(last)
+            return self.throughput.seconds_of_update(last)
         total, start = 0.0, 0.0
         for phase, share in enumerate(self._shares):
             end = 1.0 if phase == last else start + share
-            total += max(0.0, end - max(start, progress)) * throughput.seconds_of_update(phase)
+            total += max(0.0, end - max(start, progress)) * self.throughput.seconds_of_update(phase)
             start = end
         return total / (1 - progress)

@@ -16,7 +16,6 @@ from bertsmith import hardware
 from bertsmith.device import ComputeContext
 from bertsmith.errors import MachineError, Stopped, option
 from bertsmith.training import checkpoint
-from bertsmith.training.autotune import Autotuner
 from bertsmith.training.callbacks import (
     EarlyStopping,
     MetricLogger,
@@ -29,6 +28,7 @@ from bertsmith.training.distributed import SINGLE_RANK, RankGroup, count_batch, 
 from bertsmith.training.optim.optimizer import create_optimizer, expected_state
 from bertsmith.training.run_plan import RunPlan, read_plan, write_plan
 from bertsmith.training.signals import stop_signals
+from bertsmith.training.time_budget import TimeBudget
 from bertsmith.training.train_step import DeferredFiniteCheck, TrainModule, train_step
 from bertsmith.training.training_job import TrainingJob, TrainOutput, TrainState
 
@@ -42,6 +42,7 @@ class Trainer:
         state: The state of the run.
         plan: The length of the run, its learning rates, and its number of threads.
         strategy: Computes gradients, and owns the optimizer.
+        throughput: The measured speed.
     """
 
     def __init__(
@@ -76,10 +77,8 @@ class Trainer:
             self.strategy.load_optimizer_state(saved.tensors["optimizer"])
         start_time = hardware.clock() if job.budget.start_time is None else job.budget.start_time
         self._start_time = start_time - self.state.seconds
-        limits = self.plan.last.budget
-        self._autotuner = Autotuner(
-            module, job.phases, self.settings, context, job.budget, limits, job.throughput
-        )
+        self.throughput = job.throughput
+        self._time_budget = self._create_time_budget()
         self._callbacks = [*self._evaluation_callbacks(), *job.callbacks]
         self._metric_logger: MetricLogger | None = None
 
@@ -124,7 +123,8 @@ class Trainer:
     @property
     def seconds_left(self) -> float | None:
         """The remaining seconds of a time budget that ends the run."""
-        return self._autotuner.seconds_left(self.seconds, self.plan.num_updates)
+        budget = self._time_budget
+        return None if budget is None else budget.seconds_left(self.seconds, self.plan.num_updates)
 
     def end_run(self, why: str) -> None:
         """End the run with the last update, before its budget."""
@@ -173,6 +173,12 @@ class Trainer:
                 logger.info("resumed after update %s of %s", f"{state.step:,}", f"{plan.num_updates:,}")
         write_plan(job.run, plan)
         return plan
+
+    def _create_time_budget(self) -> TimeBudget | None:
+        limits = self.plan.last.budget
+        if (minutes := limits.get("max_minutes")) is None:
+            return None
+        return TimeBudget(minutes, limits.get("max_steps"), self.job.phases, self.settings, self.throughput)
 
     def _evaluation_callbacks(self) -> list[TrainerCallback]:
         evaluation = self.job.evaluation
@@ -224,7 +230,6 @@ class Trainer:
             last.processes,
             self.saving_seconds,
             early_stop,
-            None if early_stop else self.plan.describe_cut_schedule(self.settings),
         )
 
     @property
@@ -277,15 +282,12 @@ class Trainer:
     # After an update
 
     def _update_plan(self, update_seconds: float) -> None:
-        """Add an entry to the plan if rank 0's autotuner proposes one."""
-        state, entry = self.state, None
-        if self.ranks.is_main:
-            entry = self._autotuner.propose(
-                self.plan, state.step, state.phase, state.position, update_seconds, self.seconds
-            )
-        if self._autotuner.is_active and self.ranks.broadcast(int(entry is not None)):
-            entry = self.ranks.run_on_main(lambda: entry)
-            assert entry is not None
+        """Add an entry to the plan if the time allows more or fewer updates than rank 0 had planned."""
+        self.throughput.observe(self.state.phase, update_seconds)
+        if self._time_budget is None:
+            return
+        propose = partial(self._time_budget.propose, self.plan, self.state.step, self.seconds)
+        if (entry := self.ranks.run_on_main(propose)) is not None:
             self.plan.entries.append(entry)
             self.ranks.run_on_main(partial(write_plan, self.job.run, self.plan))
 
@@ -314,7 +316,7 @@ class Trainer:
         self._use_all_cores()
         with self.strategy.unsharded():
             result = self.ranks.run_on_main(partial(evaluation.run, self.module, state.step))
-        self._autotuner.throughput.evaluation_seconds = hardware.clock() - start
+        self.throughput.evaluation_seconds = hardware.clock() - start
         state.evaluation = result.metrics
         if evaluation.best_metric is not None:
             score = result.metrics[evaluation.best_metric]
@@ -362,7 +364,7 @@ class Trainer:
         optimizer_state = self.strategy.optimizer_state()
         with self.strategy.unsharded():
             self.ranks.run_on_main(partial(self._write_checkpoint, optimizer_state))
-        seconds = self._autotuner.throughput.checkpoint_seconds = hardware.clock() - start
+        seconds = self.throughput.checkpoint_seconds = hardware.clock() - start
         self.saving_seconds += seconds
 
     def _write_checkpoint(self, optimizer_state: Mapping[str, Tensor]) -> None:

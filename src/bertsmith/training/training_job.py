@@ -169,7 +169,6 @@ class TrainOutput:
         processes: The number of processes in the last update.
         saving_seconds: The time of this command's checkpoints.
         early_stop: The reason if the run ended before its budget.
-        cut_schedule: A sentence if a time budget ended the run with a high learning rate.
     """
 
     state: TrainState
@@ -178,7 +177,6 @@ class TrainOutput:
     processes: int
     saving_seconds: float
     early_stop: str | None
-    cut_schedule: str | None
 
 
 def fingerprint(*parts: str) -> str:

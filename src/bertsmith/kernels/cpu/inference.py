@@ -30,12 +30,10 @@ from bertsmith.kernels.cpu.training import (
     is_supported,
     layer_config,
 )
+from bertsmith.kernels.linear import MIN_QUANT_STEP, DequantParams, QuantizedLinear
 from bertsmith.kernels.reference import (
-    MIN_QUANT_STEP,
-    DequantParams,
     EncoderLayerModules,
     LayerNormParams,
-    QuantizedLinear,
     SequenceLayout,
     WeightVersions,
     compute_dtype,

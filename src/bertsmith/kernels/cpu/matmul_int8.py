@@ -12,7 +12,7 @@ from bertsmith.kernels.cpu import amx, row_kernels
 from bertsmith.kernels.cpu.compilation import has_cpu_feature
 from bertsmith.kernels.cpu.launcher import Launcher, float_bits
 from bertsmith.kernels.cpu.layer_functions import is_bf16
-from bertsmith.kernels.reference import MIN_QUANT_STEP, QuantizedLinear
+from bertsmith.kernels.linear import MIN_QUANT_STEP, QuantizedLinear
 
 GEMM_INT8_FALLBACK: Any = (
     import_module("bertsmith.kernels.cpu.gemm_int8_avx2") if has_cpu_feature("avx2") else None

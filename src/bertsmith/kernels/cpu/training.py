@@ -47,11 +47,10 @@ from bertsmith.kernels.reference import (
     EncoderLayerModules,
     KernelBackend,
     Lookups,
-    OnlineSoftmaxState,
     SequenceLayout,
-    VocabChunk,
     compute_dtype,
 )
+from bertsmith.kernels.vocabulary_loss import OnlineSoftmaxState, VocabChunk
 
 SUPPORTED_DTYPES = (torch.float32, torch.bfloat16)
 _MAX_EMBEDDINGS = 2  # embeddings that the kernel adds to a token's vector

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from bertsmith.models.config import ModelConfig
-from bertsmith.models.family import Family, HeadStructure, model_sizes
-from bertsmith.models.tensor_names import TASK_MODULES, NameTable, name_table
+from bertsmith.models.family import Family, HeadStructure, model_sizes, task_architectures
+from bertsmith.models.tensor_names import TASK_MODULES, name_table
 
-_PROJECTION = {"encoder.embeddings.projection": ("{base}.encoder.embedding_hidden_mapping_in",)}
 _LAYER = {
     "attention.qkv": ("attention.query", "attention.key", "attention.value"),
     "attention.output": ("attention.dense",),
@@ -26,18 +26,6 @@ _HEADS = {
     "pair.linear": ("sop_classifier.classifier",),
     **TASK_MODULES,
 }
-
-
-def _names(config: ModelConfig) -> NameTable:
-    return name_table(
-        config,
-        "albert",
-        heads=_HEADS,
-        decoder="predictions.decoder",
-        extra=_PROJECTION,
-        layer=_LAYER,
-        layer_name="encoder.albert_layer_groups.{layer}.albert_layers.0",
-    )
 
 
 def _groups(config: ModelConfig) -> int:
@@ -61,17 +49,19 @@ _DROPOUT = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
 
 ALBERT = Family(
     model_type="albert",
-    names=_names,
+    names=partial(
+        name_table,
+        base="albert",
+        heads=_HEADS,
+        decoder="predictions.decoder",
+        projection="{base}.encoder.embedding_hidden_mapping_in",
+        layer=_LAYER,
+        layer_name="encoder.albert_layer_groups.{layer}.albert_layers.0",
+    ),
     architectures={
-        frozenset({"encoder"}): "AlbertModel",
+        **task_architectures("Albert", pooled=("classifier", "chooser")),
         frozenset({"encoder", "pooler"}): "AlbertModel",
-        frozenset({"encoder", "masked"}): "AlbertForMaskedLM",
         frozenset({"encoder", "pooler", "masked", "pair"}): "AlbertForPreTraining",
-        frozenset({"encoder", "pooler", "classifier"}): "AlbertForSequenceClassification",
-        frozenset({"encoder", "tagger"}): "AlbertForTokenClassification",
-        frozenset({"encoder", "tagger", "crf"}): "AlbertForTokenClassification",
-        frozenset({"encoder", "span"}): "AlbertForQuestionAnswering",
-        frozenset({"encoder", "pooler", "chooser"}): "AlbertForMultipleChoice",
     },
     tokenizer="unigram",
     # Version 2 has the tanh GELU and, like the largest model of version 1, no dropout in the encoder.

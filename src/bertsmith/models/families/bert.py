@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from bertsmith.models.config import ModelConfig
-from bertsmith.models.family import Family, model_sizes
-from bertsmith.models.tensor_names import TASK_MODULES, NameTable, name_table
+from functools import partial
+
+from bertsmith.models.family import Family, model_sizes, task_architectures
+from bertsmith.models.tensor_names import TASK_MODULES, name_table
 
 _HEADS = {
     "pooler.linear": ("{base}.pooler.dense",),
@@ -14,10 +15,6 @@ _HEADS = {
     "pair.linear": ("cls.seq_relationship",),
     **TASK_MODULES,
 }
-
-
-def _names(config: ModelConfig) -> NameTable:
-    return name_table(config, "bert", heads=_HEADS, decoder="cls.predictions.decoder")
 
 
 # Base and large: Devlin et al. 2019, section 3. The smaller ones: Turc et al. 2019 (arXiv 1908.08962).
@@ -36,18 +33,12 @@ _OTHER_VOCABULARIES = {"chinese": _CHINESE, "multilingual-cased": 119_547, "mult
 
 BERT = Family(
     model_type="bert",
-    names=_names,
+    names=partial(name_table, base="bert", heads=_HEADS, decoder="cls.predictions.decoder"),
     architectures={
-        frozenset({"encoder"}): "BertModel",
+        **task_architectures("Bert", pooled=("classifier", "chooser")),
         frozenset({"encoder", "pooler"}): "BertModel",
-        frozenset({"encoder", "masked"}): "BertForMaskedLM",
         frozenset({"encoder", "pooler", "pair"}): "BertForNextSentencePrediction",
         frozenset({"encoder", "pooler", "masked", "pair"}): "BertForPreTraining",
-        frozenset({"encoder", "pooler", "classifier"}): "BertForSequenceClassification",
-        frozenset({"encoder", "tagger"}): "BertForTokenClassification",
-        frozenset({"encoder", "tagger", "crf"}): "BertForTokenClassification",
-        frozenset({"encoder", "span"}): "BertForQuestionAnswering",
-        frozenset({"encoder", "pooler", "chooser"}): "BertForMultipleChoice",
     },
     # Transformers' sequence heads read the first token, which attends to no other in a causal model; ours read the
     # last one.

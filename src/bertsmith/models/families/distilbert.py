@@ -5,9 +5,10 @@ A classifier with a dense layer on the first token replaces the pooler.
 
 from __future__ import annotations
 
-from bertsmith.models.config import ModelConfig
-from bertsmith.models.family import Family, HeadStructure, model_sizes
-from bertsmith.models.tensor_names import TASK_MODULES, NameTable, name_table
+from functools import partial
+
+from bertsmith.models.family import Family, HeadStructure, model_sizes, task_architectures
+from bertsmith.models.tensor_names import TASK_MODULES, name_table
 
 _LAYER = {
     "attention.qkv": ("attention.q_lin", "attention.k_lin", "attention.v_lin"),
@@ -27,32 +28,20 @@ _HEADS = {
 }
 
 
-def _names(config: ModelConfig) -> NameTable:
-    return name_table(
-        config,
-        "distilbert",
-        heads=_HEADS,
-        decoder="vocab_projector",
-        layer=_LAYER,
-        layer_name="transformer.layer.{layer}",
-    )
-
-
 _BASE = model_sizes(6, 768)
 _VOCABULARIES = {"uncased": 30_522, "cased": 28_996, "multilingual-cased": 119_547}
 
 DISTILBERT = Family(
     model_type="distilbert",
-    names=_names,
-    architectures={
-        frozenset({"encoder"}): "DistilBertModel",
-        frozenset({"encoder", "masked"}): "DistilBertForMaskedLM",
-        frozenset({"encoder", "classifier"}): "DistilBertForSequenceClassification",
-        frozenset({"encoder", "tagger"}): "DistilBertForTokenClassification",
-        frozenset({"encoder", "tagger", "crf"}): "DistilBertForTokenClassification",
-        frozenset({"encoder", "span"}): "DistilBertForQuestionAnswering",
-        frozenset({"encoder", "chooser"}): "DistilBertForMultipleChoice",
-    },
+    names=partial(
+        name_table,
+        base="distilbert",
+        heads=_HEADS,
+        decoder="vocab_projector",
+        layer=_LAYER,
+        layer_name="transformer.layer.{layer}",
+    ),
+    architectures=task_architectures("DistilBert"),
     tokenizer="wordpiece",
     presets={f"distilbert-base-{name}": {**_BASE, "vocab_size": size} for name, size in _VOCABULARIES.items()}
     | {"distilbert-mini-uncased": model_sizes(2, 256), "distilbert-small-uncased": model_sizes(2, 512)},

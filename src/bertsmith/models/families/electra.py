@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
-from bertsmith.models.config import ModelConfig
-from bertsmith.models.family import Family, HeadStructure, model_sizes
-from bertsmith.models.tensor_names import TASK_MODULES, NameTable, name_table
+from bertsmith.models.family import Family, HeadStructure, model_sizes, task_architectures
+from bertsmith.models.tensor_names import TASK_MODULES, name_table
 
-_PROJECTION = {"encoder.embeddings.projection": ("{base}.embeddings_project",)}
 _HEADS = {
     "masked.transform": ("generator_predictions.dense",),
     "masked.norm": ("generator_predictions.LayerNorm",),
@@ -22,27 +21,22 @@ _HEADS = {
 }
 
 
-def _names(config: ModelConfig) -> NameTable:
-    extra = _PROJECTION if config.embedding_size is not None else None
-    return name_table(config, "electra", heads=_HEADS, decoder="generator_lm_head", extra=extra)
-
-
 def _sizes(layers: int, hidden: int, embedding: int | None = None) -> dict[str, Any]:
     return {**model_sizes(layers, hidden), "embedding_size": embedding}
 
 
 ELECTRA = Family(
     model_type="electra",
-    names=_names,
+    names=partial(
+        name_table,
+        base="electra",
+        heads=_HEADS,
+        decoder="generator_lm_head",
+        projection="{base}.embeddings_project",
+    ),
     architectures={
-        frozenset({"encoder"}): "ElectraModel",
-        frozenset({"encoder", "masked"}): "ElectraForMaskedLM",
+        **task_architectures("Electra"),
         frozenset({"encoder", "detector"}): "ElectraForPreTraining",
-        frozenset({"encoder", "classifier"}): "ElectraForSequenceClassification",
-        frozenset({"encoder", "tagger"}): "ElectraForTokenClassification",
-        frozenset({"encoder", "tagger", "crf"}): "ElectraForTokenClassification",
-        frozenset({"encoder", "span"}): "ElectraForQuestionAnswering",
-        frozenset({"encoder", "chooser"}): "ElectraForMultipleChoice",
     },
     tokenizer="wordpiece",
     # Released sizes: the small generator is as large as its discriminator, and the others have hidden size 256.

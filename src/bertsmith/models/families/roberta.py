@@ -5,11 +5,11 @@ It has no sentence-pair head, and its classifier has a dense layer on the first 
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
-from bertsmith.models.config import ModelConfig
-from bertsmith.models.family import Family, HeadStructure, model_sizes
-from bertsmith.models.tensor_names import TASK_MODULES, NameTable, name_table
+from bertsmith.models.family import Family, HeadStructure, model_sizes, task_architectures
+from bertsmith.models.tensor_names import TASK_MODULES, name_table
 
 _HEADS = {
     "pooler.linear": ("{base}.pooler.dense",),
@@ -20,10 +20,6 @@ _HEADS = {
     "classifier.dense": ("classifier.dense",),
     "classifier.linear": ("classifier.out_proj",),
 }
-
-
-def _names(config: ModelConfig) -> NameTable:
-    return name_table(config, "roberta", heads=_HEADS, decoder="lm_head.decoder")
 
 
 def _sizes(layers: int, hidden: int) -> dict[str, Any]:
@@ -37,16 +33,10 @@ def _sizes(layers: int, hidden: int) -> dict[str, Any]:
 
 ROBERTA = Family(
     model_type="roberta",
-    names=_names,
+    names=partial(name_table, base="roberta", heads=_HEADS, decoder="lm_head.decoder"),
     architectures={
-        frozenset({"encoder"}): "RobertaModel",
+        **task_architectures("Roberta", pooled=("chooser",)),
         frozenset({"encoder", "pooler"}): "RobertaModel",
-        frozenset({"encoder", "masked"}): "RobertaForMaskedLM",
-        frozenset({"encoder", "classifier"}): "RobertaForSequenceClassification",
-        frozenset({"encoder", "tagger"}): "RobertaForTokenClassification",
-        frozenset({"encoder", "tagger", "crf"}): "RobertaForTokenClassification",
-        frozenset({"encoder", "span"}): "RobertaForQuestionAnswering",
-        frozenset({"encoder", "pooler", "chooser"}): "RobertaForMultipleChoice",
     },
     tokenizer="byte_level_bpe",
     presets={

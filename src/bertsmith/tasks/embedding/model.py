@@ -22,7 +22,7 @@ from bertsmith.device import ComputeContext
 from bertsmith.loss import Loss
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
-from bertsmith.models.pooling import pool
+from bertsmith.models.feature_extraction import pool
 from bertsmith.objectives.objective import MODEL, ModelParts
 from bertsmith.packed import Packed
 from bertsmith.tasks.base import Metadata, TaskModel

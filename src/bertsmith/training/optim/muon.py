@@ -14,7 +14,6 @@ from torch import Tensor, nn
 # Coefficients of the polynomial a·x + b·x³ + c·x⁵ of the singular values in each iteration (Jordan et al. 2024).
 _A, _B, _C = 3.4445, -4.7750, 2.0315
 _ITERATIONS = 5
-_MIN_COLUMN_RATIO = 2  # columns per row from which iterations on X Xᵀ are faster
 _ADAMW_RMS = 0.2  # root mean square of a usual update of AdamW
 
 
@@ -97,30 +96,10 @@ def orthogonalize(matrices: Tensor) -> Tensor:
     Args:
         matrices: Matrices [n, R, C] with R ≤ C.
     """
-    x = matrices / matrices.norm(dim=(1, 2), keepdim=True).clamp_min(1e-7)
+    x: Tensor = matrices / matrices.norm(dim=(1, 2), keepdim=True).clamp_min(1e-7)
     if torch.is_autocast_enabled(matrices.device.type):
-        return _iterate(x.bfloat16()).to(matrices.dtype)
-    return _iterate_on_gram(x) if x.shape[2] > _MIN_COLUMN_RATIO * x.shape[1] else _iterate(x)
-
-
-def _iterate(x: Tensor) -> Tensor:
-    """Iterate X ← (a + b·XXᵀ + c·(XXᵀ)²)·X."""
-    for _ in range(_ITERATIONS):
+        x = x.bfloat16()
+    for _ in range(_ITERATIONS):  # X ← (a + b·XXᵀ + c·(XXᵀ)²)·X
         gram = x @ x.mT
         x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=_B, alpha=_C), x, beta=_A)
-    return x
-
-
-def _iterate_on_gram(x: Tensor) -> Tensor:
-    """Iterate on XXᵀ only: each iteration multiplies X by a polynomial in XXᵀ, and such polynomials commute.
-
-    This needs more precision than bf16 has.
-    """
-    gram, product = x @ x.mT, None
-    for remaining in range(_ITERATIONS, 0, -1):
-        polynomial = torch.baddbmm(gram, gram, gram, beta=_B, alpha=_C)
-        polynomial.diagonal(dim1=1, dim2=2).add_(_A)
-        product = polynomial if product is None else polynomial @ product
-        if remaining > 1:
-            gram = polynomial @ gram @ polynomial
-    return x if product is None else product @ x
+    return x.to(matrices.dtype)
