@@ -289,7 +289,7 @@ def test_published_names_come_from_the_hubs_cache(tmp_path: Path, monkeypatch: p
     monkeypatch.delenv("HF_HUB_OFFLINE")
     with pytest.raises(InputError) as caught:
         locate("owner/unknown")
-    assert caught.value.code == "hub_unreachable"
+    assert caught.value.code == "model_not_found"
     assert calls[2:] == [("owner/unknown", True), ("owner/unknown", False)]
 
     def http_error(name: str, **options: object) -> str:

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bertsmith.artifacts.locate import locate
-from bertsmith.artifacts.path_suggestions import check_model_name
+from bertsmith.artifacts.locate import check_model_name, locate
 from bertsmith.errors import InputError
 
 

@@ -12,7 +12,6 @@ import pyarrow as pa
 import pytest
 
 from bertsmith.errors import InputError
-from bertsmith.io.binary_files import skipped_files_hint
 from bertsmith.io.documents import read_documents
 from bertsmith.io.tables import read_table
 from bertsmith.io.text_io import RejectedRow
@@ -55,7 +54,7 @@ KINDS: dict[str, tuple[bytes, str, str]] = {
     "gzip": (gzip.compress(b"some text\n"), "compressed with gzip", ".gz"),
     "parquet": (b"PAR1" + NOISE, "a parquet file", ".parquet"),
     "arrow": (arrow_file(), "an Arrow file", ".parquet"),
-    "png": (b"\x89PNG\r\n\x1a\n" + NOISE, "a PNG picture", "leave it out"),
+    "png": (b"\x89PNG\r\n\x1a\n" + NOISE, "binary", "leave it out"),
     "nulls": (b"ab\0\0cd\n" * 50, "binary", "leave it out"),
     "noise": (NOISE, "binary", "leave it out"),
 }
@@ -102,13 +101,3 @@ def test_text_with_odd_characters_is_text(tmp_path: Path, data: bytes) -> None:
     file = tmp_path / "a.txt"
     file.write_bytes(data)
     assert [document.text for document in read_documents([file])] == [data.decode().strip("\n")]
-
-
-def test_advice_on_skipped_files_is_given_where_it_works() -> None:
-    assert (
-        skipped_files_hint([".log", ".py.gz"])
-        == "name .log, .py.gz files one by one to read them as plain text"
-    )
-    assert skipped_files_hint([".png", ".zip", "broken link", "binary file"]) == ""
-    assert skipped_files_hint([".docx", ".pdf", ".png"]) == "save .docx, .pdf as plain text (.txt, UTF-8)"
-    assert skipped_files_hint([".xlsx"]) == "save .xlsx as CSV UTF-8 (.csv)"

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from bertsmith.errors import InputError
 from bertsmith.io import compression, text_io
 from bertsmith.io.documents import Document, Reading, read_documents
-from bertsmith.io.encodings import guess_encoding, resolve_encoding
+from bertsmith.io.encodings import guess_encoding
 from bertsmith.io.tables import read_table
 from bertsmith.io.text_io import RejectedRow, read_lines
 from bertsmith.tasks.question_answering.squad import read_questions
@@ -259,23 +259,6 @@ def test_task_files_of_every_form_are_read_in_the_named_encoding(tmp_path: Path)
     assert [asked.question for _, asked, _ in read_questions(squad, AnswerSettings(encoding="cp1252"))] == [
         "où?"
     ]
-
-
-@pytest.mark.parametrize(
-    ("name", "meant"),
-    [
-        ("cp1225", "cp1252"),
-        ("cp125", "cp1252"),
-        ("windwos-1252", "windows-1252"),
-        ("sjift-jis", "shift-jis"),
-        ("utf-17", "utf-16"),
-        ("mac-romann", "mac-roman"),
-    ],
-)
-def test_a_mistyped_encoding_is_compared_with_the_usual_ones_first(name: str, meant: str) -> None:
-    with pytest.raises(InputError) as error:
-        resolve_encoding(name)
-    assert repr(meant) in (error.value.hint or "")
 
 
 def test_half_a_character_is_no_encoding(tmp_path: Path) -> None:

@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertsmith.metrics.entities import Entity, count_entities, extract_entities, sum_counts
-from bertsmith.metrics.precision_recall import Counts
-from bertsmith.metrics.tagging_schemes import infer_scheme
+from bertsmith.metrics.sufficient_statistics import Counts, sum_counts
+from bertsmith.metrics.tagging import Entity, count_entities, extract_entities, infer_scheme
 
 # The script's tables: a chunk ends, or starts, between a tag and the next.
 ENDS = {("B", "B"), ("B", "O"), ("I", "B"), ("I", "O"), ("E", "E"), ("E", "I"), ("E", "O")}

@@ -9,10 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertsmith.metrics.entities import Entity, entities_to_tags, extract_entities
-from bertsmith.metrics.tagging_schemes import (
+from bertsmith.metrics.tagging import (
+    Entity,
     Scheme,
     SchemeViolation,
+    entities_to_tags,
+    extract_entities,
     find_violations,
     infer_letters,
     infer_scheme,

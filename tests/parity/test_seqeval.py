@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertsmith.metrics.entities import count_entities, extract_entities, sum_counts
-from bertsmith.metrics.precision_recall import Counts
-from bertsmith.metrics.tagging_schemes import find_violations
+from bertsmith.metrics.sufficient_statistics import Counts, sum_counts
+from bertsmith.metrics.tagging import count_entities, extract_entities, find_violations
 
 metrics = pytest.importorskip("seqeval.metrics", reason="seqeval is not installed: pip install -e '.[dev]'")
 scheme = pytest.importorskip("seqeval.scheme")

@@ -63,17 +63,18 @@ def test_no_paragraph_stands_twice(standard: list[Document]) -> None:
     assert len(letters) == len(set(letters))
 
 
-def test_a_second_reading_gives_the_same(standard: list[Document]) -> None:
-    assert list(documents([lib for lib in installed() if lib.name == STANDARD])) == standard
+def test_a_second_reading_gives_the_same() -> None:
+    (rich,) = [library for library in installed() if library.name == "rich"]
+    assert list(documents([rich])) == list(documents([rich])) != []
 
 
 def test_nothing_is_imported_and_nothing_runs() -> None:
     code = (
         "import sys; from bertsmith.quickstart.documentation import documents, installed;"
         "before = set(sys.modules);"
-        "n = sum(1 for d in documents([x for x in installed() if x.name in ('python', 'rich', 'joblib')]));"
+        "n = sum(1 for d in documents([x for x in installed() if x.name in ('rich', 'joblib')]));"
         "new = {m.partition('.')[0] for m in set(sys.modules) - before};"
-        "assert n > 300; assert not new & {'this', 'antigravity', 'rich', 'joblib', 'torch', 'tkinter'}, new"
+        "assert n > 50; assert not new & {'this', 'antigravity', 'rich', 'joblib', 'torch', 'tkinter'}, new"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 

@@ -14,13 +14,11 @@ import pytest
 from bertsmith.errors import InputError, Stopped
 from bertsmith.inference.model import load
 from bertsmith.io.documents import Document
-from bertsmith.quickstart import quickstart as quickstart_module
 from bertsmith.quickstart.documentation import Library, documents, installed
-from bertsmith.quickstart.pairs import make_pairs, score_bigram_model
 from bertsmith.quickstart.quickstart import print_report, quickstart
-from bertsmith.quickstart.task import QuickstartTask, make_task, sentences_of
+from bertsmith.quickstart.task import QuickstartTask, make_task
 
-LIBRARIES = ("python", "networkx", "numpy", "scikit-learn")  # fast to read, and large enough for classes
+LIBRARIES = ("networkx", "numpy", "scikit-learn")  # fast to read, and large enough for classes
 MODELS = ["majority", "TF-IDF + linear", "BERT without pre-training", "pre-trained BERT"]
 
 
@@ -88,13 +86,6 @@ def test_the_task_depends_only_on_the_seed(corpus: list[Document], task: Quickst
     assert make_task(corpus, seed=1).parts["test"] != task.parts["test"]
 
 
-def test_the_standard_library_is_enough_for_a_task(corpus: list[Document]) -> None:
-    standard_task = make_task([d for d in corpus if d.location.startswith("python:")], seed=0)
-    assert standard_task.label_noun == "families of standard modules"
-    assert 3 <= len(standard_task.labels) <= 5
-    assert len(standard_task.parts["test"]) >= 90
-
-
 def test_too_little_text_is_an_error() -> None:
     with pytest.raises(InputError) as caught:
         make_task([Document("This is the only sentence in this document.", "python:a.py")], seed=0)
@@ -111,7 +102,7 @@ def test_a_folder_that_is_not_empty_is_refused(tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def report(libraries: list[Library], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     out = tmp_path_factory.mktemp("quick") / "start"
-    return quickstart(out, seed=3, libraries=libraries[1:], steps=20)
+    return quickstart(out, seed=3, libraries=libraries, steps=20)
 
 
 def test_the_table_has_a_row_for_each_model(
@@ -128,15 +119,6 @@ def test_the_table_has_a_row_for_each_model(
     assert f"{report['pretrain']['held_out']['mlm_loss']:.2f}" in printed
     assert f"{report['pretrain']['held_out']['unigram_mlm_loss']:.2f}" in printed
     assert "bertsmith finetune classify --model bert" in printed
-    pairs = report["pairs"]
-    assert [score["model"] for score in pairs["scores"]] == ["two words in a row", *MODELS[2:]]
-    assert len(Path(pairs["file"]).read_text(encoding="utf-8").splitlines()) == pairs["number"] > 60
-    for score in pairs["scores"]:
-        line = next(
-            line for line in printed.split("Which of two sentences")[1].split("\n") if score["model"] in line
-        )
-        assert f"{score['accuracy']:.1%}" in line
-        assert all(f"{accuracy:.1%}" in line for accuracy in score["by_phenomenon"].values())
 
 
 def test_all_outputs_can_be_loaded(report: dict[str, Any]) -> None:
@@ -204,72 +186,3 @@ def test_pretraining_improves_accuracy(tmp_path: Path) -> None:
     assert accuracy[MODELS[3]] >= accuracy[MODELS[2]] + 0.05
     metrics = report["pretrain"]["held_out"]
     assert metrics["mlm_loss"] < metrics["unigram_mlm_loss"] - 1.5
-
-
-@pytest.fixture(scope="module")
-def pairs(task: QuickstartTask) -> list[dict[str, str]]:
-    return make_pairs(task.unseen_sentences, seed=0)
-
-
-def test_pairs_differ_in_one_word_and_are_not_in_the_pretraining_text(
-    task: QuickstartTask, pairs: list[dict[str, str]]
-) -> None:
-    partners = {frozenset(pair) for pair in (("a", "an"), ("is", "are"), ("was", "were"), ("has", "have"))}
-    partners.add(frozenset(("this", "these")))
-    seen = {
-        _letters(sentence) for document in task.pretraining_documents for sentence in sentences_of(document)
-    }
-    assert len(pairs) > 60
-    for pair in pairs:
-        good, bad = pair["good"].split(" "), pair["bad"].split(" ")
-        different = [(a, b) for a, b in zip(good, bad, strict=True) if a != b]
-        assert len(different) == 1
-        assert frozenset(_letters(word) for word in different[0]) in partners
-        assert _letters(pair["good"]) not in seen
-    assert len({pair["good"] for pair in pairs}) == len(pairs)
-    assert make_pairs(task.unseen_sentences, seed=0) == pairs
-    assert make_pairs(task.unseen_sentences, seed=1) != pairs
-    assert max(Counter(pair["phenomenon"] for pair in pairs).values()) <= 100
-
-
-def test_words_in_names_and_at_the_end_are_not_replaced() -> None:
-    sentences = [f"Nothing {word} here." for word in ("e.g.a b", "is.", "this", "a-b", "self.is ok")]
-    assert make_pairs(sentences * 3, seed=0) == []
-    pairs = make_pairs([f"Word {i} is an apple." for i in range(12)], seed=0)
-    assert {pair["bad"].split(" ", 2)[2] for pair in pairs} <= {"are an apple.", "is a apple."}
-
-
-def test_bigram_model() -> None:
-    text = "it is a cat. it is an owl. they are cats."
-    pairs = [
-        {"good": "It is an owl.", "bad": "It is a owl.", "phenomenon": "a or an"},
-        {"good": "they are cats", "bad": "they is cats", "phenomenon": "is or are"},
-        {"good": "they is cats", "bad": "they are cats", "phenomenon": "is or are"},
-        {"good": "cats", "bad": "cats", "phenomenon": "is or are"},  # a tie is not correct
-    ]
-    scores = score_bigram_model(pairs, [Document(text, "x")])
-    assert scores == {"accuracy": 0.5, "by_phenomenon": {"a or an": 1.0, "is or are": 1 / 3}}
-
-
-def test_the_time_is_estimated_first(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Test a fast machine, a slow one, and one that is too slow to learn much."""
-    caplog.set_level("INFO", "bertsmith")
-    messages: dict[float, list[str]] = {}
-    module = quickstart_module
-    for seconds in (0.05, 0.2, 4.0):
-        monkeypatch.setattr(module, "probe_speed", lambda *_, seconds=seconds: seconds)
-        budget = {"train.max_steps": module._MAX_STEPS, "train.max_minutes": module._MAX_MINUTES}
-        caplog.clear()
-        module._log_estimated_time(budget, 10.0, 0)
-        messages[seconds] = [r.getMessage() for r in caplog.records if r.name == module.__name__]
-    assert len(messages[0.05]) == 1
-    assert messages[0.05][0].startswith(
-        "an update takes about 0.05 s on this machine; all steps take about 1 min 5"
-    )
-    assert "for 1,800 updates" in messages[0.05][0]
-    assert "for 1,500 updates" in messages[0.2][0]
-    assert "all 1,800 updates would take 6 min 00 s" in messages[0.2][1]
-    assert "set minutes to 7" in messages[0.2][1]
-    assert messages[4.0][2] == "in 75 updates a BERT learns little more than word frequencies"

@@ -152,7 +152,7 @@ def test_only_an_index_is_replaced(index: Index, tmp_path: Path) -> None:
     assert caught.value.code == "not_an_index"
     with pytest.raises(InputError) as caught:
         Index(tmp_path / "nowhere")
-    assert caught.value.code == "index_missing"
+    assert caught.value.code == "not_an_index"
 
 
 def test_approximate_search_needs_a_graph(index: Index) -> None:

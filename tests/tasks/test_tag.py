@@ -16,7 +16,8 @@ import bertsmith as bs
 import tiny_run
 from bertsmith.device import ComputeContext
 from bertsmith.errors import InputError
-from bertsmith.metrics.entities import count_entities, sum_counts
+from bertsmith.metrics.sufficient_statistics import sum_counts
+from bertsmith.metrics.tagging import count_entities
 from bertsmith.models.encoder import Encoder
 from bertsmith.tasks.fitted import FittedTask, infer_task
 from bertsmith.tasks.settings import TagSettings

@@ -15,8 +15,7 @@ import bertsmith as bs
 import tiny_run
 from bertsmith.device import ComputeContext
 from bertsmith.errors import InputError
-from bertsmith.metrics.entities import extract_entities
-from bertsmith.metrics.tagging_schemes import find_violations
+from bertsmith.metrics.tagging import extract_entities, find_violations
 from bertsmith.models.crf import viterbi_decode
 from bertsmith.models.encoder import Encoder
 from bertsmith.tasks.batching import Outputs

@@ -15,8 +15,8 @@ from click.testing import CliRunner
 import bertsmith as bs
 import tiny_run
 from bertsmith.cli.main import bertsmith
-from bertsmith.metrics.entities import count_entities, entities_to_tags, extract_entities, sum_counts
-from bertsmith.metrics.tagging_schemes import find_violations
+from bertsmith.metrics.sufficient_statistics import sum_counts
+from bertsmith.metrics.tagging import count_entities, entities_to_tags, extract_entities, find_violations
 
 SHORT = ["train.learning_rate=3e-3", "train.threads=1", "train.report_to=none", "train.precision=fp32"]
 

@@ -142,12 +142,8 @@ def read_json_list(path: Path) -> list[Any]:
 def _read(path: Path) -> Any:
     try:
         if path.stat().st_size > _MAX_JSON_BYTES:
-            raise InputError(
-                "json_too_large",
-                f"the file is larger than {_MAX_JSON_BYTES // 2**20} MiB",
-                location=path,
-                hint=_HINT,
-            )
+            message = f"the file is larger than {_MAX_JSON_BYTES // 2**20} MiB"
+            raise InputError("json_too_large", message, location=path, hint=_HINT)
         values = json.loads(path.read_bytes().decode("utf-8"))
         key = _non_finite_key(values)
     except FileNotFoundError:
@@ -186,12 +182,9 @@ def config_from_hf(raw: Mapping[str, Any], model_family: Family, location: str) 
     switches = {_KEYS[name]: value for name, value in model_family.structure.items() if name in _KEYS}
     for key, value in (_FIXED | switches | _fixed_values(model_family, config)).items():
         if raw.get(key) not in (value, None):
-            raise InputError(
-                "unsupported_config",
-                f"'{key}' {_shorten(raw[key])} is not supported",
-                location=location,
-                hint=f"{model_family.model_type} models have {value!r}",
-            )
+            message = f"'{key}' {_shorten(raw[key])} is not supported"
+            hint = f"{model_family.model_type} models have {value!r}"
+            raise InputError("unsupported_config", message, location=location, hint=hint)
     return config
 
 
@@ -218,23 +211,19 @@ def family_from_hf(hf_config: HFConfig, names: list[str], location: str) -> Fami
     if hf_config.model_type is not None:
         model_type = hf_config.model_type.removeprefix(_TYPE_PREFIX)
         if model_type not in FAMILIES:
-            raise InputError(
-                "unknown_model_type",
-                f"unknown model type {_shorten(hf_config.model_type)}",
-                location=location,
-                hint=f"supported: {', '.join(FAMILIES)}",
-            )
+            message = f"unknown model type {_shorten(hf_config.model_type)}"
+            hint = f"supported: {', '.join(FAMILIES)}"
+            raise InputError("unknown_model_type", message, location=location, hint=hint)
         model_family = get_family(model_type)
         other_prefixes = {other.class_prefix for other in map(get_family, FAMILIES)} - {
             model_family.class_prefix
         }
         if hf_config.architecture is not None and _class_prefix(hf_config.architecture) in other_prefixes:
-            raise InputError(
-                "model_type_mismatch",
-                f"'model_type' is {hf_config.model_type!r}, but 'architectures' names {hf_config.architecture}",
-                location=location,
-                hint="correct the wrong one",
+            message = (
+                f"'model_type' is {hf_config.model_type!r}, and 'architectures' {hf_config.architecture}"
             )
+            hint = "correct the wrong one"
+            raise InputError("model_type_mismatch", message, location=location, hint=hint)
         return model_family
     matching = [
         model_family
@@ -242,12 +231,9 @@ def family_from_hf(hf_config: HFConfig, names: list[str], location: str) -> Fami
         if _matches(model_family, hf_config.architecture, names)
     ]
     if len(matching) != 1:
-        raise InputError(
-            "model_type_missing",
-            "'model_type' is missing, and the tensor names do not determine the family",
-            location=location,
-            hint=f"add it: {', '.join(FAMILIES)}",
-        )
+        message = "'model_type' is missing, and the tensor names do not determine the family"
+        hint = f"add it: {', '.join(FAMILIES)}"
+        raise InputError("model_type_missing", message, location=location, hint=hint)
     return matching[0]
 
 

@@ -7,9 +7,11 @@ record and the digest of the weights.
 from __future__ import annotations
 
 import json
+import shutil
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatch
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Protocol
@@ -31,6 +33,7 @@ from bertsmith.artifacts.config_schema import (
 )
 from bertsmith.artifacts.locate import CONFIG_FILE
 from bertsmith.artifacts.safetensors_io import WEIGHTS_FILE, WeightFiles, open_weights
+from bertsmith.artifacts.sentence_transformers import POOLING_CONFIG, POOLING_FOLDER
 from bertsmith.artifacts.weight_names import (
     check_names,
     describe_tensors,
@@ -54,6 +57,12 @@ from bertsmith.tokenizer.tokenizer import Tokenizer
 RECORD_FILE = "bertsmith.json"
 MODEL_FILES = (CONFIG_FILE, WEIGHTS_FILE, RECORD_FILE)
 """The files that `write_folder` writes, except for the tokenizer's."""
+_LAYOUT = atomic.FolderLayout(
+    "a model",
+    CONFIG_FILE,
+    ("*.safetensors", "*.json", "vocab.txt", "merges.txt", "spiece.model", POOLING_FOLDER),
+    "folder",
+)
 _LABELED_PARTS = ("classifier", "tagger", "relater")  # heads with an output per label
 _SEQUENCE_PARTS = {"classifier", "chooser"}  # heads that read one token of each sequence
 
@@ -119,13 +128,12 @@ class ModelFolder:
         """Load the folder's tokenizer; InputError if its vocabulary is larger than the model's embeddings."""
         tokenizer = Tokenizer.load(self.path)
         if tokenizer.vocab_size > self.config.vocab_size:
-            raise InputError(
-                "tokenizer_too_large",
+            message = (
                 f"the tokenizer has {pluralize(tokenizer.vocab_size, 'entry', 'entries')}, the model "
-                f"{self.config.vocab_size:,}",
-                location=self.path,
-                hint="they belong to different models: copy the folder again from its source",
+                f"{self.config.vocab_size:,}"
             )
+            hint = "they belong to different models: copy the folder again from its source"
+            raise InputError("tokenizer_too_large", message, location=self.path, hint=hint)
         return tokenizer
 
     @property
@@ -183,12 +191,9 @@ class ModelFolder:
         if self._weights is None:
             expected = self.record.get("weights_sha256")
             if expected is not None and self.weights_digest() != expected:
-                raise InputError(
-                    "weights_changed",
-                    "these are not the weights that were written (their SHA-256 differs)",
-                    location=self._files.location,
-                    hint="the file is damaged or was replaced: copy or train it again",
-                )
+                message = "these are not the weights that were written (their SHA-256 differs)"
+                hint = "the file is damaged or was replaced: copy or train it again"
+                raise InputError("weights_changed", message, location=self._files.location, hint=hint)
             position_ids = frozenset(name for name in self._files.shapes if name.endswith("position_ids"))
             tensors = self._files.read(skip=position_ids)
             self._weights = from_hf_names(tensors, self._table, str(self._files.location))
@@ -231,12 +236,11 @@ def read_folder(path: str | Path) -> ModelFolder:
         and reads_one_token
         and architecture not in model_family.causal.values()
     ):
-        raise InputError(
-            "causal_head_reads_first_token",
-            f"is_decoder is true, and the head of {architecture} reads the first token, which attends to no other",
-            location=location,
-            hint="only causal models whose head reads the last token are supported",
+        message = (
+            f"is_decoder is true, but the head of {architecture} reads the first token, which sees no other"
         )
+        hint = "only causal models whose head reads the last token are supported"
+        raise InputError("causal_head_reads_first_token", message, location=location, hint=hint)
     linear_weights = (f"{part}.linear.weight" for part in _LABELED_PARTS)
     num_labels = next((shapes[name][0] for name in linear_weights if name in shapes), None)
     for part in ("encoder", *sorted(parts - {"encoder"})):
@@ -324,6 +328,28 @@ def write_folder(
     return folder
 
 
+def copy_model(folder: Path, out: Path, *, overwrite: bool) -> Path:
+    """Copy a model folder (config.json, safetensors, the tokenizer's files) to the new folder `out` atomically.
+
+    Args:
+        folder: The model folder.
+        out: The new folder.
+        overwrite: Replace an existing model folder. Any other existing folder is an InputError.
+    """
+    replace = _LAYOUT.check_replaceable(out, overwrite=overwrite)
+    try:
+        with atomic.atomic_folder(out, replace=replace) as new_folder:
+            for file in folder.iterdir():
+                if file.is_file() and any(fnmatch(file.name, name) for name in _LAYOUT.patterns):
+                    shutil.copyfile(file, new_folder / file.name)
+            if (pooling := folder / POOLING_CONFIG).is_file():
+                (new_folder / POOLING_FOLDER).mkdir()
+                shutil.copyfile(pooling, new_folder / POOLING_CONFIG)
+    except OSError as error:
+        raise MachineError("model_not_written", f"cannot write the model: {error}", location=out) from error
+    return out
+
+
 def check_replaceable(folder: Path) -> None:
     """Raise an InputError for a folder that is neither empty nor a model folder of bertsmith.
 
@@ -332,12 +358,9 @@ def check_replaceable(folder: Path) -> None:
     if folder.exists() and not (
         folder.is_dir() and ((folder / RECORD_FILE).is_file() or not any(folder.iterdir()))
     ):
-        raise InputError(
-            "not_a_model_folder",
-            "it exists and is not a model folder of bertsmith",
-            location=folder,
-            hint="name another folder",
-        )
+        message = "it exists and is not a model folder of bertsmith"
+        hint = "name another folder"
+        raise InputError("not_a_model_folder", message, location=folder, hint=hint)
 
 
 def _meta_encoder(config: ModelConfig, generator: torch.Generator | None = None) -> Encoder:
@@ -369,20 +392,14 @@ def _check_shapes(
     architecture: str,
 ) -> None:
     if missing := [name for name in expected if name not in shapes]:
-        raise InputError(
-            "tensor_missing",
-            f"missing {describe_tensors(missing, table)}",
-            location=location,
-            hint=f"the folder was written as {architecture}",
-        )
+        message = f"missing {describe_tensors(missing, table)}"
+        hint = f"the folder was written as {architecture}"
+        raise InputError("tensor_missing", message, location=location, hint=hint)
     for name, shape in expected.items():
         if shapes[name] != shape:
-            raise InputError(
-                "shape_mismatch",
-                f"{describe_tensors([name], table)} {list(shapes[name])} should be {list(shape)}",
-                location=location,
-                hint="config.json and the weights are from different models",
-            )
+            message = f"{describe_tensors([name], table)} {list(shapes[name])} should be {list(shape)}"
+            hint = "config.json and the weights are from different models"
+            raise InputError("shape_mismatch", message, location=location, hint=hint)
 
 
 def _labels(id2label: Mapping[str, Any] | None, num_labels: int | None, location: str) -> list[str] | None:
@@ -392,21 +409,15 @@ def _labels(id2label: Mapping[str, Any] | None, num_labels: int | None, location
     if id2label is None:
         return [f"LABEL_{i}" for i in range(num_labels)]
     if set(id2label) != {str(i) for i in range(num_labels)}:
-        raise InputError(
-            "label_ids_mismatch",
-            f"the ids of id2label are not the classifier's, 0 to {num_labels - 1}",
-            location=location,
-            hint="name each of these ids, and no other",
-        )
+        message = f"the ids of id2label are not the classifier's, 0 to {num_labels - 1}"
+        hint = "name each of these ids, and no other"
+        raise InputError("label_ids_mismatch", message, location=location, hint=hint)
     labels = [str(id2label[str(i)]) for i in range(num_labels)]
     label, count = Counter(labels).most_common(1)[0]
     if count > 1:  # predictions are by name, so one label would replace the other
-        raise InputError(
-            "duplicate_label",
-            f"id2label gives the name {label!r} to {count} ids",
-            location=location,
-            hint="give each class its own name",
-        )
+        message = f"id2label gives the name {label!r} to {count} ids"
+        hint = "give each class its own name"
+        raise InputError("duplicate_label", message, location=location, hint=hint)
     return labels
 
 

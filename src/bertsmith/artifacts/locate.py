@@ -1,20 +1,26 @@
-"""Find the model folder of a run, a model folder, or a published model."""
+"""Find the model folder of a run, a model folder, or a published model.
+
+Mistyped paths are distinguished from published names without network access.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 from importlib.resources import files
 from pathlib import Path
 
-from bertsmith.artifacts.path_suggestions import check_model_name
 from bertsmith.artifacts.run_collection import check_single_run
 from bertsmith.errors import InputError
-from bertsmith.suggestions import similar_path
+from bertsmith.suggestions import not_found_error, similar_path
 
 CONFIG_FILE = "config.json"
-_WEIGHTS_FILES = ("model.safetensors", "model.safetensors.index.json")
-_PICKLES = "*.bin"
 _PRETRAINED = Path(str(files("bertsmith") / "pretrained"))
+# owner/name, or a name of one part that has a hyphen or a digit in it: bert-base-uncased, gpt2
+_PUBLISHED = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*|(?=.*[-\d])[A-Za-z0-9][\w.-]*", re.ASCII)
+_FILE = re.compile(
+    r".*\.(?:safetensors|json|jsonl|ya?ml|txt|csv|tsv|gz|zst|bin|pt|pth|ckpt|onnx|model|arrow|html)"
+)
 _DOWNLOADED_FILES = [CONFIG_FILE, "*.safetensors", "*.json", "vocab.txt", "merges.txt", "*.model"]
 
 
@@ -34,16 +40,32 @@ def locate(name: str | Path) -> Path:
             return candidate
     check_single_run(path)
     if path.exists():
-        raise InputError(
-            "not_a_model",
-            f"this is neither a run nor a model folder ({CONFIG_FILE} is missing)",
-            location=name,
-            hint="name a folder that training wrote, or one with config.json and model.safetensors",
-        )
+        message = f"this is neither a run nor a model folder ({CONFIG_FILE} is missing)"
+        hint = "name a folder that training wrote, or one with config.json and model.safetensors"
+        raise InputError("not_a_model", message, location=name, hint=hint)
     if path.name == str(name) and (_PRETRAINED / path.name / CONFIG_FILE).is_file():
         return _PRETRAINED / path.name
     check_model_name(str(name))
     return _from_hub(str(name))
+
+
+def check_model_name(name: str) -> None:
+    """Raise an InputError for a name that looks like a path, since no such path exists.
+
+    A path has two separators, starts with ~, . or /, has a file's extension, is a single word, starts with an
+    existing folder, or differs by one letter from an existing path. The error suggests the nearest existing path.
+    """
+    near = similar_path(name)
+    parts = Path(name).parts
+    is_path = (
+        not _PUBLISHED.fullmatch(name)
+        or ".." in name
+        or _FILE.fullmatch(name.lower()) is not None
+        or (len(parts) > 1 and os.path.lexists(parts[0]))
+        or (near is not None and abs(len(near) - len(name)) <= 1)
+    )
+    if is_path:
+        raise not_found_error(name, "folder", "name a run, a model folder, or a published model")
 
 
 def _from_hub(name: str) -> Path:
@@ -51,46 +73,25 @@ def _from_hub(name: str) -> Path:
     try:
         from huggingface_hub import snapshot_download
     except ImportError:
-        raise InputError(
-            "hub_not_installed",
-            "no such folder",
-            location=name,
-            hint=f"{suggestion}if it is a published model: pip install 'bertsmith[hub]'",
-        ) from None
+        hint = f"{suggestion}if it is a published model: pip install 'bertsmith[hub]'"
+        raise InputError("hub_not_installed", "no such folder", location=name, hint=hint) from None
     offline = os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "ON", "YES", "TRUE"}
-    reason, is_reachable = "", True
     for cached_only in (True,) if offline else (True, False):
         try:
             snapshot = Path(
                 snapshot_download(name, allow_patterns=_DOWNLOADED_FILES, local_files_only=cached_only)
             )
         except Exception as error:  # huggingface_hub and the network raise many types; each means "not found"
-            reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-            has_response = getattr(error, "response", None) is not None
-            is_reachable = has_response or not isinstance(error, OSError) or error.errno is not None
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
             continue
-        if (snapshot / CONFIG_FILE).is_file():
-            if any((snapshot / weights).is_file() for weights in _WEIGHTS_FILES):
-                return snapshot
-            if any(snapshot.glob(_PICKLES)):
-                return snapshot  # opening it explains why pickles are not read
-        reason, is_reachable = f"its snapshot has no {CONFIG_FILE} or no {_WEIGHTS_FILES[0]}", True
-    if not is_reachable and not offline:
-        raise InputError(
-            "hub_unreachable",
-            "no such run or model folder, and the Hugging Face hub cannot be reached",
-            location=name,
-            hint=f"{suggestion}name a run or a model folder; a published model needs the network once",
-        )
-    searched = (
-        "in the local cache (HF_HUB_OFFLINE is set)" if offline else f"on the Hugging Face hub ({reason})"
-    )
-    raise InputError(
-        "model_not_found",
-        f"no such folder, and no model of this name {searched}",
-        location=name,
-        hint=f"{suggestion}name a run, a model folder, or a published model",
-    )
+        weights = [file for pattern in ("*.safetensors", "*.bin") for file in snapshot.glob(pattern)]
+        if (snapshot / CONFIG_FILE).is_file() and weights:
+            return snapshot  # opening it explains why pickles (.bin) are not read
+        reason = f"its snapshot has no {CONFIG_FILE} or no weights"
+    searched = "in the cache (HF_HUB_OFFLINE is set)" if offline else f"on the Hugging Face hub ({reason})"
+    message = f"no such folder, and no model of this name {searched}"
+    hint = f"{suggestion}name a run, a model folder, or a published model"
+    raise InputError("model_not_found", message, location=name, hint=hint)
 
 
 def locate_tokenizer(name: str) -> Path:

@@ -69,18 +69,14 @@ def open_weights(folder: Path) -> WeightFiles:
         return _open_sharded(folder)
     for pattern in _PICKLES:
         for pickle in sorted(folder.glob(pattern)):
-            raise InputError(
-                "pickle",
-                "this is a pickle, which can run code of its author; it is not opened",
-                location=pickle,
-                hint="if you trust it, load it with transformers and save it as safetensors by save_pretrained()",
+            message = "this is a pickle, which can run code of its author; it is not opened"
+            hint = (
+                "if you trust it, load it with transformers and save it as safetensors by save_pretrained()"
             )
-    raise InputError(
-        "weights_missing",
-        f"the folder has no {WEIGHTS_FILE}",
-        location=folder,
-        hint="copy the whole folder again, or name the one that has the weights",
-    )
+            raise InputError("pickle", message, location=pickle, hint=hint)
+    message = f"the folder has no {WEIGHTS_FILE}"
+    hint = "copy the whole folder again, or name the one that has the weights"
+    raise InputError("weights_missing", message, location=folder, hint=hint)
 
 
 def _open_sharded(folder: Path) -> WeightFiles:
@@ -91,12 +87,9 @@ def _open_sharded(folder: Path) -> WeightFiles:
     file_names = sorted(set(weight_map.values()))
     for name in file_names:
         if not re.fullmatch(r"[\w-][\w.-]*\.safetensors", name):
-            raise InputError(
-                "weight_index_outside_folder",
-                f"{name[:80]!r} is not the name of a safetensors file in this folder",
-                location=index,
-                hint="copy the folder again from its source",
-            )
+            message = f"{name[:80]!r} is not the name of a safetensors file in this folder"
+            hint = "copy the folder again from its source"
+            raise InputError("weight_index_outside_folder", message, location=index, hint=hint)
     files: dict[Path, list[str]] = {}
     shapes: dict[str, tuple[int, ...]] = {}
     for name in file_names:
@@ -106,12 +99,8 @@ def _open_sharded(folder: Path) -> WeightFiles:
             )
         file_shapes = _shapes(folder / name)
         if set(file_shapes) != {tensor for tensor, file in weight_map.items() if file == name}:
-            raise InputError(
-                "weight_index_mismatch",
-                f"the file does not hold the tensors that {INDEX_FILE} lists",
-                location=folder / name,
-                hint=_COPY_AGAIN,
-            )
+            message = f"the file does not hold the tensors that {INDEX_FILE} lists"
+            raise InputError("weight_index_mismatch", message, location=folder / name, hint=_COPY_AGAIN)
         files[folder / name] = list(file_shapes)
         shapes |= file_shapes
     return WeightFiles(index, files, shapes)
@@ -126,22 +115,16 @@ def _shapes(path: Path) -> dict[str, tuple[int, ...]]:
 def _check_values(tensor: Tensor, name: str, path: Path) -> Tensor:
     if tensor.dtype not in _FLOAT_DTYPES:
         dtype = str(tensor.dtype).removeprefix("torch.")
-        raise InputError(
-            "weights_not_float",
-            f"tensor '{name}' holds {dtype}, not floating-point numbers",
-            location=path,
-            hint="weights are read as fp32, fp16, bf16, or fp64: use the model from before its conversion",
-        )
+        message = f"tensor '{name}' holds {dtype}, not floating-point numbers"
+        hint = "weights are read as fp32, fp16, bf16, or fp64: use the model from before its conversion"
+        raise InputError("weights_not_float", message, location=path, hint=hint)
     # The encoder computes in fp32 at most, so a value beyond its range is infinite, too.
     values = tensor.float() if tensor.dtype == torch.float64 else tensor
     # The minimum and the maximum of values with a NaN are NaN.
     if tensor.numel() and not bool(torch.stack(torch.aminmax(values)).isfinite().all()):
-        raise InputError(
-            "weights_not_finite",
-            f"tensor '{name}' has values that are infinite or NaN",
-            location=path,
-            hint="the training run that wrote it diverged; use an earlier model",
-        )
+        message = f"tensor '{name}' has values that are infinite or NaN"
+        hint = "the training run that wrote it diverged; use an earlier model"
+        raise InputError("weights_not_finite", message, location=path, hint=hint)
     return tensor
 
 
@@ -151,16 +134,10 @@ def _open(path: Path) -> Iterator[Any]:
         with safe_open(path, "pt") as file:
             yield file
     except PermissionError:
-        raise InputError(
-            "permission_denied",
-            "no permission to read this file",
-            location=path,
-            hint="ask its owner for permission",
-        ) from None
+        message = "no permission to read this file"
+        hint = "ask its owner for permission"
+        raise InputError("permission_denied", message, location=path, hint=hint) from None
     except (SafetensorError, OSError) as error:
-        raise InputError(
-            "invalid_safetensors",
-            f"this is not a complete safetensors file ({error})",
-            location=path,
-            hint="the file is damaged: copy it again",
-        ) from None
+        message = f"this is not a complete safetensors file ({error})"
+        hint = "the file is damaged: copy it again"
+        raise InputError("invalid_safetensors", message, location=path, hint=hint) from None

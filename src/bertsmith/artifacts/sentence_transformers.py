@@ -83,13 +83,12 @@ def read_sentence_embedding_config(folder: Path) -> SentenceEmbeddingConfig | No
     ]
     supported = (list(_MODULE_CLASSES[:2]), list(_MODULE_CLASSES))
     if classes not in supported or len(classes) != len(modules):
-        raise InputError(
-            "unsupported_modules",
+        message = (
             f"its embeddings are computed by {', '.join(classes) or 'no modules'}; "
-            f"bertsmith supports {', '.join(_MODULE_CLASSES)}",
-            location=folder / MODULES,
-            hint=f"set a pooling to ignore these modules: {option('pooling', 'mean')}",
+            f"bertsmith supports {', '.join(_MODULE_CLASSES)}"
         )
+        hint = f"set a pooling to ignore these modules: {option('pooling', 'mean')}"
+        raise InputError("unsupported_modules", message, location=folder / MODULES, hint=hint)
     path = str(modules[1].get("path") or "")
     config = read_json(folder / POOLING_CONFIG if path == POOLING_FOLDER else _pooling_config(folder, path))
     return SentenceEmbeddingConfig(_pooling(config, folder), len(classes) > 2, _max_length(folder))
@@ -104,12 +103,9 @@ def _max_length(folder: Path) -> int | None:
         if length is None:
             continue
         if not isinstance(length, int) or isinstance(length, bool) or length < 1:
-            raise InputError(
-                "invalid_max_length",
-                f"{key} is {length!r:.40}, not a number of tokens",
-                location=folder / name,
-                hint="correct the file",
-            )
+            message = f"{key} is {length!r:.40}, not a number of tokens"
+            hint = "correct the file"
+            raise InputError("invalid_max_length", message, location=folder / name, hint=hint)
         return length
     return None
 
@@ -118,12 +114,9 @@ def _pooling_config(folder: Path, path: str) -> Path:
     """Return the pooling's configuration file, which must be inside the model folder."""
     parts = Path(path).parts
     if len(parts) != 1 or parts[0] in ("..", "/"):
-        raise InputError(
-            "pooling_outside_folder",
-            f"the pooling's path {path!r:.40} is outside of this folder",
-            location=folder / MODULES,
-            hint="copy the folder again from its source",
-        )
+        message = f"the pooling's path {path!r:.40} is outside of this folder"
+        hint = "copy the folder again from its source"
+        raise InputError("pooling_outside_folder", message, location=folder / MODULES, hint=hint)
     return folder / parts[0] / "config.json"
 
 
@@ -138,9 +131,6 @@ def _pooling(config: dict[str, Any], folder: Path) -> Pooling:
     for pooling in get_args(Pooling):
         if modes == [pooling]:
             return pooling  # type: ignore[no-any-return]
-    raise InputError(
-        "unsupported_pooling",
-        f"its pooling ({', '.join(map(str, modes)) or 'none'}) is not supported",
-        location=folder,
-        hint=f"set one: {option('pooling', 'mean')}, cls, or max",
-    )
+    message = f"its pooling ({', '.join(map(str, modes)) or 'none'}) is not supported"
+    hint = f"set one: {option('pooling', 'mean')}, cls, or max"
+    raise InputError("unsupported_pooling", message, location=folder, hint=hint)

@@ -130,20 +130,13 @@ def check_names(names: Iterable[str], table: NameTable, location: str) -> None:
         if hf_name not in expected:
             unexpected.append(name)
         elif hf_name in seen:
-            raise InputError(
-                "duplicate_tensor",
-                f"tensor '{hf_name}' occurs under two names",
-                location=location,
-                hint=_COPY_AGAIN,
-            )
+            message = f"tensor '{hf_name}' occurs under two names"
+            raise InputError("duplicate_tensor", message, location=location, hint=_COPY_AGAIN)
         seen.add(hf_name)
     if unexpected:
-        raise InputError(
-            "unexpected_tensors",
-            f"unexpected {_format_names(unexpected)}",
-            location=location,
-            hint="no part of a model with config.json's sizes and heads has this name",
-        )
+        message = f"unexpected {_format_names(unexpected)}"
+        hint = "no part of a model with config.json's sizes and heads has this name"
+        raise InputError("unexpected_tensors", message, location=location, hint=hint)
 
 
 def merge_tensors(tensors: Mapping[str, Tensor], table: NameTable, location: str) -> dict[str, Tensor]:
@@ -165,12 +158,8 @@ def merge_tensors(tensors: Mapping[str, Tensor], table: NameTable, location: str
         if not missing:
             parts = [by_hf_name[hf_name] for hf_name in hf_names]
             if any(part.shape != parts[0].shape for part in parts):
-                raise InputError(
-                    "joined_shapes_differ",
-                    f"{_format_names(hf_names)} have different shapes",
-                    location=location,
-                    hint=_COPY_AGAIN,
-                )
+                message = f"{_format_names(hf_names)} have different shapes"
+                raise InputError("joined_shapes_differ", message, location=location, hint=_COPY_AGAIN)
             merged[name] = parts[0] if len(parts) == 1 else _concatenate(parts)
         elif len(missing) < len(hf_names):
             raise InputError(
@@ -203,12 +192,9 @@ def from_hf_names(weights: Mapping[str, Tensor], table: NameTable, location: str
             and original in by_hf_name
             and not torch.equal(by_hf_name[copy], by_hf_name[original])
         ):
-            raise InputError(
-                "tied_tensors_differ",
-                f"tensor '{copy}' differs from '{original}'",
-                location=location,
-                hint="the two are one tied tensor in this model; the file cannot be read",
-            )
+            message = f"tensor '{copy}' differs from '{original}'"
+            hint = "the two are one tied tensor in this model; the file cannot be read"
+            raise InputError("tied_tensors_differ", message, location=location, hint=hint)
     return merge_tensors(weights, table, location)
 
 

@@ -15,8 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from bertsmith.artifacts.copy import copy_model
-from bertsmith.artifacts.folder import ModelFolder, read_folder
+from bertsmith.artifacts.folder import ModelFolder, copy_model, read_folder
 from bertsmith.artifacts.locate import locate
 from bertsmith.artifacts.sentence_transformers import read_sentence_embedding_config
 from bertsmith.device import ComputeContext, check_device, check_precision, is_cpu

@@ -5,14 +5,11 @@ The content decides and not the name: a PDF called .txt is a PDF.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from bertsmith.io.encodings import is_binary
 
 _OFFICE = "open it in Word or LibreOffice and save it as plain text (.txt, UTF-8)"
 _SHEET = "open it in Excel or LibreOffice and save it as CSV UTF-8 (.csv)"
 _UNPACK = "unpack it first"
-_LEAVE = "leave it out"
 _PDF = "take its text out first: pdftotext FILE.pdf FILE.txt"
 _FORMATS: tuple[tuple[bytes, str, str], ...] = (
     (b"%PDF-", "a PDF", _PDF),
@@ -31,14 +28,6 @@ _FORMATS: tuple[tuple[bytes, str, str], ...] = (
     (b"7z\xbc\xaf\x27\x1c", "a 7z archive", _UNPACK),
     (b"Rar!\x1a\x07", "a RAR archive", _UNPACK),
     (b"SQLite format 3\0", "an SQLite database", "export its table as .csv"),
-    (b"\x89PNG\r\n\x1a\n", "a PNG picture", _LEAVE),
-    (b"\xff\xd8\xff", "a JPEG picture", _LEAVE),
-    (b"GIF8", "a GIF picture", _LEAVE),
-    (b"RIFF", "a recording, film or picture", _LEAVE),
-    (b"ID3", "a recording", _LEAVE),
-    (b"OggS", "a recording", _LEAVE),
-    (b"\x7fELF", "a program", _LEAVE),
-    (b"\x93NUMPY", "a NumPy array", _LEAVE),
 )
 # The names of a zip's members, which are not compressed, show its format.
 _ZIPPED: tuple[tuple[bytes, str, str], ...] = (
@@ -53,32 +42,6 @@ _ZIPPED: tuple[tuple[bytes, str, str], ...] = (
     (b"xl/", "an Excel workbook (.xlsx)", _SHEET),
     (b"ppt/", "a PowerPoint presentation (.pptx)", _OFFICE),
 )
-
-
-_DOCUMENTS = ("pdf", "doc", "docx", "odt", "rtf", "epub", "mobi", "ppt", "pptx", "odp", "pages")
-_SHEETS = ("xls", "xlsx", "ods")
-# fmt: off
-_NEVER_TEXT = {
-    "png", "jpg", "jpeg", "gif", "webp", "bmp", "ico", "tif", "tiff", "heic", "psd", "ttf", "otf", "woff", "mp3",
-    "mp4", "wav", "flac", "ogg", "m4a", "avi", "mov", "mkv", "webm", "zip", "7z", "rar", "tar", "tgz", "jar",
-    "gz", "bz2", "xz", "zst", "exe", "dll", "so", "o", "a", "pyc", "class", "bin", "db", "sqlite", "npy", "npz",
-    "pt", "pkl", "arrow", "safetensors",
-}
-# fmt: on
-
-
-def skipped_files_hint(suffixes: Iterable[str]) -> str:
-    """Return a hint how to read files with other suffixes (`.log`, `.log.gz`); "" if they contain no text."""
-    formats = {suffix: suffix.split(".")[1] for suffix in suffixes if suffix.startswith(".")}
-    documents = [suffix for suffix, name in formats.items() if name in _DOCUMENTS]
-    sheets = [suffix for suffix, name in formats.items() if name in _SHEETS]
-    others = [name for name, last in formats.items() if last not in {*_DOCUMENTS, *_SHEETS, *_NEVER_TEXT}]
-    hints = [
-        (documents, "save {} as plain text (.txt, UTF-8)"),
-        (sheets, "save {} as CSV UTF-8 (.csv)"),
-        (others, "name {} files one by one to read them as plain text"),
-    ]
-    return "; ".join(hint.format(", ".join(names)) for names, hint in hints if names)
 
 
 def describe_binary(head: bytes, *, is_wide: bool = False) -> tuple[str, str] | None:

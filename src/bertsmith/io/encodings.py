@@ -6,9 +6,7 @@ Text is UTF-8 unless its byte order mark or the user says otherwise; a guess is 
 from __future__ import annotations
 
 import codecs
-import difflib
 from contextlib import suppress
-from encodings import aliases
 
 from bertsmith.errors import InputError, option
 
@@ -34,21 +32,6 @@ _NOT_FOR_FILES = ("idna", "punycode", "undefined", "unicode_escape", "raw_unicod
 _MULTIBYTE = ["gb18030", "big5", "cp932", "euc_jp", "cp949"]
 _COMMON = [*(f"cp{page}" for page in range(1250, 1258)), "iso8859_2", "koi8_r", "cp437", "cp850", "cp866"]
 _COMMON += ["mac_roman", *_MULTIBYTE]
-# Names that users misspell, the most likely first.
-_USUAL_NAMES = [
-    "cp1252",
-    "cp1251",
-    "gb18030",
-    "utf-16",
-    "shift-jis",
-    "latin-1",
-    "utf-8",
-    "cp1250",
-    "gbk",
-    "big5",
-]
-_USUAL_NAMES += ["euc-jp", "euc-kr", "koi8-r", "iso-8859-1", "iso-8859-2", "iso-8859-15", "cp932", "cp949"]
-_MIN_SIMILARITY = 0.75  # difflib's ratio
 _GUESS_BYTES = 1 << 14
 _WIDE_BYTES = 1 << 12
 _WESTERN_LETTERS = set("àáâãäåæçèéêëìíîïñòóôõöøœùúûüßÀÁÂÃÄÅÆÇÈÉÊËÌÍÎÏÑÒÓÔÕÖØŒÙÚÛÜ’–—")
@@ -71,28 +54,10 @@ def resolve_encoding(name: str) -> str:
         if codec in _NOT_FOR_FILES or "\0" in name:
             raise LookupError
     except (LookupError, ValueError, UnicodeError):
-        similar = _similar_name(name.lower().replace("_", "-"))
         message = f"there is no text encoding called {name!r}"
-        hint = (
-            f"did you mean {similar!r}?"
-            if similar
-            else "use utf-8, cp1252, utf-16, gb18030, shift_jis, or another encoding of Python"
-        )
+        hint = "use utf-8, cp1252, utf-16, gb18030, shift_jis, or another encoding of Python"
         raise InputError("unknown_encoding", message, argument="encoding", hint=hint) from None
     return _SUPERSETS.get(codec, codec)
-
-
-def _similar_name(name: str) -> str | None:
-    """Return the most similar name of an encoding, the usual ones first; None if none is similar."""
-
-    def similarity(other: str) -> float:
-        return difflib.SequenceMatcher(None, name, other).ratio()
-
-    usual = max(_USUAL_NAMES, key=similarity)
-    if similarity(usual) >= _MIN_SIMILARITY:
-        return usual
-    names = {alias.replace("_", "-") for alias in (*aliases.aliases, *aliases.aliases.values())}
-    return next(iter(difflib.get_close_matches(name, sorted(names), n=1)), None)
 
 
 def detect_encoding(head: bytes, default: str | None) -> str:

@@ -34,14 +34,36 @@ def read_json_lines(path: str | Path, encoding: str | None = None) -> Iterator[t
 
 def parse_object(line: str, location: str) -> dict[str, Any]:
     """Return the JSON object on a line. Raises `InputError` with file:line:column for anything else."""
+    value = _parse(line, location, "a .jsonl file has one JSON object per line")
+    if not isinstance(value, dict):
+        hint = 'write {"text": "…"} on each line'
+        raise InputError("not_a_json_object", "this is not a JSON object", location=location, hint=hint)
+    return value
+
+
+def read_json(path: str | Path, encoding: str | None = None) -> Any:
+    """Return the value of a .json file. Raises `InputError` with file:line:column if it is not JSON."""
+    content = read_json_bytes(path, encoding)
     try:
-        value = json.loads(line, object_pairs_hook=_unique_keys)
-        if _SURROGATE_ESCAPE.search(line):  # Only an escape can be half a pair.
+        text = content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        hint = f"save it as UTF-8, or name its encoding with {option('encoding')}"
+        raise InputError("not_json", f"this is not JSON ({error})", location=path, hint=hint) from None
+    hint = "the file is incomplete or damaged, or it has one object per line and should be called .jsonl"
+    return _parse(text, str(path), hint, is_file=True)
+
+
+def _parse(text: str, location: str, hint: str, *, is_file: bool = False) -> Any:
+    """Return the JSON value of a line, or of a file; `location` is that of the text."""
+    try:
+        value = json.loads(text, object_pairs_hook=_unique_keys)
+        if _SURROGATE_ESCAPE.search(text):  # Only an escape can be half a pair.
             json.dumps(value, ensure_ascii=False).encode("utf-8")
+        return value
     except json.JSONDecodeError as error:
         message = f"this is not JSON ({error.msg[0].lower()}{error.msg[1:]})"
-        hint = "a .jsonl file has one JSON object per line"
-        raise InputError("not_json", message, location=f"{location}:{error.colno}", hint=hint) from None
+        position = f"{error.lineno}:{error.colno}" if is_file else f"{error.colno}"
+        raise InputError("not_json", message, location=f"{location}:{position}", hint=hint) from None
     except RecursionError:
         raise InputError("json_too_deep", "this JSON is nested too deeply", location=location) from None
     except UnicodeEncodeError:
@@ -51,10 +73,6 @@ def parse_object(line: str, location: str) -> dict[str, Any]:
         raise InputError("duplicate_key", message, location=location, hint="rename or remove one") from None
     except ValueError:  # Python reads no more than some thousand digits.
         raise InputError("number_too_long", "a number has too many digits", location=location) from None
-    if not isinstance(value, dict):
-        hint = 'write {"text": "…"} on each line'
-        raise InputError("not_a_json_object", "this is not a JSON object", location=location, hint=hint)
-    return value
 
 
 def surrogate_error(location: str) -> InputError:
@@ -82,20 +100,3 @@ def read_json_bytes(path: str | Path, encoding: str | None = None) -> bytes:
             raise InputError("file_too_large", message, location=path, hint=hint)
         parts.append(block)
     return b"".join(parts).removeprefix(codecs.BOM_UTF8)
-
-
-def read_json(path: str | Path, encoding: str | None = None) -> Any:
-    """Return the value of a .json file. Raises `InputError` with its location if it is not JSON."""
-    try:
-        return json.loads(read_json_bytes(path, encoding).decode("utf-8"))
-    except json.JSONDecodeError as error:
-        message = f"this is not JSON ({error.msg[0].lower()}{error.msg[1:]})"
-        hint = "the file is incomplete or damaged, or it has one object per line and should be called .jsonl"
-        raise InputError(
-            "not_json", message, location=f"{path}:{error.lineno}:{error.colno}", hint=hint
-        ) from None
-    except RecursionError:
-        raise InputError("json_too_deep", "this JSON is nested too deeply", location=path) from None
-    except ValueError as error:  # bytes that are not UTF-8, and numbers with too many digits
-        hint = f"save it as UTF-8, or name its encoding with {option('encoding')}"
-        raise InputError("not_json", f"this is not JSON ({error})", location=path, hint=hint) from None

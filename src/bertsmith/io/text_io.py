@@ -118,9 +118,8 @@ def read_lines(path: str | Path, encoding: str | None = None) -> Iterator[tuple[
         InputError: The file is missing, truncated, or not text, has another encoding, or has a line of more than
             64 MiB; bytes that are not of the encoding have the location file:line:column.
     """
-    for block in LineReader(path, ErrorCollector(path), encoding).blocks():
-        for number, text in enumerate(block.text.removesuffix("\n").split("\n"), start=block.line):
-            yield number, text.removesuffix("\r")
+    for line in LineReader(path, ErrorCollector(path), encoding):
+        yield line.number, line.text.removesuffix("\r")
 
 
 def utf8_blocks(path: str | Path, encoding: str | None = None) -> tuple[str, Iterator[bytes]]:

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bertsmith.metrics.precision_recall import Counts
 from bertsmith.metrics.sufficient_statistics import (
+    Counts,
     FloatArray,
     SufficientStatistics,
     count_statistics,
@@ -117,14 +117,3 @@ def macro_f1(relations: dict[str, RelationCounts]) -> float:
     """Return the mean of F1 over the relations in the references; 0 without any."""
     scores = [counts.f1 for counts in relations.values() if counts.num_references]
     return sum(scores) / len(scores) if scores else 0.0
-
-
-def micro_f1(relations: dict[str, RelationCounts]) -> float:
-    """Return F1 over all relations pooled, including those that occur only in the predictions."""
-    counts = relations.values()
-    pooled = Counts(
-        sum(c.num_references for c in counts),
-        sum(c.num_predictions for c in counts),
-        sum(c.num_correct for c in counts),
-    )
-    return pooled.f1

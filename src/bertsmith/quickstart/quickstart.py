@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import logging
-import math
 import shlex
 import signal
 from collections import Counter
@@ -18,23 +16,18 @@ import torch
 from bertsmith import console
 from bertsmith.artifacts.folder import write_folder
 from bertsmith.corpus.prepare import prepare
-from bertsmith.device import ComputeContext
 from bertsmith.errors import Stopped, option
 from bertsmith.finetuning.run import finetune
 from bertsmith.formatting import pluralize
-from bertsmith.inference.model import Model, load
+from bertsmith.inference.model import Model
 from bertsmith.io import atomic
 from bertsmith.io.documents import Document
-from bertsmith.models.family import preset
 from bertsmith.objectives.objective import MODEL
 from bertsmith.pretraining.model import first_weights
-from bertsmith.pretraining.model_size import probe_speed
-from bertsmith.pretraining.resolve_settings import measured_settings
 from bertsmith.pretraining.run import pretrain
 from bertsmith.pretraining.settings import PretrainSettings
 from bertsmith.quickstart import documentation
 from bertsmith.quickstart.documentation import Library
-from bertsmith.quickstart.pairs import make_pairs, score_bigram_model, score_model
 from bertsmith.quickstart.task import (
     QuickstartTask,
     make_task,
@@ -50,10 +43,6 @@ _PRESET = "bert-tiny-uncased"
 _VOCAB_SIZE = 6_000
 _MAX_STEPS = 1_800  # three to four minutes on two idle cores
 _MAX_MINUTES = 5.0  # of pre-training, unless the user sets them: the quickstart then takes about six
-_PREPARE_TIME_RATIO = 2.0  # time of training the tokenizer and writing shards, relative to reading the text
-_PROBE_SECONDS = 3.0  # to measure the time of an update
-_FINETUNING_UPDATES = 150  # updates of pre-training that take as long as fine-tuning twice and scoring
-_MIN_USEFUL_STEPS = 100  # with fewer, a model learns little more than word frequencies
 # In addition to the recipe of a model of this size (pretraining/recipe.py): short sequences with more
 # masked tokens. benchmarks/tried.md lists alternatives.
 PRETRAINING_SETTINGS = {
@@ -83,10 +72,6 @@ MASKED_SENTENCES = (
     "Raises an [MASK] if the file does not exist.",
     "The number of [MASK] to wait before the connection is closed.",
 )
-_MODEL_NAMES = {  # by folder
-    "fresh": "BERT without pre-training",
-    "bert": "pre-trained BERT",
-}
 
 logger = logging.getLogger(__name__)
 
@@ -139,7 +124,6 @@ def _run(
         num_documents = pluralize(len(task.pretraining_documents), "document")
         logger.info("1/5 %s: %s of documentation in %s", corpus, pluralize(num_words, "word"), num_documents)
     with timer.step("prepare"):
-        _log_estimated_time(budget, timer.total(), seed)
         tokenizer = train_tokenizer([corpus], out / "tokenizer", vocab_size=_VOCAB_SIZE)
         shards = prepare([corpus], tokenizer, out / "shards")
         vocabulary, tokens = f"{tokenizer.vocab_size:,}", pluralize(shards.tokens, "token")
@@ -157,8 +141,6 @@ def _run(
     with timer.step("finetune"):
         logger.info("4/5 fine-tuning it, and the same BERT with random weights")
         scores = _score_models(out, bert, task, files, seed)
-    with timer.step("pairs"):
-        pairs = _score_pairs(out, bert, task, seed)
     report = {
         "output_dir": str(out),
         "seed": seed,
@@ -175,54 +157,15 @@ def _run(
             for text in MASKED_SENTENCES
         ],
         "task": {
-            "kind": task.label_noun,
             "labels": task.labels,
             "sentences": {part: len(rows) for part, rows in task.parts.items()},
             "files": {part: str(file) for part, file in files.items()},
         },
         "scores": scores,
-        "pairs": pairs,
     }
     write_report(out, report)
     logger.info("5/5 %s", out / "report.json")
     return report
-
-
-def _log_estimated_time(budget: Mapping[str, Any], seconds_so_far: float, seed: int) -> None:
-    """Log an estimate of the remaining time, from the time of updates on random text."""
-    sizes = preset(_PRESET).model_dump()
-    values = measured_settings(sizes)
-    values["model"] = sizes | values["model"] | {"vocab_size": _VOCAB_SIZE}
-    settings = PretrainSettings.of(values, "quickstart").changed(
-        {**PRETRAINING_SETTINGS, "train.seed": seed, **budget}
-    )
-    train = settings.train
-    context = ComputeContext.for_training(train).with_kernels(
-        train, settings.model.hidden_size, train.max_steps
-    )
-    seconds = probe_speed(settings, context, _PROBE_SECONDS)
-    steps_in_time = _MAX_STEPS if train.max_minutes is None else int(train.max_minutes * 60 / seconds)
-    steps = min(steps_in_time, train.max_steps or steps_in_time)
-    other_seconds = seconds_so_far * _PREPARE_TIME_RATIO + _FINETUNING_UPDATES * seconds
-    logger.info(
-        "an update takes about %.2g s on this machine; all steps take about %s, of which %s are for %s of "
-        "pre-training",
-        seconds,
-        console.format_duration(steps * seconds + other_seconds),
-        console.format_duration(steps * seconds),
-        pluralize(steps, "update"),
-    )
-    if train.max_steps == _MAX_STEPS and steps < _MAX_STEPS:
-        full_seconds = _MAX_STEPS * seconds
-        logger.warning(
-            "this machine is slow or busy: all %s updates would take %s, so the BERT gets fewer and learns less; "
-            "set minutes to %d for all",
-            f"{_MAX_STEPS:,}",
-            console.format_duration(full_seconds),
-            math.ceil(full_seconds / 60) + 1,
-        )
-    if steps < _MIN_USEFUL_STEPS:
-        logger.warning("in %s a BERT learns little more than word frequencies", pluralize(steps, "update"))
 
 
 @contextmanager
@@ -249,7 +192,7 @@ def _read_documents(libraries: Sequence[Library]) -> list[Document]:
 
 
 def _score_models(
-    out: Path, bert: Model, task: QuickstartTask, files: dict[str, Path], seed: int
+    out: Path, bert: Model, task: QuickstartTask, files: Mapping[str, Path], seed: int
 ) -> list[dict[str, Any]]:
     """Return the test scores of both baselines and both BERTs."""
     scores: list[dict[str, Any]] = [
@@ -257,38 +200,17 @@ def _score_models(
         {"model": "TF-IDF + linear", **score_linear_baseline(task)},
     ]
     settings = {**FINETUNING_SETTINGS, "train.seed": seed, "train.precision": bert.report["precision"]}
-    for name, base in {"fresh": write_untrained_model(out / "fresh", bert), "bert": bert.path}.items():
-        run = out / f"classifier-{name}"
+    for name, base, run in (
+        ("BERT without pre-training", write_untrained_model(out / "fresh", bert), out / "classifier-fresh"),
+        ("pre-trained BERT", bert.path, out / "classifier-bert"),
+    ):
         classifier = finetune(
             "classify", base, run, train=files["train"], validation=files["dev"], settings=settings
         )
-        metrics = classifier.evaluate(files["test"])
-        scores.append(
-            {
-                "model": _MODEL_NAMES[name],
-                "run": str(run),
-                **{k: metrics.values[k] for k in ("accuracy", "macro_f1")},
-            }
-        )
+        metrics = classifier.evaluate(files["test"]).values
+        values = {metric: metrics[metric] for metric in ("accuracy", "macro_f1")}
+        scores.append({"model": name, "run": str(run), **values})
     return scores
-
-
-def _score_pairs(out: Path, bert: Model, task: QuickstartTask, seed: int) -> dict[str, Any] | None:
-    """Return the accuracy on minimal pairs of a bigram model and both BERTs, or None without pairs."""
-    pairs = make_pairs(task.unseen_sentences, seed)
-    if not pairs:
-        return None
-    file = out / "pairs.jsonl"
-    write_whole(file, "".join(json.dumps(pair, ensure_ascii=False) + "\n" for pair in pairs))
-    models = {_MODEL_NAMES["fresh"]: load(out / "fresh"), _MODEL_NAMES["bert"]: bert}
-    return {
-        "file": str(file),
-        "number": len(pairs),
-        "scores": [
-            {"model": "two words in a row", **score_bigram_model(pairs, task.pretraining_documents)},
-            *({"model": name, **score_model(model, pairs)} for name, model in models.items()),
-        ],
-    }
 
 
 def write_untrained_model(folder: Path, bert: Model) -> Path:
@@ -351,7 +273,7 @@ def print_report(report: dict[str, Any]) -> None:
         console.print_result(f"  {mask['text']}\n      {answers}")
     console.print_result("")
     console.print_table(
-        f"Which of {len(task['labels'])} {task['kind']} does a sentence come from?",
+        f"Which of {len(task['labels'])} libraries does a sentence come from?",
         ["", "accuracy", "macro F1"],
         [(s["model"], f"{s['accuracy']:.1%}", f"{s['macro_f1']:.1%}") for s in scores],
     )
@@ -361,8 +283,6 @@ def print_report(report: dict[str, Any]) -> None:
         for baseline, name in ((untrained, "random weights"), (linear, linear["model"]))
     )
     console.print_result(f"Pre-training: {gains}.")
-    if report["pairs"] is not None:
-        _print_pairs(report["pairs"])
     metrics = [f"{name.replace('_', ' ')} {value:.2f}" for name, value in pretraining["held_out"].items()]
     summary = _SUMMARY.format(
         metrics=", ".join(metrics),
@@ -387,20 +307,6 @@ def _format_gain(points: float, name: str) -> str:
 
 def _quote_punctuation(token: str) -> str:
     return token if any(map(str.isalnum, token)) else f'"{token}"'
-
-
-def _print_pairs(pairs: dict[str, Any]) -> None:
-    phenomena = list(pairs["scores"][0]["by_phenomenon"])
-    console.print_result("")
-    console.print_table(
-        "Which of two sentences is the original (the other has a word replaced)? "
-        f"{pluralize(pairs['number'], 'pair')}",
-        ["", "accuracy", *phenomena],
-        [
-            (s["model"], f"{s['accuracy']:.1%}", *(f"{s['by_phenomenon'][name]:.1%}" for name in phenomena))
-            for s in pairs["scores"]
-        ],
-    )
 
 
 def _describe_libraries(libraries: Sequence[Mapping[str, Any]], max_libraries: int = 8) -> str:

@@ -17,7 +17,7 @@ from bertsmith import rng
 from bertsmith.corpus.sentence_splitter import split_sentences
 from bertsmith.errors import InputError, command
 from bertsmith.io.documents import Document
-from bertsmith.quickstart.documentation import STANDARD, library_of
+from bertsmith.quickstart.documentation import library_of
 from bertsmith.runs.run_folder import write_whole
 
 _MAX_CLASSES, _MIN_CLASSES = 5, 3
@@ -25,7 +25,7 @@ _PARTS = ("train", "dev", "test")
 # Sentences per class at most; pre-training helps most with few training sentences.
 _PART_SIZES = (16, 20, 200)
 _MIN_TEST_SIZE = 30  # sentences per class
-_LIBRARY_HELD_OUT, _FAMILY_HELD_OUT = 0.15, 0.4  # fraction of the documents of each class
+_HELD_OUT = 0.15  # fraction of the documents of each class
 _MIN_DOCUMENTS = 6  # held out per class
 _PART_ENDS = (0.3, 0.5)  # fractions of a class's held-out documents at which train and dev end
 _SENTENCE_WORDS = range(8, 41)  # words of a sentence
@@ -36,27 +36,22 @@ class QuickstartTask:
     """A task, and the remaining text for pre-training.
 
     Attributes:
-        label_noun: A plural noun for the labels, such as "libraries".
         labels: The labels, sorted.
         parts: The (sentence, label) pairs of "train", "dev", and "test", in an order drawn by the seed.
         held_out_documents: The documents of the sentences.
         pretraining_documents: All other documents.
-        unseen_sentences: All sentences of the held-out documents that are not in the others, sorted.
     """
 
-    label_noun: str
     labels: list[str]
     parts: dict[str, list[tuple[str, str]]]
     held_out_documents: list[Document]
     pretraining_documents: list[Document]
-    unseen_sentences: list[str]
 
 
 def make_task(documents: Sequence[Document], seed: int) -> QuickstartTask:
     """Hold out documents and draw labeled sentences from them.
 
-    The classes are the five largest libraries with enough text; if fewer than three have enough, the largest
-    top-level modules and packages of the standard library. Train, dev, and test sentences come from different
+    The classes are the five largest libraries with enough text. Train, dev, and test sentences come from different
     documents. Sentences that name a class or occur in the pre-training text are omitted.
 
     Args:
@@ -66,21 +61,15 @@ def make_task(documents: Sequence[Document], seed: int) -> QuickstartTask:
     Raises:
         InputError: There is not enough text.
     """
-    for label_noun, label_of, held_out_fraction in (
-        ("libraries", library_of, _LIBRARY_HELD_OUT),
-        ("families of standard modules", _module_family, _FAMILY_HELD_OUT),
-    ):
-        documents_of: dict[str, list[Document]] = defaultdict(list)
-        for document in documents:
-            if label := label_of(document):
-                documents_of[label].append(document)
-        sizes = {label: sum(len(d.text) for d in documents_of[label]) for label in documents_of}
-        largest = sorted(sizes, key=lambda label: (-sizes[label], label))[: 3 * _MAX_CLASSES]
-        suitable = (label for label in largest if _has_enough_text(documents_of[label], held_out_fraction))
-        labels = sorted(islice(suitable, _MAX_CLASSES))
-        if len(labels) >= _MIN_CLASSES:
-            candidates = {label: documents_of[label] for label in labels}
-            return _draw_task(label_noun, candidates, documents, held_out_fraction, seed)
+    documents_of: dict[str, list[Document]] = defaultdict(list)
+    for document in documents:
+        documents_of[library_of(document)].append(document)
+    sizes = {label: sum(len(d.text) for d in documents_of[label]) for label in documents_of}
+    largest = sorted(sizes, key=lambda label: (-sizes[label], label))
+    suitable = (label for label in largest if _has_enough_text(documents_of[label]))
+    labels = sorted(islice(suitable, _MAX_CLASSES))
+    if len(labels) >= _MIN_CLASSES:
+        return _draw_task({label: documents_of[label] for label in labels}, documents, seed)
     raise InputError(
         "too_little_documentation",
         "this Python installation has too little documentation for the quickstart's task",
@@ -88,21 +77,13 @@ def make_task(documents: Sequence[Document], seed: int) -> QuickstartTask:
     )
 
 
-def _module_family(document: Document) -> str:
-    """Return the top-level package of a standard module, and "reference" for the language reference."""
-    library, _, path = document.location.partition(":")
-    if library != STANDARD:
-        return ""
-    return "reference" if path.startswith("pydoc_data/") else path.split("/")[0].removesuffix(".py")
-
-
-def _has_enough_text(documents: Sequence[Document], held_out_fraction: float) -> bool:
+def _has_enough_text(documents: Sequence[Document]) -> bool:
     """Return True if the held-out documents of a class are likely to have enough sentences."""
     num_sentences = sum(len(sentences_of(d)) for d in documents)
     min_sentences = _PART_SIZES[0] + _PART_SIZES[1] + _MIN_TEST_SIZE
     return (
-        len(documents) * held_out_fraction >= _MIN_DOCUMENTS
-        and num_sentences * held_out_fraction >= 2 * min_sentences  # some occur elsewhere or name a class
+        len(documents) * _HELD_OUT >= _MIN_DOCUMENTS
+        and num_sentences * _HELD_OUT >= 2 * min_sentences  # some occur elsewhere or name a class
     )
 
 
@@ -116,23 +97,17 @@ def sentences_of(document: Document) -> list[str]:
 
 
 def _draw_task(
-    label_noun: str,
-    candidates: dict[str, list[Document]],
-    documents: Sequence[Document],
-    held_out_fraction: float,
-    seed: int,
+    candidates: dict[str, list[Document]], documents: Sequence[Document], seed: int
 ) -> QuickstartTask:
     """Draw the held-out documents and the sentences of each label from its candidates."""
     held_out: dict[str, list[Document]] = {}
     for label, group in candidates.items():
         order = rng.permutation(seed, f"quickstart {label}", len(group))
-        held_out[label] = [group[i] for i in order[: round(held_out_fraction * len(group))]]
+        held_out[label] = [group[i] for i in order[: round(_HELD_OUT * len(group))]]
     held_out_documents = [d for group in held_out.values() for d in group]
     locations = {d.location for d in held_out_documents}
     pretraining_documents = [d for d in documents if d.location not in locations]
     used_letters = {_letters(sentence) for d in pretraining_documents for sentence in split_sentences(d.text)}
-    sentences = {sentence for d in held_out_documents for sentence in sentences_of(d)}
-    unseen = sorted(sentence for sentence in sentences if _letters(sentence) not in used_letters)
     class_names = _class_name_pattern(candidates)
     selected: dict[str, list[list[str]]] = {}  # of each part by label
     for label, group in held_out.items():
@@ -147,9 +122,7 @@ def _draw_task(
         size = min([max_size, *(len(by_part[i]) for by_part in selected.values())])
         rows = [(sentence, label) for label, by_part in selected.items() for sentence in by_part[i][:size]]
         parts[part] = [rows[j] for j in rng.permutation(seed, f"quickstart {part}", len(rows))]
-    return QuickstartTask(
-        label_noun, list(candidates), parts, held_out_documents, pretraining_documents, unseen
-    )
+    return QuickstartTask(list(candidates), parts, held_out_documents, pretraining_documents)
 
 
 def _class_name_pattern(labels: Iterable[str]) -> re.Pattern[str]:

@@ -35,12 +35,9 @@ def import_faiss() -> Any:
     try:
         import faiss
     except ImportError:
-        raise InputError(
-            "faiss_missing",
-            "approximate search needs faiss, which is not installed",
-            argument="approximate",
-            hint=f"run pip install 'bertsmith[ann]', or omit {option('approximate')}",
-        ) from None
+        message = "approximate search needs faiss, which is not installed"
+        hint = f"run pip install 'bertsmith[ann]', or omit {option('approximate')}"
+        raise InputError("faiss_missing", message, argument="approximate", hint=hint) from None
     return faiss
 
 

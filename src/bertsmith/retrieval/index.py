@@ -103,22 +103,14 @@ class Index:
         self._manifest = _read_manifest(self.folder)
         for name, file in self._manifest.files.items():
             if name not in LAYOUT.patterns:
-                raise InputError(
-                    "index_corrupt",
-                    f"'{name}' is not a file of an index",
-                    location=self.folder / MANIFEST,
-                    hint=_REBUILD,
-                )
+                message = f"'{name}' is not a file of an index"
+                raise InputError("index_corrupt", message, location=self.folder / MANIFEST, hint=_REBUILD)
             _check_file(self.folder / name, file)
         self.vectors = map_vectors(self.folder / VECTORS)
         expected_shape = (self._manifest.texts, self._manifest.dimension)
         if self.vectors.shape != expected_shape:
-            raise InputError(
-                "index_corrupt",
-                f"the shape is {self.vectors.shape}, not {expected_shape}",
-                location=self.folder / VECTORS,
-                hint=_REBUILD,
-            )
+            message = f"the shape is {self.vectors.shape}, not {expected_shape}"
+            raise InputError("index_corrupt", message, location=self.folder / VECTORS, hint=_REBUILD)
         self._texts = _read_texts(self.folder / TEXTS, self._manifest.texts)
         self._graph: Any = None
 
@@ -151,12 +143,10 @@ class Index:
     def check_approximate(self, approximate: bool) -> None:
         """Raise InputError if approximate search is requested and the index has no graph."""
         if approximate and self.recall is None:
+            message = "this index was built for exact search only"
+            hint = f"build it again with {option('approximate', True)}, or search without it"
             raise InputError(
-                "index_without_graph",
-                "this index was built for exact search only",
-                location=self.folder,
-                argument="approximate",
-                hint=f"build it again with {option('approximate', True)}, or search without it",
+                "index_without_graph", message, location=self.folder, argument="approximate", hint=hint
             )
 
     def nearest(
@@ -177,12 +167,11 @@ class Index:
             InputError: The dimensions differ, or the index has no graph.
         """
         if queries.shape[1:] != (self.dimension,):
-            raise InputError(
-                "dimension_mismatch",
-                f"the index has vectors of dimension {self.dimension}, the queries of {queries.shape[-1]}",
-                location=self.folder,
-                hint="search with the model that built the index",
+            message = (
+                f"the index has vectors of dimension {self.dimension}, the queries of {queries.shape[-1]}"
             )
+            hint = "search with the model that built the index"
+            raise InputError("dimension_mismatch", message, location=self.folder, hint=hint)
         queries = normalize_vectors(queries)
         if not approximate:
             return search_vectors(queries, self.vectors, k)
@@ -277,30 +266,15 @@ def _write_texts_and_vectors(
 
 
 def _read_manifest(folder: Path) -> _Manifest:
-    if not folder.exists():
-        raise InputError(
-            "index_missing",
-            "this folder does not exist",
-            location=folder,
-            hint="check the path, or build an index",
-        )
     path = folder / MANIFEST
     if not path.is_file():
-        raise InputError(
-            "not_an_index",
-            f"this folder is not an index ({MANIFEST} is missing)",
-            location=folder,
-            hint=_REBUILD,
-        )
+        message = f"this is not the folder of an index ({MANIFEST} is missing)"
+        raise InputError("not_an_index", message, location=folder, hint=_REBUILD)
     try:
         return _Manifest.model_validate(json.loads(path.read_text(encoding="utf-8")))
     except ValueError as error:
-        raise InputError(
-            "index_manifest_invalid",
-            f"the manifest is invalid ({_describe(error)})",
-            location=path,
-            hint=_REBUILD,
-        ) from None
+        message = f"the manifest is invalid ({_describe(error)})"
+        raise InputError("index_manifest_invalid", message, location=path, hint=_REBUILD) from None
 
 
 def _describe(error: Exception) -> str:
@@ -332,12 +306,8 @@ def _read_texts(path: Path, num_texts: int) -> pa.Table:
             "index_corrupt", "the Arrow file is incomplete or damaged", location=path, hint=_REBUILD
         ) from None
     if table.schema != _SCHEMA or table.num_rows != num_texts:
-        raise InputError(
-            "index_corrupt",
-            "the schema or the number of texts differs from the manifest",
-            location=path,
-            hint=_REBUILD,
-        )
+        message = "the schema or the number of texts differs from the manifest"
+        raise InputError("index_corrupt", message, location=path, hint=_REBUILD)
     return table
 
 

@@ -61,17 +61,11 @@ def map_vectors(path: Path) -> NDArray[np.float32]:
         vectors: NDArray[np.float32] = np.lib.format.open_memmap(path, mode="r")
     except (OSError, ValueError, SyntaxError) as error:
         reason = str(error).splitlines()[0]
-        raise InputError(
-            "vectors_unreadable",
-            f"this is no .npy file of vectors ({reason})",
-            location=path,
-            hint="write the file again",
-        ) from None
+        message = f"this is no .npy file of vectors ({reason})"
+        hint = "write the file again"
+        raise InputError("vectors_unreadable", message, location=path, hint=hint) from None
     if vectors.ndim != 2 or vectors.dtype != np.float32:
-        raise InputError(
-            "vectors_wrong_type",
-            f"expected a float32 array of 2 dimensions, got {vectors.dtype} of {vectors.ndim}",
-            location=path,
-            hint="write the file again",
-        )
+        message = f"expected a float32 array of 2 dimensions, got {vectors.dtype} of {vectors.ndim}"
+        hint = "write the file again"
+        raise InputError("vectors_wrong_type", message, location=path, hint=hint)
     return vectors

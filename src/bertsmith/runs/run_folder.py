@@ -121,13 +121,12 @@ def check_resume(out: Path, *, resume: bool, overwrite: bool = False) -> bool:
         return False
     check_new_or_resume(out, is_started=True, resume=resume)
     if not settings.is_file() or not settings.stat().st_size:
-        raise InputError(
-            "run_settings_missing",
+        message = (
             f"the file of settings is {'empty' if settings.exists() else 'missing'}, and "
-            f"{checkpoint or 'the run'} cannot be continued without it",
-            location=settings,
-            hint=f"restore the file from a backup, or start a new run with another {option('output_dir')}",
+            f"{checkpoint or 'the run'} cannot be continued without it"
         )
+        hint = f"restore the file from a backup, or start a new run with another {option('output_dir')}"
+        raise InputError("run_settings_missing", message, location=settings, hint=hint)
     if checkpoint is None:
         logger.warning(
             "%s: there is no checkpoint; the run starts again from its first update", out / CHECKPOINTS
@@ -159,12 +158,9 @@ def check_new_or_resume(out: Path, *, is_started: bool, resume: bool) -> None:
 def check_resume_or_overwrite(out: Path, *, resume: bool, overwrite: bool) -> None:
     """Raise InputError if both are set."""
     if resume and overwrite:
-        raise InputError(
-            "resume_and_overwrite",
-            f"{option('resume', True)} and {option('overwrite', True)} exclude each other",
-            location=out,
-            hint="choose one of the two",
-        )
+        message = f"{option('resume', True)} and {option('overwrite', True)} exclude each other"
+        hint = "choose one of the two"
+        raise InputError("resume_and_overwrite", message, location=out, hint=hint)
 
 
 def start_over(out: Path, *inputs: Any) -> None:
@@ -178,13 +174,9 @@ def check_inputs_outside(out: Path, *inputs: Any) -> None:
     """Raise InputError if one of the inputs is a path in the folder to be replaced."""
     for path in inputs:
         if isinstance(path, str | Path) and Path(path).resolve().is_relative_to(out.resolve()):
-            raise InputError(
-                "input_inside_output",
-                f"this is an input of the new run, and it is in {out}, which would be replaced",
-                location=path,
-                argument="output_dir",
-                hint=f"choose another {option('output_dir')}",
-            )
+            message = f"this is an input of the new run, and it is in {out}, which would be replaced"
+            hint = f"choose another {option('output_dir')}"
+            raise InputError("input_inside_output", message, location=path, argument="output_dir", hint=hint)
 
 
 def check_folders(out: Path, folders: Mapping[str, ModelParts]) -> None:

@@ -51,13 +51,9 @@ def settings_of_run(settings_class: type[AnySettings], out: Path, changes: Mappi
         if value == old_values[name]:
             continue
         if name not in settings_class.may_change():
-            raise InputError(
-                "setting_differs_from_run",
-                f"this run has {name}={old_values[name]}, and it cannot continue with {name}={value}",
-                location=out,
-                argument=name,
-                hint=f"remove {option(name)}, or start a new run with another {option('output_dir')}",
-            )
+            message = f"this run has {name}={old_values[name]}, and it cannot continue with {name}={value}"
+            hint = f"remove {option(name)}, or start a new run with another {option('output_dir')}"
+            raise InputError("setting_differs_from_run", message, location=out, argument=name, hint=hint)
         if name in _CHANGES_ROUNDING:
             logger.warning(
                 "computing with %s=%s from here on, not %s: numbers are rounded differently, so the run is no "

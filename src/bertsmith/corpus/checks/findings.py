@@ -7,7 +7,6 @@ from typing import Any
 
 from bertsmith.corpus.diagnostics import MIN_DOCUMENTS, NO_VALIDATION_SETTINGS, format_settings
 from bertsmith.formatting import pluralize
-from bertsmith.io.binary_files import skipped_files_hint
 from bertsmith.tokenizer.script_coverage import recommended_options
 
 SEVERITIES = ("problem", "warning", "note")
@@ -102,7 +101,7 @@ def _reading_findings(report: Report) -> Iterator[Finding]:
         yield _finding("warning", "files without any text", len(empty), empty[0], remedy)
     if skipped := report["left_out"]["skipped"]:
         what = f"files of other kinds in the folders, skipped: {report['left_out']['kinds']}"
-        yield _finding("note", what, sum(skipped.values()), "", skipped_files_hint(skipped))
+        yield _finding("note", what, sum(skipped.values()), "", "name text files one by one to read them")
 
 
 def _character_findings(report: Report) -> Iterator[Finding]:

@@ -11,10 +11,9 @@ from bertsmith.metrics.relations import (
     count_relations,
     has_direction,
     macro_f1,
-    micro_f1,
     relation_statistics,
 )
-from bertsmith.metrics.sufficient_statistics import SufficientStatistics
+from bertsmith.metrics.sufficient_statistics import SufficientStatistics, sum_counts
 from bertsmith.tasks.base import TaskMetrics, TaskReport
 from bertsmith.tasks.batching import Answers
 from bertsmith.tasks.data_checks import find_repeats
@@ -74,7 +73,7 @@ class RelationMetrics(TaskMetrics):
         num_correct = sum(a == b for a, b in zip(references, predicted, strict=True))
         values = {
             "macro_f1": macro_f1(relations),
-            "micro_f1": micro_f1(relations),
+            "micro_f1": sum_counts(relations).f1,
             "accuracy": num_correct / max(1, len(references)),
             "examples": len(examples),
         }

@@ -22,7 +22,7 @@ from bertsmith.errors import InputError, option
 from bertsmith.formatting import pluralize
 from bertsmith.io.compression import format_suffix
 from bertsmith.io.text_io import read_lines
-from bertsmith.metrics.tagging_schemes import OUTSIDE
+from bertsmith.metrics.tagging import OUTSIDE
 from bertsmith.tasks.settings import TagSettings
 from bertsmith.tasks.tagging.sentences import TagExample
 

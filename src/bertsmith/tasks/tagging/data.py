@@ -11,7 +11,7 @@ from bertsmith.io.compression import format_suffix
 from bertsmith.io.sources import Source
 from bertsmith.io.tables import Row, is_json_source, json_rows
 from bertsmith.io.text_io import read_lines
-from bertsmith.metrics.tagging_schemes import OUTSIDE, infer_scheme
+from bertsmith.metrics.tagging import OUTSIDE, infer_scheme
 from bertsmith.tasks.base import HFCheckpoint, Metadata, TaskData
 from bertsmith.tasks.labels import LabelNames
 from bertsmith.tasks.settings import TagSettings

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from bertsmith.metrics.entities import extract_entities
+from bertsmith.metrics.tagging import extract_entities
 from bertsmith.models.crf import ChainScores, marginals, viterbi_decode
 from bertsmith.tasks.base import OMIT_IF_NONE, Decoder, Prediction
 from bertsmith.tasks.batching import Item, Outputs, logits_from_probabilities

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from bertsmith.errors import InputError, option
-from bertsmith.metrics.tagging_schemes import OUTSIDE
+from bertsmith.metrics.tagging import OUTSIDE
 from bertsmith.models.config import ModelConfig
 from bertsmith.tasks.base import TaskEncoder
 from bertsmith.tasks.batching import Item

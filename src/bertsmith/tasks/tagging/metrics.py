@@ -12,15 +12,22 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from bertsmith.formatting import pluralize
-from bertsmith.metrics.entities import count_entities, extract_entities, sum_counts
 from bertsmith.metrics.sufficient_statistics import (
     FloatArray,
     SufficientStatistics,
     count_statistics,
     f1,
     safe_divide,
+    sum_counts,
 )
-from bertsmith.metrics.tagging_schemes import OUTSIDE, Scheme, find_violations, split_tag
+from bertsmith.metrics.tagging import (
+    OUTSIDE,
+    Scheme,
+    count_entities,
+    extract_entities,
+    find_violations,
+    split_tag,
+)
 from bertsmith.models.crf import ChainScores, log_partitions, path_scores
 from bertsmith.tasks.base import Metadata, TaskMetrics, TaskReport
 from bertsmith.tasks.batching import Answers

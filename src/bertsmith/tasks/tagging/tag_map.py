@@ -15,10 +15,11 @@ import torch
 from pydantic import Field
 
 from bertsmith.errors import InputError, option
-from bertsmith.metrics.entities import entities_to_tags, extract_entities
-from bertsmith.metrics.tagging_schemes import (
+from bertsmith.metrics.tagging import (
     OUTSIDE,
     Scheme,
+    entities_to_tags,
+    extract_entities,
     format_tag,
     infer_letters,
     infer_scheme,

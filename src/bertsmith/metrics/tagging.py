@@ -1,0 +1,196 @@
+"""Tags of entities: their schemes (IOB1, IOB2, IOBES, BILOU, and BMES), and the entities that they mark.
+
+A tag is a prefix and an entity type (B-PER), or only a prefix; O is outside of entities. IOB2 starts each entity
+with B. IOB1 starts an entity with B only if it directly follows another entity of the same type. IOBES, which
+BILOU and BMES write with other letters, also ends each entity with E, and tags an entity of one word with S.
+
+Entities are counted as the CoNLL-2000 script conlleval counts them. Invalid sequences are read as the script reads
+them: an I- that continues nothing starts an entity, and so does a change of type. The script is older than IOBES
+and has no rule for S, or for B after E; as in its successors, a B or S starts an entity, and an E or S ends one.
+The strict count includes only entities whose tags are valid in the scheme.
+
+The one library for this, seqeval, had its last release in 2020 and has to be built from source. The counts here
+equal those of its default mode for any tags, and those of its strict mode for IOB2, IOBES, and BILOU. In IOB1 its
+strict mode reads O B I as an entity of the I alone; here it is no entity, since in IOB1 a B must follow an entity
+of the same type.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import Literal, NamedTuple
+
+from bertsmith.metrics.sufficient_statistics import Counts
+
+Scheme = Literal["iob1", "iob2", "iobes"]
+
+OUTSIDE = "O"
+_IOBES_LETTERS = {"L": "E", "U": "S", "W": "S", "M": "I"}  # BILOU and BMES → IOBES
+_TAG = re.compile(r"O|[BIESLUWM](-.*)?", re.DOTALL)
+
+
+class SchemeViolation(NamedTuple):
+    """A tag that may not follow the previous one.
+
+    Attributes:
+        position: The index of the tag's word.
+        previous: The previous tag; None at the start of the sentence.
+        tag: The tag; None at the end of the sentence, where an entity of IOBES may be incomplete.
+    """
+
+    position: int
+    previous: str | None
+    tag: str | None
+
+
+def split_tag(tag: str) -> tuple[str, str]:
+    """Split a tag into its prefix, in the letters of IOBES, and its type."""
+    prefix, _, type_ = tag.partition("-")
+    return _IOBES_LETTERS.get(prefix, prefix), type_
+
+
+def infer_scheme(rows: Iterable[Sequence[str]]) -> Scheme | None:
+    """Return the scheme with the fewest violations in rows of tags; None for other tags, e.g. parts of speech."""
+    pairs = Counter(pair for row in rows for pair in pairwise([None, *row, None]))
+    tags = {tag for pair in pairs for tag in pair if tag is not None}
+    prefixes = {split_tag(tag)[0] for tag in tags}
+    if not prefixes & {"B", "I", "E", "S"} or not all(map(_TAG.fullmatch, tags)):
+        return None
+    candidates: list[Scheme] = ["iob1", "iob2"]
+    if prefixes & {"E", "S"}:
+        candidates.insert(0, "iobes")
+
+    def num_violations(scheme: Scheme) -> int:
+        return sum(count for pair, count in pairs.items() if not is_allowed_transition(*pair, scheme))
+
+    return min(candidates, key=num_violations)
+
+
+def infer_letters(tags: Iterable[str]) -> dict[str, str]:
+    """Return the letters that these tags use in place of those of IOBES: {"E": "L", "S": "U"} for BILOU."""
+    prefixes = {tag.partition("-")[0] for tag in tags}
+    return {iobes: letter for letter, iobes in _IOBES_LETTERS.items() if letter in prefixes}
+
+
+def is_allowed_transition(previous: str | None, tag: str | None, scheme: Scheme) -> bool:
+    """Return True if a tag may follow another; None is the start or end of the sentence."""
+    previous_prefix, previous_type = (OUTSIDE, "") if previous is None else split_tag(previous)
+    prefix, type_ = (OUTSIDE, "") if tag is None else split_tag(tag)
+    continues = previous_prefix in ("B", "I") and previous_type == type_
+    if scheme == "iob2":
+        return prefix in (OUTSIDE, "B") or (prefix == "I" and continues)
+    if scheme == "iob1":
+        return prefix in (OUTSIDE, "I") or (prefix == "B" and continues)
+    return continues if prefix in ("I", "E") else previous_prefix not in ("B", "I")
+
+
+def find_violations(tags: Sequence[str], scheme: Scheme) -> list[SchemeViolation]:
+    """Return the violations of a scheme in a row of tags."""
+    pairs = enumerate(pairwise([None, *tags, None]))
+    return [SchemeViolation(i, *pair) for i, pair in pairs if not is_allowed_transition(*pair, scheme)]
+
+
+def entity_prefixes(num_words: int, scheme: Scheme, *, touches: bool = False) -> list[str]:
+    """Return the prefixes of an entity's tags.
+
+    Args:
+        num_words: The number of words of the entity.
+        scheme: The tagging scheme.
+        touches: True if an entity of the same type ends right before it.
+    """
+    if scheme == "iobes":
+        return ["S"] if num_words == 1 else ["B", *"I" * (num_words - 2), "E"]
+    return ["B" if touches or scheme == "iob2" else "I", *"I" * (num_words - 1)]
+
+
+def format_tag(prefix: str, type_: str, letters: Mapping[str, str]) -> str:
+    """Return a tag in the letters of a file (see `infer_letters`)."""
+    letter = letters.get(prefix, prefix)
+    return f"{letter}-{type_}" if type_ else letter
+
+
+class Entity(NamedTuple):
+    """Words [start, end) of a sentence, and their type."""
+
+    type: str
+    start: int
+    end: int
+
+
+def extract_entities(tags: Sequence[str], strict: Scheme | None = None) -> list[Entity]:
+    """Return the entities of one sentence in order.
+
+    Args:
+        tags: The tag of each word.
+        strict: Return only entities whose tags are valid in this scheme.
+    """
+    entities: list[Entity] = []
+    start: int | None = None
+    previous = (OUTSIDE, "")
+    for i, tag in enumerate([*tags, OUTSIDE]):
+        current = split_tag(tag)
+        starts = _starts_entity(previous, current)
+        if start is not None and (starts or current[0] == OUTSIDE or previous[0] in ("E", "S")):
+            entities.append(Entity(previous[1], start, i))
+            start = None
+        if starts:
+            start = i
+        previous = current
+    if strict is None:
+        return entities
+    valid_tags = [split_tag(tag) for tag in entities_to_tags(entities, len(tags), strict)]
+    actual_tags = [split_tag(tag) for tag in tags]
+    return [e for e in entities if actual_tags[e.start : e.end] == valid_tags[e.start : e.end]]
+
+
+def entities_to_tags(
+    entities: Sequence[Entity], num_words: int, scheme: Scheme, letters: Mapping[str, str] | None = None
+) -> list[str]:
+    """Return the tags of a sentence.
+
+    Args:
+        entities: The entities of the sentence in order.
+        num_words: The number of words of the sentence.
+        scheme: The tagging scheme.
+        letters: Prefixes to use in place of those of IOBES, as `infer_letters` returns them.
+    """
+    tags = [OUTSIDE] * num_words
+    previous: Entity | None = None
+    for entity in entities:
+        touches = previous is not None and (previous.type, previous.end) == (entity.type, entity.start)
+        prefixes = entity_prefixes(entity.end - entity.start, scheme, touches=touches)
+        tags[entity.start : entity.end] = [
+            format_tag(prefix, entity.type, letters or {}) for prefix in prefixes
+        ]
+        previous = entity
+    return tags
+
+
+def count_entities(
+    references: Iterable[Sequence[str]], predictions: Iterable[Sequence[str]], strict: Scheme | None = None
+) -> dict[str, Counts]:
+    """Count entities by type over pairs of tag sequences; correct ones have the same type, start, and end.
+
+    Args:
+        references: The correct tags of each sentence.
+        predictions: The predicted tags of each sentence.
+        strict: Count only entities whose tags are valid in this scheme.
+    """
+    counters: tuple[Counter[str], ...] = (Counter(), Counter(), Counter())
+    for reference_tags, predicted_tags in zip(references, predictions, strict=True):
+        reference = set(extract_entities(reference_tags, strict))
+        predicted = set(extract_entities(predicted_tags, strict))
+        for counter, entities in zip(counters, (reference, predicted, reference & predicted), strict=True):
+            counter.update(entity.type for entity in entities)
+    types = sorted(counters[0] | counters[1])
+    return {type_: Counts(*(counter[type_] for counter in counters)) for type_ in types}
+
+
+def _starts_entity(previous: tuple[str, str], current: tuple[str, str]) -> bool:
+    prefix, type_ = current
+    if prefix == OUTSIDE:
+        return False
+    return prefix in ("B", "S") or type_ != previous[1] or previous[0] in (OUTSIDE, "E", "S")
