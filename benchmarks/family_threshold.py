@@ -21,7 +21,7 @@ import bertsmith as bs
 import learning_tasks as tasks
 from bertsmith import hardware
 from bertsmith.models.family import preset
-from bertsmith.pretraining.resolve_settings import time_budget_settings
+from bertsmith.pretraining.resolve_settings import measured_settings
 from bertsmith.pretraining.settings import PretrainSettings
 from bertsmith.quickstart.quickstart import write_untrained_model
 from bertsmith.runs.run_folder import holds_run
@@ -65,7 +65,7 @@ def pretrain(
 
 def recipe_settings(size: str, tokens: int) -> dict[str, Any]:
     """Return the recipe for small budgets with a number of tokens as budget."""
-    settings = PretrainSettings.dotted(time_budget_settings(preset(size).model_dump()))
+    settings = PretrainSettings.dotted(measured_settings(preset(size).model_dump(), has_time_budget=True))
     return {**settings, "train.max_tokens": tokens, "train.report_to": "none"}
 
 

@@ -32,13 +32,12 @@ def main() -> None:
     parser = argument_parser(__doc__)
     parser.add_argument("--minutes", type=float, default=60)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--all-pairs", action="store_true")
     parser.add_argument("--chinese", action="store_true")
     options = parser.parse_args()
     hardware.configure_process(options.threads)
     name = "chinese" if options.chinese else "hour"
     run = pretrain(name, options.minutes)
-    if options.all_pairs and name == "hour":
+    if name == "hour":
         run_once("learning_hour", "all pairs", lambda: bs.load(run).score_pairs(MINIMAL_PAIRS))
     report(name, json.loads((run / "report.json").read_text(encoding="utf-8")), options)
 
@@ -64,7 +63,7 @@ def report(name: str, run: dict[str, Any], options: Namespace) -> None:
     held_out = run["held_out"]
     pairs_option, pairs_text = "", ""
     if name == "hour":
-        pairs = load_records("learning_hour").get("all pairs") or run["pairs"]
+        pairs = load_records("learning_hour")["all pairs"]
         by_phenomenon = sorted(pairs["by_phenomenon"].items(), key=lambda item: -item[1]["accuracy"])
         phenomena = ", ".join(f"{key} {value['accuracy']:.1%}" for key, value in by_phenomenon)
         pairs_option = f" --evaluate-pairs {MINIMAL_PAIRS.name}"

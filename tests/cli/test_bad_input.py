@@ -66,8 +66,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ["tokenizer", "train", folder / "corpus.txt", "--output-dir", folder / "tokenizer", "--vocab-size", 60],
         ["data", "prepare", folder / "corpus.txt", "--tokenizer", folder / "tokenizer", "--output-dir",
          folder / "shards"],
-        ["pretrain", "--preset", "bert-tiny-uncased", "--tokenizer", folder / "tokenizer", "--data",
-         folder / "shards", "--output-dir", folder / "bert", *TINY, *FEW],
+        ["pretrain", "--preset", "bert-tiny-uncased", "--data", folder / "shards", "--output-dir",
+         folder / "bert", *TINY, *FEW],
         ["finetune", "classify", "--model", folder / "bert", "--train", folder / "train.csv", "--validation",
          folder / "dev.csv", "--output-dir", folder / "moods", *TUNE],
     ):  # fmt: skip
@@ -246,12 +246,6 @@ def test_the_wrong_verb_for_a_model(call: Call, world: Path) -> None:
     done = call("fill-mask", world / "bert", "[MASK] " + "kaba " * 100)
     assert done.code == 0
     assert "each mask is predicted from the text around it" in done.told
-
-
-def test_the_tokenizer_of_other_data(call: Call, world: Path, tmp_path: Path) -> None:
-    tiny_run.tokenizer().save(tmp_path / "other")
-    refused(call(*pretrain(world, tmp_path / "r", "--tokenizer", tmp_path / "other")), 2, "another tokenizer")
-    assert not (tmp_path / "r").exists()
 
 
 def test_one_document_only(call: Call, world: Path, tmp_path: Path) -> None:

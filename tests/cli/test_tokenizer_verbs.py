@@ -138,10 +138,9 @@ def test_extend_proposes_then_adds(place: Path, capsys: pytest.CaptureFixture[st
     assert not (place / "new").exists()
     proposed = json.loads(run(capsys, *how, "--json")[0])
     assert [row["word"] for row in proposed["words"]] == ["cardiogram", "cardio"]
-    out, told = run(capsys, *how, "--output-dir", "new", "--keep-others")
-    assert "no other word of the files" in out
-    assert f"{len(TOKENS)} → {len(TOKENS) + 1} entries" in told
-    assert Tokenizer.load(place / "new").tokens == [*TOKENS, "cardiogram"]
+    out, told = run(capsys, *how, "--output-dir", "new")
+    assert f"{len(TOKENS)} → {len(TOKENS) + 2} entries" in told
+    assert Tokenizer.load(place / "new").tokens == [*TOKENS, "cardiogram", "cardio"]
     (place / "list.txt").write_text("cardio\nthe\n")
     out, told = run(
         capsys, "extend", "--tokenizer", "one", "--word-list", "list.txt", "--output-dir", "listed"

@@ -15,7 +15,7 @@ from torch import Tensor
 import tiny_run
 from bertsmith.corpus.shards import Shards
 from bertsmith.device import ComputeContext
-from bertsmith.instances.batches import InstanceStream, MaskedBatch, make_special_token_ids
+from bertsmith.instances.batches import InstanceStream, MaskedBatch
 from bertsmith.instances.settings import DataSettings
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
@@ -43,15 +43,8 @@ CONFIG = ModelConfig(
 def stream(tmp_path_factory: pytest.TempPathFactory) -> InstanceStream:
     shards: Shards = tiny_run.make_shards(tmp_path_factory.mktemp("corpus"), documents=60)
     tokenizer = tiny_run.tokenizer()
-    ids = make_special_token_ids(
-        tokenizer.cls_token_id,
-        tokenizer.sep_token_id,
-        tokenizer.mask_token_id,
-        sorted(tokenizer.all_special_ids),
-        46,
-    )
     documents = np.arange(shards.documents)
-    return InstanceStream(shards, documents, ids, DataSettings(), length=48, seed=0)
+    return InstanceStream(shards, documents, tokenizer, DataSettings(), length=48, seed=0)
 
 
 def model() -> tuple[Encoder, MaskedLM]:

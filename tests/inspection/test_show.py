@@ -46,7 +46,7 @@ def test_it_shows_the_instance_that_training_reads(shards: Shards) -> None:
         a, b = instance["parts"]
         assert (a["document"] == b["document"]) == (instance["label"] == 0)
         plan = stream.plan(2)
-        first = int(plan.a_start[index])
+        first = int(plan.a.starts[index])
         ids = shards.take(np.arange(first, first + a["tokens"])).tolist()
         assert instance["original_ids"][1 : 1 + a["tokens"]] == ids
         assert a["place"].startswith(str(shards.folder.parent / "corpus.txt"))

@@ -17,22 +17,13 @@ from bertsmith.corpus.shards import Shards
 from bertsmith.errors import InputError
 from bertsmith.instances.batches import (
     InstanceStream,
-    SpecialTokenIds,
     check_type_vocab_size,
-    make_special_token_ids,
     token_counts,
 )
 from bertsmith.instances.holdout_split import split_documents
 from bertsmith.instances.settings import DataSettings
 
 TOKENIZER = tiny_run.tokenizer()
-IDS = make_special_token_ids(
-    TOKENIZER.cls_token_id,
-    TOKENIZER.sep_token_id,
-    TOKENIZER.mask_token_id,
-    sorted(TOKENIZER.all_special_ids),
-    TOKENIZER.vocab_size,
-)
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +33,7 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> Shards:
 
 def stream_of(shards: Shards, seed: int = 0, length: int = 32, **data: object) -> InstanceStream:
     settings = DataSettings.of(data, "test")
-    return InstanceStream(shards, np.arange(shards.documents), IDS, settings, length=length, seed=seed)
+    return InstanceStream(shards, np.arange(shards.documents), TOKENIZER, settings, length=length, seed=seed)
 
 
 def sequences(stream: InstanceStream, epoch: int = 0, size: int = 7) -> Iterator[tuple[list[int], ...]]:
@@ -62,8 +53,8 @@ def test_special_tokens_segments_and_positions_of_pairs(shards: Shards) -> None:
     plan = stream.plan(0)
     text = shards.take(np.arange(shards.tokens)).tolist()
     for i, (masked, segments, positions, original) in enumerate(sequences(stream)):
-        a, b = int(plan.a_length[i]), int(plan.b_length[i])
-        start, second = int(plan.a_start[i]), int(plan.b_start[i])
+        a, b = int(plan.a.lengths[i]), int(plan.b.lengths[i])
+        start, second = int(plan.a.starts[i]), int(plan.b.starts[i])
         assert original == [
             TOKENIZER.cls_token_id, *text[start : start + a], TOKENIZER.sep_token_id, *text[second : second + b],
             TOKENIZER.sep_token_id,
@@ -83,9 +74,9 @@ def test_pair_labels_tell_if_b_follows_a(shards: Shards) -> None:
     plan = stream.plan(0)
     batch = stream.batch(0, 0, stream.size(0))
     assert (batch.pair_labels.numpy() == plan.labels).all()
-    same = plan.a_document == plan.b_document
+    same = plan.a.documents == plan.b.documents
     assert ((batch.pair_labels.numpy() == 0) == same).all()
-    a_is_first = plan.a_start + plan.a_length <= plan.b_start
+    a_is_first = plan.a.starts + plan.a.lengths <= plan.b.starts
     assert a_is_first[same].all()
     assert batch.pair_labels.dtype == batch.labels.dtype == torch.long
 
@@ -141,8 +132,8 @@ def test_every_token_is_in_an_epoch_or_counted_as_omitted(shards: Shards) -> Non
         plan = stream.plan(epoch)
         is_used = np.zeros(shards.tokens, dtype=bool)
         for start, n in zip(
-            np.concatenate([plan.a_start, plan.b_start]),
-            np.concatenate([plan.a_length, plan.b_length]),
+            np.concatenate([plan.a.starts, plan.b.starts]),
+            np.concatenate([plan.a.lengths, plan.b.lengths]),
             strict=True,
         ):
             is_used[start : start + n] = True
@@ -222,7 +213,7 @@ FORMS: list[dict[str, object]] = [
     {"instances": "sentence_pair", "sentence_task": "sop"},
     {"instances": "full_sentences", "sentence_task": "none"},
     {"instances": "doc_sentences", "sentence_task": "none", "dynamic_masking": False, "dupe_factor": 2},
-    {"instances": "single", "sentence_task": "none", "max_predictions_per_seq": 3},
+    {"instances": "full_sentences", "sentence_task": "none", "max_predictions_per_seq": 3},
 ]
 
 
@@ -230,11 +221,10 @@ def stream_with(shards: Shards, data: dict[str, object], batch_tokens: int | Non
     return InstanceStream(
         shards,
         np.arange(shards.documents),
-        IDS,
+        TOKENIZER,
         DataSettings.of(data, "test"),
         length=32,
         seed=4,
-        word_starts=TOKENIZER.word_starts,
         batch_tokens=batch_tokens,
     )
 
@@ -292,15 +282,14 @@ def test_special_tokens_segments_and_counts_of_all_instances(shards: Shards, dat
 
 
 def test_a_tokenizer_with_two_separators_and_no_segments(shards: Shards) -> None:
-    special = np.zeros(TOKENIZER.vocab_size, dtype=bool)
-    special[[2, 3, 4]] = True
-    ids = SpecialTokenIds(2, 3, 4, special, num_separators=2, uses_segments=False)
-    stream = InstanceStream(shards, np.arange(shards.documents), ids, DataSettings(), length=32, seed=0)
+    tokenizer = tiny_run.tokenizer()
+    tokenizer.num_separators, tokenizer.uses_segments = 2, False
+    stream = InstanceStream(shards, np.arange(shards.documents), tokenizer, DataSettings(), length=32, seed=0)
     batch = stream.batch(0, 0, stream.size(0))
     assert not batch.packed.segments.any()
     plan = stream.plan(0)
     for i, row in enumerate(np.split(batch.packed.tokens.numpy(), batch.packed.cu_seqlens[1:-1].numpy())):
-        a = int(plan.a_length[i])
+        a = int(plan.a.lengths[i])
         assert np.flatnonzero(row == 3).tolist() == [a + 1, a + 2, len(row) - 1]
         assert len(row) <= 32
 
@@ -319,7 +308,7 @@ def test_static_masks_repeat_in_another_order(shards: Shards) -> None:
 
 
 def test_invalid_combinations_of_settings() -> None:
-    for instances in ("full_sentences", "doc_sentences", "single"):
+    for instances in ("full_sentences", "doc_sentences"):
         for task in ("nsp", "sop"):
             with pytest.raises(InputError) as caught:
                 DataSettings.of({"instances": instances, "sentence_task": task}, "test")
@@ -350,7 +339,7 @@ def test_pairs_need_two_segment_ids_if_the_tokenizer_uses_them() -> None:
         assert caught.value.code == "type_vocab_size_too_small"
         check_type_vocab_size(pairs, True, 2)
         check_type_vocab_size(pairs, False, 1)  # as RoBERTa's: all segment ids are 0
-    for instances in ("full_sentences", "doc_sentences", "single"):
+    for instances in ("full_sentences", "doc_sentences"):
         check_type_vocab_size(
             DataSettings.of({"instances": instances, "sentence_task": "none"}, "test"), True, 1
         )

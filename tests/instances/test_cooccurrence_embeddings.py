@@ -15,7 +15,7 @@ from bertsmith.corpus.shards import Shards
 from bertsmith.instances import cooccurrence_embeddings
 from bertsmith.instances.cooccurrence_embeddings import compute_cooccurrence_embeddings
 from bertsmith.models.weight_init import init_token_embeddings
-from bertsmith.pretraining import data
+from bertsmith.pretraining import model
 from run_equality import assert_same, outcome
 
 # The first two differ in one word, and so do the last two.
@@ -156,7 +156,7 @@ def test_a_resumed_run_does_not_count_again(
     tiny_run.run(shards, tmp_path / "run", *settings, "train.max_steps=3", resume=True)
     assert_same(tmp_path / "run", outcome(tmp_path / "straight"))
     monkeypatch.setattr(
-        data, "compute_cooccurrence_embeddings", lambda *_: pytest.fail("cooccurrences were counted")
+        model, "compute_cooccurrence_embeddings", lambda *_: pytest.fail("cooccurrences were counted")
     )
     caplog.clear()
     tiny_run.run(shards, tmp_path / "run", *settings, "train.max_steps=5", resume=True)

@@ -16,12 +16,11 @@ import bertsmith as bs
 import tiny_run
 from bertsmith.corpus.shards import Shards
 from bertsmith.errors import InputError
-from bertsmith.instances.batches import InstanceStream, special_token_ids_of
+from bertsmith.instances.batches import InstanceStream
 from bertsmith.instances.corruption import Corruption, FramedInstances
 from bertsmith.instances.epoch_plan import concat_ranges
-from bertsmith.instances.masking import Masker
+from bertsmith.instances.masking import Masker, SpecialTokenIds
 from bertsmith.instances.settings import DataSettings
-from bertsmith.instances.span_masking import SpanLengthDistribution
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
 IntArray = NDArray[np.int64]
@@ -29,7 +28,6 @@ LENGTH = 40
 FORMS = [
     {"instances": "segment_pair"},
     {"instances": "full_sentences", "sentence_task": "none"},
-    {"instances": "single", "sentence_task": "none"},
 ]
 
 
@@ -54,7 +52,7 @@ def stream_of(shards: Shards, batch_tokens: int | None = None, **data: Any) -> I
     return InstanceStream(
         shards,
         np.arange(shards.documents),
-        special_token_ids_of(shards.tokenizer),
+        shards.tokenizer,
         settings,
         length=LENGTH,
         seed=4,
@@ -165,9 +163,7 @@ def test_an_inserted_token_is_never_predicted(shards: Shards) -> None:
         "test",
     )
     documents = np.arange(shards.documents)
-    stream = InstanceStream(
-        shards, documents, special_token_ids_of(tokenizer), settings, length=LENGTH, seed=1
-    )
+    stream = InstanceStream(shards, documents, tokenizer, settings, length=LENGTH, seed=1)
     inserted = 0
     for i, instance in enumerate(instances_of(stream)):
         parts = parts_of(stream, shards, i)
@@ -211,16 +207,13 @@ def test_words_are_masked_whole(
     assert np.isin(np.flatnonzero(special[:total]), remaining).all()  # all special tokens remain
     num_added = len(corrupted.ids) - total
     assert num_added > 500 if corruption == "insertion" else num_added < -500
-    replacement = (1.0, 0.0, 0.0)
     masker = Masker(
-        0.4,
-        replacement,
-        0,
-        special,
+        DataSettings(
+            mlm_probability=0.4, replacement_probabilities=(1, 0, 0), masking=masking, max_span_length=3
+        ),
+        SpecialTokenIds(0, 0, 0, special),
         5,
-        masking,
         lambda ids: corrupted.word_starts,
-        span_length_distribution=SpanLengthDistribution(max_length=3),
     )
     _, masked_rows = masker.apply(
         corrupted.ids,

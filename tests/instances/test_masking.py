@@ -9,20 +9,22 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from bertsmith.errors import InputError
-from bertsmith.instances.masking import Masker
+from bertsmith.instances.masking import Masker, SpecialTokenIds
 from bertsmith.instances.settings import DataSettings
-from bertsmith.instances.span_masking import SpanLengthDistribution, Words, select_words
+from bertsmith.instances.span_masking import Words, select_words, span_length_probabilities
 
 IntArray = NDArray[np.int64]
 V, MASK = 500, 4
 SPECIAL = np.zeros(V, dtype=bool)
 SPECIAL[:5] = SPECIAL[499] = True
+IDS = SpecialTokenIds(2, 3, MASK, SPECIAL)
 
 
 def masker(
     mlm_probability: float = 0.15, replacement: tuple[float, float, float] = (0.8, 0.1, 0.1), seed: int = 0
 ) -> Masker:
-    return Masker(mlm_probability, replacement, MASK, SPECIAL, seed)
+    settings = DataSettings(mlm_probability=mlm_probability, replacement_probabilities=replacement)
+    return Masker(settings, IDS, seed)
 
 
 def frame_sequences(lengths: IntArray, seed: int = 0) -> IntArray:
@@ -148,16 +150,8 @@ CONTINUES[300:499] = True  # about two of five pieces continue a word
 
 
 def word_masker(unit: str, mlm_probability: float = 0.15, **options: object) -> Masker:
-    return Masker(
-        mlm_probability,
-        (0.8, 0.1, 0.1),
-        MASK,
-        SPECIAL,
-        0,
-        unit,
-        lambda ids: ~CONTINUES[ids],
-        **options,  # type: ignore[arg-type]
-    )
+    settings = DataSettings.of({"masking": unit, "mlm_probability": mlm_probability, **options}, "test")
+    return Masker(settings, IDS, 0, lambda ids: ~CONTINUES[ids])
 
 
 def words_of(ids: IntArray, lengths: IntArray) -> list[tuple[int, int]]:
@@ -199,7 +193,7 @@ def test_words_are_masked_whole_and_never_too_many(
     sizes = np.array(lengths)
     ids = frame_sequences(sizes, seed)
     ids[np.random.default_rng(seed).random(len(ids)) < 0.05] = 3  # special tokens within the text
-    masked, rows = word_masker(unit, mlm_probability, max_predictions=max_predictions).apply(
+    masked, rows = word_masker(unit, mlm_probability, max_predictions_per_seq=max_predictions).apply(
         ids, sizes, np.arange(len(sizes)), 1
     )
     selected = set(rows.tolist())
@@ -271,30 +265,26 @@ def test_span_lengths_follow_the_distribution() -> None:
     """Spans are so few that they rarely touch: runs of masked words are spans."""
     sizes = np.full(6000, 500)
     ids = np.random.default_rng(0).integers(5, 300, sizes.sum())  # each piece a word
-    for lengths in (
-        SpanLengthDistribution(),
-        SpanLengthDistribution("harmonic", max_length=3),
-        SpanLengthDistribution("geometric", 0.5, 4),
+    for options in (
+        {},
+        {"span_length_distribution": "harmonic", "max_span_length": 3},
+        {"span_geometric_p": 0.5, "max_span_length": 4},
     ):
-        span_masker = word_masker("span", 0.02, span_length_distribution=lengths)
-        _, rows = span_masker.apply(ids, sizes, np.arange(6000), 0)
+        settings = DataSettings.of(options, "test")
+        probabilities, max_length = span_length_probabilities(settings), settings.max_span_length
+        _, rows = word_masker("span", 0.02, **options).apply(ids, sizes, np.arange(6000), 0)
         first = np.flatnonzero(np.diff(rows, prepend=-9) != 1)
-        histogram = np.bincount(np.diff(np.append(first, len(rows))), minlength=lengths.max_length + 1)
+        histogram = np.bincount(np.diff(np.append(first, len(rows))), minlength=max_length + 1)
         # The last span of each sequence may be cut.
         mean = (histogram * np.arange(len(histogram))).sum() / histogram.sum()
-        expected_mean = (lengths.probabilities * np.arange(1, lengths.max_length + 1)).sum()
+        expected_mean = (probabilities * np.arange(1, max_length + 1)).sum()
         assert abs(mean - expected_mean) / expected_mean < 0.2
-        assert histogram[1 : lengths.max_length + 1].sum() > 0.97 * histogram.sum()
-    assert (SpanLengthDistribution().probabilities * np.arange(1, 11)).sum() == pytest.approx(
-        3.8, abs=0.01
-    )  # the mean in the paper
-    assert SpanLengthDistribution("harmonic", max_length=3).probabilities.tolist() == pytest.approx(
-        [6 / 11, 3 / 11, 2 / 11]
-    )
-    samples = SpanLengthDistribution().lengths(np.linspace(0, 1, 100_000, endpoint=False))
-    assert np.bincount(samples, minlength=11)[1:] / 100_000 == pytest.approx(
-        SpanLengthDistribution().probabilities, abs=1e-4
-    )
+        assert histogram[1 : max_length + 1].sum() > 0.97 * histogram.sum()
+    mean_in_paper = 3.8
+    probabilities = span_length_probabilities(DataSettings())
+    assert (probabilities * np.arange(1, 11)).sum() == pytest.approx(mean_in_paper, abs=0.01)
+    harmonic = DataSettings(span_length_distribution="harmonic", max_span_length=3)
+    assert span_length_probabilities(harmonic).tolist() == pytest.approx([6 / 11, 3 / 11, 2 / 11])
 
 
 @pytest.mark.parametrize("unit", ["whole_word", "span"])
@@ -313,7 +303,7 @@ def test_words_and_spans_do_not_depend_on_the_other_sequences(unit: str) -> None
 
 def test_predictions_have_a_limit() -> None:
     sizes = np.array([200, 20])
-    _, rows = Masker(0.5, (1, 0, 0), MASK, SPECIAL, 0, max_predictions=20).apply(
+    _, rows = Masker(DataSettings(mlm_probability=0.5, max_predictions_per_seq=20), IDS, 0).apply(
         frame_sequences(sizes), sizes, np.arange(2), 0
     )
     assert np.bincount(rows >= 200).tolist() == [20, 9]
@@ -333,8 +323,8 @@ def test_no_instance_exceeds_the_limit(
     sizes = np.array(lengths)
     ids = np.random.default_rng(seed).integers(300, 499, sizes.sum())  # words as long as their sequences,
     ids[np.random.default_rng(seed).random(len(ids)) < 0.2] = 7  # except for a few starts
-    options = {"counts_special": released, "random_includes_special": released}
-    _, rows = word_masker(unit, mlm_probability, max_predictions=max_predictions, **options).apply(
+    options = {"mlm_probability_of": "all", "random_tokens": "all"} if released else {}
+    _, rows = word_masker(unit, mlm_probability, max_predictions_per_seq=max_predictions, **options).apply(
         ids, sizes, np.arange(len(sizes)), 0
     )
     owner = np.repeat(np.arange(len(sizes)), sizes)
@@ -346,7 +336,7 @@ def test_no_instance_exceeds_the_limit(
 
 def released(settings: dict[str, object], seed: int = 0) -> Masker:
     names = {"mlm_probability_of": "all", "maskable_tokens": "all", "random_tokens": "all"}
-    return Masker.from_settings(DataSettings.of(names | settings, "test"), MASK, SPECIAL, (2, 3), None, seed)
+    return Masker(DataSettings.of(names | settings, "test"), IDS, seed)
 
 
 @given(
@@ -394,9 +384,7 @@ def test_unknown_tokens_are_predicted_and_special_tokens_drawn_as_in_the_release
     times = np.bincount(masked[rows], minlength=V)
     assert abs(times - n / V).max() < 6 * (n / V) ** 0.5  # all ids have the same probability
     plain = DataSettings.of({"replacement_probabilities": [0, 1, 0]}, "test")
-    masked, rows = Masker.from_settings(plain, MASK, SPECIAL, (2, 3), None, 0).apply(
-        ids, sizes, np.arange(3000), 0
-    )
+    masked, rows = Masker(plain, IDS, 0).apply(ids, sizes, np.arange(3000), 0)
     assert not SPECIAL[ids[rows]].any()
     assert not SPECIAL[masked[rows]].any()
 

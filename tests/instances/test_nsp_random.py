@@ -13,6 +13,7 @@ from bertsmith.instances.epoch_plan import IS_NEXT, NOT_NEXT
 from bertsmith.instances.nsp_random import draw_nsp_pairs
 from bertsmith.instances.segment_pairs import plan_pairs
 from bertsmith.instances.segments import split_into_fragments
+from bertsmith.instances.settings import DataSettings
 
 IntArray = NDArray[np.int64]
 
@@ -128,18 +129,17 @@ def test_pairs_equal_those_of_the_loop_in_the_release(
     if has_duplicates and len(documents) > 2:
         groups[-1] = 0
     corpus = Lengths(documents)
-    pairs = draw_nsp_pairs(
+    *segments, labels, _ = draw_nsp_pairs(
         split_into_fragments(corpus, np.arange(len(documents))),
         groups,
+        DataSettings(short_seq_prob=short_seq_prob),
         max_tokens,
         seed,
         3,
-        short_seq_prob,
-        single_sentences=False,
     )
     expected = reference_pairs(documents, groups, max_tokens, seed, 3, short_seq_prob)
-    assert (pairs.labels == NOT_NEXT).tolist() == [is_random for _, _, is_random in expected]
-    for k, segment in enumerate((pairs.a, pairs.b)):
+    assert (labels == NOT_NEXT).tolist() == [is_random for _, _, is_random in expected]
+    for k, segment in enumerate(segments):
         starts, sizes = segment[0].tolist(), segment[1].tolist()
         assert [list(range(s, s + n)) for s, n in zip(starts, sizes, strict=True)] == [e[k] for e in expected]
 
@@ -147,27 +147,27 @@ def test_pairs_equal_those_of_the_loop_in_the_release(
 def test_half_the_pairs_are_not_next_and_none_is_empty_or_too_long() -> None:
     documents = draw_documents(3000, 1)
     corpus = Lengths(documents)
-    plan = plan_pairs(corpus, np.arange(3000), max_length=128, seed=0, epoch=0)
+    plan = plan_pairs(corpus, np.arange(3000), DataSettings(), max_length=128, seed=0, epoch=0)
     assert plan.lengths.min() >= 1
     assert plan.sizes.max() == 128
-    assert ((plan.labels == IS_NEXT) == (plan.a_document == plan.b_document)).all()
+    assert ((plan.labels == IS_NEXT) == (plan.a.documents == plan.b.documents)).all()
     assert plan.counts["not_next"] == (plan.labels == NOT_NEXT).sum()
     num_single = sum(len(document) == 1 for document in documents)
     num_others = len(plan) - num_single  # single sentences have no B of their own
     assert (plan.labels == NOT_NEXT).sum() > num_single + 0.5 * num_others - 5 * num_others**0.5
     follows = plan.labels == IS_NEXT
-    assert (plan.a_start + plan.a_length <= plan.b_start)[follows].all()
+    assert (plan.a.starts + plan.a.lengths <= plan.b.starts)[follows].all()
 
 
 def test_all_documents_but_duplicates_have_equal_probability() -> None:
     groups = np.array([0, 1, 2, 1, 4, 0])
-    corpus = Lengths([[5] * 4] * 6)
+    corpus = Lengths([[5] * 40] * 6)
     corpus.duplicate_groups = groups
     counts = np.zeros((6, 6))
-    for epoch in range(3000):
-        plan = plan_pairs(corpus, np.arange(6), max_length=16, seed=0, epoch=epoch)
+    for epoch in range(300):
+        plan = plan_pairs(corpus, np.arange(6), DataSettings(), max_length=16, seed=0, epoch=epoch)
         is_random = plan.labels == NOT_NEXT
-        np.add.at(counts, (plan.a_document[is_random], plan.b_document[is_random]), 1)
+        np.add.at(counts, (plan.a.documents[is_random], plan.b.documents[is_random]), 1)
     for document in range(6):
         others = np.flatnonzero(groups != groups[document])
         assert counts[document].sum() == counts[document, others].sum() > 1000
@@ -177,7 +177,9 @@ def test_all_documents_but_duplicates_have_equal_probability() -> None:
 
 def test_sentence_pairs_have_one_sentence_each() -> None:
     corpus = Lengths(draw_documents(300, 2))
-    plan = plan_pairs(corpus, np.arange(300), max_length=200, seed=0, epoch=0, single_sentences=True)
+    plan = plan_pairs(
+        corpus, np.arange(300), DataSettings(instances="sentence_pair"), max_length=200, seed=0, epoch=0
+    )
     ends = set(corpus.sentence_ends.tolist())
     starts = {0, *ends}
     assert set(plan.starts.tolist()) <= starts
@@ -191,16 +193,21 @@ def test_sentence_pairs_have_one_sentence_each() -> None:
 def test_half_of_the_pairs_of_a_long_document_are_not_next(num_short_documents: int) -> None:
     documents = [[9] * 20_000, *([9] * 5 for _ in range(num_short_documents))]
     plan = plan_pairs(
-        Lengths(documents), np.arange(len(documents)), max_length=64, seed=0, epoch=0, short_seq_prob=0
+        Lengths(documents),
+        np.arange(len(documents)),
+        DataSettings(short_seq_prob=0),
+        max_length=64,
+        seed=0,
+        epoch=0,
     )
-    is_long = plan.a_document == 0
+    is_long = plan.a.documents == 0
     assert abs((plan.labels[is_long] == NOT_NEXT).mean() - 0.5) < 5 * 0.5 / is_long.sum() ** 0.5
 
 
 def test_trimmed_and_omitted_text_is_counted() -> None:
     documents = draw_documents(500, 3)
     corpus = Lengths(documents)
-    plan = plan_pairs(corpus, np.arange(500), max_length=64, seed=0, epoch=0)
+    plan = plan_pairs(corpus, np.arange(500), DataSettings(), max_length=64, seed=0, epoch=0)
     changes = np.zeros(corpus.sentence_ends[-1] + 1, dtype=np.int64)
     np.add.at(changes, plan.starts, 1)
     np.add.at(changes, plan.starts + plan.lengths, -1)

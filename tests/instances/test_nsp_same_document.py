@@ -40,11 +40,12 @@ def plan_documents(documents: list[list[int]], *, sentences: bool) -> EpochPlan:
     return plan_pairs(
         Lengths(documents),
         np.arange(len(documents)),
+        DataSettings(
+            instances="sentence_pair" if sentences else "segment_pair", nsp_sampling="same_document"
+        ),
         max_length=64,
         seed=5,
         epoch=2,
-        single_sentences=sentences,
-        negatives="same_document",
     )
 
 
@@ -56,13 +57,13 @@ def test_a_random_second_segment_is_elsewhere_in_the_document(*, sentences: bool
     bounds = np.concatenate([[0], np.cumsum(corpus.sizes)])
     is_random = plan.labels == NOT_NEXT
     assert 0.4 < is_random.mean() < 0.6
-    assert (plan.a_document == plan.b_document).all()
-    a, b = plan.a_start, plan.b_start
-    a_end, b_end = a + plan.a_length, b + plan.b_length
-    assert (bounds[plan.a_document] <= a).all()
-    assert (b_end <= bounds[plan.a_document + 1]).all()
-    assert (plan.a_length + plan.b_length <= MAX_TOKENS).all()
-    assert (np.minimum(plan.a_length, plan.b_length) > 0).all()
+    assert (plan.a.documents == plan.b.documents).all()
+    a, b = plan.a.starts, plan.b.starts
+    a_end, b_end = a + plan.a.lengths, b + plan.b.lengths
+    assert (bounds[plan.a.documents] <= a).all()
+    assert (b_end <= bounds[plan.a.documents + 1]).all()
+    assert (plan.a.lengths + plan.b.lengths <= MAX_TOKENS).all()
+    assert (np.minimum(plan.a.lengths, plan.b.lengths) > 0).all()
     is_before, is_behind = b_end[is_random] < a[is_random], a_end[is_random] < b[is_random]
     assert (is_before ^ is_behind).all()  # with one or more tokens in between
     assert is_before.any()

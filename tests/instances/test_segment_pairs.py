@@ -16,7 +16,8 @@ from sklearn.ensemble import HistGradientBoostingClassifier
 from bertsmith.corpus.prepare import prepare
 from bertsmith.errors import InputError
 from bertsmith.instances.epoch_plan import IS_NEXT, NOT_NEXT, SWAPPED, EpochPlan
-from bertsmith.instances.segment_pairs import SentenceTask, plan_pairs
+from bertsmith.instances.segment_pairs import plan_pairs
+from bertsmith.instances.settings import DataSettings
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
 IntArray = NDArray[np.int64]
@@ -52,8 +53,9 @@ def plan_of(
     documents: Sequence[Sequence[int]], length: int = 32, **arguments: float
 ) -> tuple[Corpus, EpochPlan]:
     corpus = Corpus.from_lengths(documents)
-    settings = {"seed": 0, "epoch": 0, **arguments}
-    return corpus, plan_pairs(corpus, np.arange(len(documents)), max_length=length, **settings)  # type: ignore[arg-type]
+    numbers = {name: arguments.pop(name, 0) for name in ("seed", "epoch")}
+    settings = DataSettings.of(arguments, "test")
+    return corpus, plan_pairs(corpus, np.arange(len(documents)), settings, max_length=length, **numbers)  # type: ignore[arg-type]
 
 
 def draw_documents(number: int, one_sentence: float, seed: int) -> list[list[int]]:
@@ -66,7 +68,7 @@ def draw_documents(number: int, one_sentence: float, seed: int) -> list[list[int
 def count_uses(corpus: Corpus, plan: EpochPlan) -> IntArray:
     """Return how often each token of the corpus is used."""
     changes = np.zeros(len(corpus.owner) + 1, dtype=np.int64)
-    for start, length in ((plan.a_start, plan.a_length), (plan.b_start, plan.b_length)):
+    for start, length in ((plan.a.starts, plan.a.lengths), (plan.b.starts, plan.b.lengths)):
         np.add.at(changes, start, 1)
         np.add.at(changes, start + length, -1)
     return np.cumsum(changes)[:-1]
@@ -75,18 +77,18 @@ def count_uses(corpus: Corpus, plan: EpochPlan) -> IntArray:
 def check_plan(corpus: Corpus, plan: EpochPlan, length: int) -> None:
     """Assert the properties of every plan of next-sentence pairs."""
     assert len(plan) > 0
-    assert plan.a_length.min() >= 1
-    assert plan.b_length.min() >= 1
-    assert (plan.a_length + plan.b_length + 3).max() <= length
+    assert plan.a.lengths.min() >= 1
+    assert plan.b.lengths.min() >= 1
+    assert (plan.a.lengths + plan.b.lengths + 3).max() <= length
     owner = corpus.owner
     for start, size, document in (
-        (plan.a_start, plan.a_length, plan.a_document),
-        (plan.b_start, plan.b_length, plan.b_document),
+        (plan.a.starts, plan.a.lengths, plan.a.documents),
+        (plan.b.starts, plan.b.lengths, plan.b.documents),
     ):  # a segment is within its document
         assert (owner[start] == document).all()
         assert (owner[start + size - 1] == document).all()
-    follows = plan.a_start + plan.a_length <= plan.b_start
-    assert ((plan.labels == IS_NEXT) == (plan.a_document == plan.b_document)).all()
+    follows = plan.a.starts + plan.a.lengths <= plan.b.starts
+    assert ((plan.labels == IS_NEXT) == (plan.a.documents == plan.b.documents)).all()
     assert follows[plan.labels == IS_NEXT].all()
     assert set(np.unique(plan.labels)) <= {IS_NEXT, NOT_NEXT}
     assert plan.counts["instances"] == len(plan)
@@ -156,8 +158,8 @@ def test_empty_sentences_and_empty_documents(documents: list[list[int]], length:
 def test_a_plan_uses_only_the_given_documents(selected: set[int], epoch: int) -> None:
     corpus = Corpus.from_lengths(draw_documents(20, 0.3, seed=3))
     documents = np.array(sorted(selected))
-    plan = plan_pairs(corpus, documents, max_length=32, seed=0, epoch=epoch)
-    used = np.union1d(plan.a_document, plan.b_document)
+    plan = plan_pairs(corpus, documents, DataSettings(), max_length=32, seed=0, epoch=epoch)
+    used = np.union1d(plan.a.documents, plan.b.documents)
     assert set(used) <= selected
     assert set(used) == selected
 
@@ -181,8 +183,10 @@ def test_lengths_do_not_tell_the_order() -> None:
 
     def lengths_and_labels(seed: int) -> tuple[IntArray, IntArray]:
         corpus = Corpus.from_lengths(draw_documents(6000, 0.2, seed))
-        plan = plan_pairs(corpus, np.arange(6000), max_length=64, seed=seed, epoch=0, task="sop")
-        return np.stack([plan.a_length, plan.b_length], 1), plan.labels
+        plan = plan_pairs(
+            corpus, np.arange(6000), DataSettings(sentence_task="sop"), max_length=64, seed=seed, epoch=0
+        )
+        return np.stack([plan.a.lengths, plan.b.lengths], 1), plan.labels
 
     features, labels = lengths_and_labels(21)
     test_features, test_labels = lengths_and_labels(22)
@@ -198,7 +202,7 @@ def test_a_plan_is_pure_and_differs_by_epoch_and_seed() -> None:
         plan = plan_of(documents, 64, **arguments)[1]
         return list(
             zip(
-                *(getattr(plan, k).tolist() for k in ("a_start", "b_start", "b_length", "labels")),
+                *(column.tolist() for column in (plan.a.starts, plan.b.starts, plan.b.lengths, plan.labels)),
                 strict=True,
             )
         )
@@ -227,23 +231,23 @@ def test_two_documents_and_one_huge_document() -> None:
     sentences=st.booleans(),
 )
 def test_sentence_order_and_pairs_without_a_label(
-    documents: list[list[int]], length: int, epoch: int, task: SentenceTask, sentences: bool
+    documents: list[list[int]], length: int, epoch: int, task: str, sentences: bool
 ) -> None:
     corpus = Corpus.from_lengths(documents)
     all_documents = np.arange(len(documents))
-    plan = plan_pairs(
-        corpus, all_documents, max_length=length, seed=1, epoch=epoch, task=task, single_sentences=sentences
-    )
+    instances = "sentence_pair" if sentences else "segment_pair"
+    settings = DataSettings.of({"sentence_task": task, "instances": instances}, "test")
+    plan = plan_pairs(corpus, all_documents, settings, max_length=length, seed=1, epoch=epoch)
     one_token = sum(sum(d) == 1 for d in documents)
     assert plan.counts["documents_left_out"] == plan.counts["tokens_left_out"] == one_token
     assert int((count_uses(corpus, plan) == 0).sum()) == one_token
     assert count_broken_sentences(corpus, plan, (length - 3) // 2) <= sum(len(d) == 1 for d in documents)
-    assert (plan.a_document == plan.b_document).all()
+    assert (plan.a.documents == plan.b.documents).all()
     assert (plan.sizes <= length).all()
     assert plan.lengths.min(initial=1) >= 1
     swapped = plan.labels == SWAPPED
-    follows = plan.a_start + plan.a_length == plan.b_start
-    leads = plan.b_start + plan.b_length == plan.a_start
+    follows = plan.a.starts + plan.a.lengths == plan.b.starts
+    leads = plan.b.starts + plan.b.lengths == plan.a.starts
     assert (follows == ~swapped).all()
     assert (leads == swapped).all()
     if task == "none":
@@ -256,7 +260,12 @@ def test_sentence_order_and_pairs_without_a_label(
 def test_sentence_pairs_hold_one_sentence_each(documents: list[list[int]], length: int) -> None:
     corpus = Corpus.from_lengths(documents)
     plan = plan_pairs(
-        corpus, np.arange(len(documents)), max_length=length, seed=0, epoch=0, single_sentences=True
+        corpus,
+        np.arange(len(documents)),
+        DataSettings(instances="sentence_pair"),
+        max_length=length,
+        seed=0,
+        epoch=0,
     )
     check_plan(corpus, plan, length)
     begins = np.concatenate([[0], corpus.sentence_ends])
@@ -267,9 +276,11 @@ def test_sentence_pairs_hold_one_sentence_each(documents: list[list[int]], lengt
 
 def test_two_separators() -> None:
     corpus = Corpus.from_lengths(draw_documents(200, 0.2, seed=6))
-    plan = plan_pairs(corpus, np.arange(200), max_length=64, seed=0, epoch=0, num_separators=2)
+    plan = plan_pairs(
+        corpus, np.arange(200), DataSettings(), max_length=64, seed=0, epoch=0, num_separators=2
+    )
     assert plan.sizes.max() <= 64
-    assert (plan.sizes == plan.a_length + plan.b_length + 4).all()
+    assert (plan.sizes == plan.a.lengths + plan.b.lengths + 4).all()
 
 
 @pytest.mark.parametrize("length", [64, 128])
@@ -283,9 +294,16 @@ def test_the_sample_corpora_are_complete(shared_data: Path, tmp_path: Path, leng
         shards = prepare([file], tokenizer, tmp_path / file.stem)
         all_documents = np.arange(shards.documents)
         for epoch in range(3):
-            pairs = plan_pairs(shards, all_documents, max_length=length, seed=0, epoch=epoch)
-            assert (pairs.a_document != pairs.b_document).sum() == pairs.counts["not_next"]
+            pairs = plan_pairs(shards, all_documents, DataSettings(), max_length=length, seed=0, epoch=epoch)
+            assert (pairs.a.documents != pairs.b.documents).sum() == pairs.counts["not_next"]
             assert pairs.counts["documents_left_out"] == 0
-            plan = plan_pairs(shards, all_documents, max_length=length, seed=0, epoch=epoch, task="sop")
+            plan = plan_pairs(
+                shards,
+                all_documents,
+                DataSettings(sentence_task="sop"),
+                max_length=length,
+                seed=0,
+                epoch=epoch,
+            )
             assert plan.counts["tokens_left_out"] == plan.counts["tokens_cut"] == 0
             assert not count_broken_sentences(shards, plan, (length - 3) // 2)

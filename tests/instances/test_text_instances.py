@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from bertsmith.instances.epoch_plan import EpochPlan
-from bertsmith.instances.text_instances import plan_doc_sentences, plan_full_sentences, plan_single_documents
+from bertsmith.instances.text_instances import plan_doc_sentences, plan_full_sentences
 
 IntArray = NDArray[np.int64]
 
@@ -38,9 +38,6 @@ def plan_full(corpus: Corpus, documents: IntArray, length: int, epoch: int) -> E
 FORMS: dict[str, Callable[[Corpus, IntArray, int, int], EpochPlan]] = {
     "full": plan_full,
     "doc": lambda corpus, documents, length, _: plan_doc_sentences(corpus, documents, max_length=length),
-    "single": lambda corpus, documents, length, _: plan_single_documents(
-        corpus, documents, max_length=length
-    ),
 }
 documents_ = st.lists(st.lists(st.integers(0, 90), max_size=9), min_size=1, max_size=12).filter(
     lambda documents: any(map(any, documents))
@@ -115,9 +112,3 @@ def test_the_order_of_documents_differs_by_epoch() -> None:
     assert (np.diff(plan.part_offsets) > 1).mean() > 0.5  # instances cross the ends of documents;
     doc = plan_doc_sentences(corpus, np.arange(50), max_length=32)
     assert len(doc) == 50  # these do not
-
-
-def test_a_long_document_is_split_evenly_and_counted() -> None:
-    plan = plan_single_documents(Corpus.from_lengths([[200, 56], [3]]), np.arange(2), max_length=66)
-    assert plan.lengths.tolist() == [64, 64, 64, 64, 3]
-    assert plan.counts["documents_parted"] == 1

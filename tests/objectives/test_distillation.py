@@ -219,7 +219,7 @@ def test_students_that_do_not_fit_their_teacher_are_refused(tmp_path: Path) -> N
                 f"objective.teacher={causal_teacher.path}",
             ],
         )
-    assert caught.value.code == "teacher_causal"
+    assert caught.value.code == "teacher_without_masked_lm"
     with pytest.raises(InputError):
         bs.distill(shards, tmp_path / "student", moods, settings=SETTINGS)
     other = Tokenizer.from_vocabulary([*tiny_run.TOKENS[::-1]], lowercase=True, max_length=64)

@@ -122,27 +122,14 @@ def test_a_comparison_leaves_out_what_is_common_everywhere() -> None:
     assert rows[0].commoner == pytest.approx((4 / 100) / (1 / 101))
 
 
-def test_others_are_kept_on_request() -> None:
-    words = counted("cardio " * 9 + "cardiogram " + "gram " * 5 + "grams")
-    free = propose_words(words, small(), min_frequency=2)
-    kept = propose_words(words, small(), min_frequency=2, keep_others=True)
-    assert [r.word for r in free] == ["gram", "cardio"]
-    assert kept == []
-    words = counted("cardio " * 9 + "gram " * 5 + "the")
-    assert [r.word for r in propose_words(words, small(), min_frequency=2, keep_others=True)] == [
-        "gram",
-        "cardio",
-    ]
-
-
 word = st.text(st.sampled_from("abc"), min_size=1, max_size=5)
 
 
 @settings(max_examples=60)
-@given(st.lists(word, min_size=1, max_size=40), st.booleans())
-def test_new_words_are_one_token_and_texts_without_them_keep_their_ids(found: list[str], keep: bool) -> None:
+@given(st.lists(word, min_size=1, max_size=40))
+def test_new_words_are_one_token_and_texts_without_them_keep_their_ids(found: list[str]) -> None:
     old, words = small(), counted(" ".join(found))
-    chosen = [r.word for r in propose_words(words, old, max_words=4, min_frequency=1, keep_others=keep)]
+    chosen = [r.word for r in propose_words(words, old, max_words=4, min_frequency=1)]
     new = add_words(old, chosen)
     assert new.tokens == [*old.tokens, *chosen]
     changed = 0
@@ -155,7 +142,6 @@ def test_new_words_are_one_token_and_texts_without_them_keep_their_ids(found: li
         else:
             changed += after != before
             assert new.decode(after) == text
-    assert not (keep and changed)
     told = compare_tokenizations(words, old, new, chosen)
     assert told["other_words"]["distinct"] == changed
     both = [sum(map(len, t.encode_ids(found))) for t in (old, new)]
@@ -280,9 +266,6 @@ def test_other_kinds_grow_and_load_in_the_reference(name: str, shared_data: Path
         (tmp_path / "new" / "tokenizer.json").unlink()
         assert Tokenizer.load(tmp_path / "new").encode_ids([MEDICAL]) == new.encode_ids([MEDICAL])
         assert Tokenizer.load(tmp_path / "new").digest == new.digest
-    with pytest.raises(InputError) as caught:
-        extend_tokenizer([corpus(tmp_path)], None, tokenizer=tmp_path / "new", keep_others=True)
-    assert (caught.value.code, caught.value.argument) == ("keep_others_unsupported", "keep_others")
 
 
 @pytest.fixture(scope="module", params=["byte_level_bpe", "unigram"])
@@ -336,12 +319,14 @@ def test_a_model_of_another_kind_grows(shared_data: Path, tmp_path: Path) -> Non
     assert read_folder(tmp_path / "new").record["extended"][0]["words"] == 1  # joints are none
 
 
-def test_a_word_of_the_text_that_a_joint_joins_is_told(shared_data: Path, tmp_path: Path) -> None:
+def test_a_word_of_the_text_that_a_joint_joins_is_told(tmp_path: Path) -> None:
+    text = corpus(tmp_path, "ab ac ba " * 30)
+    bs.train_tokenizer(text, tmp_path / "bpe", vocab_size=270, kind="byte_level_bpe")
     (tmp_path / "list.txt").write_text("cardiomyopathy\n")
     report = extend_tokenizer(
         [corpus(tmp_path, "a cardiomy, a cardiomyopathy")],
         None,
-        tokenizer=shared_data / "vocabs" / "roberta-base",
+        tokenizer=tmp_path / "bpe",
         word_list=tmp_path / "list.txt",
     )
     assert [one["word"] for one in report["effect"]["other_words"]["examples"]] == ["cardiomy"]
@@ -470,7 +455,7 @@ def test_the_reference_loads_it_without_a_missing_key(tmp_path: Path) -> None:
     packed = Packed.from_lists([encoding.ids], [encoding.type_ids])
     with torch.inference_mode():
         answer = theirs.eval()(torch.tensor([encoding.ids]), token_type_ids=torch.tensor([encoding.type_ids]))
-        logits = ours._masked(ours.encoder(packed), ours.encoder.embeddings.token.weight)
+        logits = ours.scorer().head(ours.encoder(packed), ours.encoder.embeddings.token.weight)
     assert torch.allclose(answer.prediction_logits[0], logits, atol=1e-5)
 
 

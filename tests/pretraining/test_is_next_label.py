@@ -12,7 +12,7 @@ import bertsmith as bs
 import tiny_run
 from bertsmith.corpus.shards import Shards
 from bertsmith.errors import InputError
-from bertsmith.instances.batches import InstanceStream, MaskedBatch, special_token_ids_of
+from bertsmith.instances.batches import InstanceStream, MaskedBatch
 from bertsmith.instances.settings import DataSettings
 from bertsmith.models.encoder import Encoder
 from bertsmith.objectives.masked_lm import MaskedLM
@@ -45,9 +45,7 @@ def other(shards: Shards, tmp_path_factory: pytest.TempPathFactory) -> bs.Model:
 def batch(shards: Shards, **settings: object) -> MaskedBatch:
     chosen = DataSettings(**settings)  # type: ignore[arg-type]
     documents = torch.arange(shards.documents).numpy()
-    stream = InstanceStream(
-        shards, documents, special_token_ids_of(shards.tokenizer), chosen, length=32, seed=3
-    )
+    stream = InstanceStream(shards, documents, shards.tokenizer, chosen, length=32, seed=3)
     return stream.batch(0, 0, 40)
 
 

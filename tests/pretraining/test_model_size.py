@@ -92,36 +92,37 @@ def test_a_size_is_chosen_by_the_tokens_of_a_whole_update_and_of_no_more_of_them
             PretrainSettings.dotted(["train.max_minutes=1", *more]), tiny_run.tokenizer()
         )
         (line,) = (line for line in caplog.messages if "which will see about " in line)
-        return line.partition("which will see about ")[2].partition(" tokens")[0]
+        return line.partition("which will see about ")[2].partition(" million tokens")[0]
 
-    assert said() == "220,000"  # 120 updates of 32 sequences of 64, 91 % full
-    assert said("train.gradient_accumulation_steps=4") == "890,000"
-    assert said("train.max_steps=3") == "5,600"
-    assert (
-        said("train.gradient_accumulation_steps=50") == "22 million"
-    )  # by mini, whose updates are twice as large
+    assert said() == "0.22"  # 120 updates of 32 sequences of 64, 91 % full
+    assert said("train.gradient_accumulation_steps=4") == "0.89"
+    assert said("train.max_steps=3") == "0.0056"
+    # by mini, whose updates are twice as large
+    assert said("train.gradient_accumulation_steps=50") == "22"
 
 
 @pytest.mark.parametrize(
-    "more",
+    "changes",
     [
-        {"preset": "bert-tiny-uncased", "minutes": 1},
-        {"settings": [*QUICK, "model.hidden_size=16", "model.num_attention_heads=2"], "minutes": 1},
-        {"preset": "bert-tiny-uncased"},
+        {"train.max_minutes": 1, "model.hidden_size": 16, "model.num_attention_heads": 2},
+        {"train.max_steps": 3},
+        {"train.max_minutes": None},
     ],
 )
-def test_a_size_that_is_said_stays(
-    shards: Shards, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: dict[str, Any]
+def test_a_size_that_is_said_stays(monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]) -> None:
+    monkeypatch.setattr(model_size, "probe_speed", never)
+    assert model_size.choose_preset(changes, tiny_run.tokenizer()) is None
+
+
+def test_a_preset_or_a_recipe_stays_as_it_is(
+    shards: Shards, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(model_size, "probe_speed", never)
-    bs.pretrain(shards, tmp_path / "run", **{"settings": QUICK, **more})
-
-
-def test_a_recipe_stays_as_it_is(shards: Shards, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model_size, "probe_speed", never)
+    sizes = [*QUICK, *(s for s in tiny_run.SETTINGS if s.startswith(("model.", "data.sequence")))]
+    bs.pretrain(shards, tmp_path / "preset", preset="bert-tiny-uncased", minutes=1, settings=sizes)
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text("preset: bert-tiny-uncased\ndata:\n  sequence_length: 32\n")
-    bs.pretrain(shards, tmp_path / "run", recipe=recipe, minutes=1, settings=QUICK)
+    bs.pretrain(shards, tmp_path / "run", recipe=recipe, minutes=1, settings=sizes)
     text = (tmp_path / "run" / "settings.yaml").read_text()
     assert "optim: adamw" in text
     assert "sequence_length: 32" in text

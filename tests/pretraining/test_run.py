@@ -16,7 +16,7 @@ from bertsmith.corpus.shards import Shards
 from bertsmith.errors import InputError
 from bertsmith.instances.holdout_split import split_documents
 from bertsmith.pretraining import report
-from bertsmith.pretraining.resolve_settings import SIZES, new_settings
+from bertsmith.pretraining.resolve_settings import SIZES, new_settings, resumed_settings
 from bertsmith.pretraining.settings import PretrainSettings
 from bertsmith.training import trainer
 from bertsmith.training.callbacks import last_loss
@@ -82,12 +82,12 @@ def test_a_budget_that_no_plan_counts_is_refused(shards: Shards, tmp_path: Path,
     assert not (tmp_path / "run").exists()
 
 
-def test_another_preset_at_resume_is_refused(shards: Shards, tmp_path: Path) -> None:
-    one = ["train.max_steps=1", "train.threads=1", "data.sequence_length=32", "train.report_to=none"]
-    bs.pretrain(shards, tmp_path / "run", preset="bert-tiny-uncased", settings=one)
-    bs.pretrain(shards, tmp_path / "run", preset="bert-tiny-uncased", settings=one, resume=True)
+def test_another_preset_at_resume_is_refused(tmp_path: Path) -> None:
+    settings = new_settings("bert-tiny-uncased", None, {}, tiny_run.tokenizer())
+    (tmp_path / "settings.yaml").write_text(settings.to_yaml(), encoding="utf-8")
+    assert resumed_settings(tmp_path, "bert-tiny-uncased", None, {}) == settings
     with pytest.raises(InputError) as caught:
-        bs.pretrain(shards, tmp_path / "run", preset="bert-mini-uncased", settings=one, resume=True)
+        resumed_settings(tmp_path, "bert-mini-uncased", None, {})
     assert caught.value.code == "setting_differs_from_run"
 
 
@@ -152,12 +152,12 @@ def test_equal_documents_fall_on_one_side() -> None:
 FORMATS = {
     "sop": ["data.sentence_task=sop", "data.masking=whole_word"],
     "mlm": ["data.instances=full_sentences", "data.sentence_task=none", "data.masking=span"],
-    "doc": ["data.instances=doc_sentences", "data.sentence_task=none", "train.batch_tokens=128"],
-    "single": [
-        "data.instances=single",
+    "doc": [
+        "data.instances=doc_sentences",
         "data.sentence_task=none",
         "data.dynamic_masking=false",
         "data.dupe_factor=1",
+        "train.batch_tokens=128",
     ],
 }
 
@@ -199,7 +199,7 @@ def test_a_budget_of_tokens_is_told_and_reported(
 def test_what_cannot_be_is_told_before_a_run_is_written(shards: Shards, tmp_path: Path) -> None:
     for setting, message in (
         ("train.batch_tokens=31", "tokens per batch"),
-        ("data.instances=single", "sentence_task"),
+        ("data.instances=doc_sentences", "sentence_task"),
         ("data.masking=letters", "data.masking"),
     ):
         with pytest.raises(InputError, match=message):
@@ -247,10 +247,7 @@ def test_what_little_is_left_to_train_on_is_told(
 ) -> None:
     caplog.clear()
     tiny_run.run(shards, tmp_path / "run", "train.max_steps=1", "data.validation_split=0.9999")
-    assert any(
-        f"only 2 of {shards.documents} documents" in line and "data.validation_split" in line
-        for line in caplog.messages
-    )
+    assert any("remain to train on: data.validation_split" in line for line in caplog.messages)
 
 
 def test_the_papers_recipe_is_the_papers() -> None:
@@ -321,8 +318,7 @@ def test_a_model_worse_than_word_frequencies_says_so_and_what_to_change(
     caplog.clear()
     tiny_run.run(shards, tmp_path / "again", "train.max_steps=1", "data.validation_split=0.2")
     (line,) = (line for line in caplog.messages if "has not learned" in line)
-    for part in ("1 update,", "train.learning_rate (now 0.001:", "2 layers of 32", "passes over the data"):
-        assert part in line
+    assert "train.learning_rate (now 0.001)" in line
     tiny_run.run(shards, tmp_path / "none", "train.max_steps=1", "data.validation_split=0")
     assert sum("has not learned" in line for line in caplog.messages) == 1
 
@@ -449,23 +445,23 @@ def test_a_size_without_settings_of_its_own_is_told(
     (line,) = (
         line for line in caplog.messages if "no settings were measured for a model of this size" in line
     )
-    assert "the defaults are used: AdamW at" in line
+    assert "the defaults are used" in line
 
 
 def test_the_settings_of_a_small_model_are_told_and_resume_without_being_repeated(
-    shards: Shards, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.clear()
-    one = ["train.max_steps=1", "train.threads=1", "data.sequence_length=32", "train.report_to=none"]
-    own = [*one, "train.learning_rate=1e-4", "model.hidden_dropout_prob=0.1"]
-    bs.pretrain(shards, tmp_path / "usual", preset="bert-tiny-uncased", settings=one)
-    assert sum("Muon at 0.005, AdamW at 0.002" in line for line in caplog.messages) == 1
-    caplog.clear()
-    bs.pretrain(shards, tmp_path / "own", preset="bert-tiny-uncased", settings=own)
-    (line,) = (line for line in caplog.messages if "AdamW at 0.0001" in line)
-    assert "Muon at 0.005" in line
-    assert "changed: model.hidden_dropout_prob (usually 0.0), train.learning_rate (usually 0.002);" in line
-    bs.pretrain(shards, tmp_path / "own", preset="bert-tiny-uncased", settings=one, resume=True)
+    report.log_settings(new_settings("bert-tiny-uncased", None, {}, tiny_run.tokenizer()))
+    own = {"train.learning_rate": 1e-4, "model.hidden_dropout_prob": 0.1}
+    settings = new_settings("bert-tiny-uncased", None, own, tiny_run.tokenizer())
+    report.log_settings(settings)
+    usual, changed = caplog.messages
+    assert "train.learning_rate=0.002, train.muon_learning_rate=0.005" in usual
+    assert "train.learning_rate=0.0001, train.muon_learning_rate=0.005" in changed
+    assert "model.hidden_dropout_prob=0.1" in changed
+    (tmp_path / "settings.yaml").write_text(settings.to_yaml(), encoding="utf-8")
+    assert resumed_settings(tmp_path, "bert-tiny-uncased", None, {}) == settings
 
 
 def test_heads_look_at_what_is_near_only_where_positions_are_sinusoids_that_reach_them(

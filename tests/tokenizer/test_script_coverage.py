@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -12,10 +11,7 @@ from bertsmith.tokenizer.script_coverage import (
     describe_script_mismatch,
     recommended_options,
     script_ratios,
-    tokenizer_script,
 )
-from bertsmith.tokenizer.tokenizer import Tokenizer
-from bertsmith.tokenizer_training.train import train_tokenizer
 
 TEXTS = {
     "en": "The king went home to the land of his father, and nobody saw him again. " * 20 + "He said 你好.",
@@ -67,27 +63,3 @@ def test_lower_casing_damages_these_scripts(name: str, tmp_path: Path) -> None:
     word = DAMAGED[name]
     assert bert_normalizer(True).normalize_str(word) != word
     assert bert_normalizer(False).normalize_str(word) == word
-
-
-@pytest.mark.parametrize(
-    ("text", "options", "script"),
-    [
-        ("zh", {"chinese": True}, "Han"),
-        ("zh", {"kind": "byte_level_bpe"}, "Han"),
-        ("zh", {"kind": "unigram", "chinese": True}, "Han"),
-        ("en", {}, "Latin"),
-        ("en", {"cased": True}, "Latin"),
-        ("en", {"kind": "byte_level_bpe"}, "Latin"),
-        ("ru", {}, "Cyrillic"),
-        ("ja", {"kind": "unigram", "cased": True}, "Hiragana"),
-    ],
-)
-def test_script_of_a_vocabulary(text: str, options: dict[str, Any], script: str, tmp_path: Path) -> None:
-    file = tmp_path / "a.txt"
-    file.write_text((TEXTS[text] + "\n") * 8, encoding="utf-8")
-    assert tokenizer_script(train_tokenizer([file], tmp_path / "out", vocab_size=600, **options)) == script
-
-
-def test_a_vocabulary_without_letters_has_no_script() -> None:
-    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "1", "."]
-    assert tokenizer_script(Tokenizer.from_vocabulary(tokens, lowercase=True)) == ""

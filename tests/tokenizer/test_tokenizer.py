@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import pickle
 import re
 import unicodedata
@@ -86,17 +85,12 @@ def test_special_strings_stay_text_unless_parsed(small: Tokenizer) -> None:
     assert spell(small, small.encode(text).ids) == "[CLS] the [ mask ] sat [ sep ] [SEP]"
 
 
-def test_doubled_special_tokens_are_logged_only_if_they_are_parsed(
-    small: Tokenizer, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_doubled_special_tokens_are_counted(small: Tokenizer) -> None:
     texts = ["[CLS] the cat [SEP]", "the [SEP] mat", "the mat", " [CLS] sat"]
     encodings = small.encode_batch(texts, special_strings="parse")
     assert spell(small, encodings[0].ids) == "[CLS] [CLS] the cat [SEP] [SEP]"
-    small.encode_batch(texts)
-    small.encode_batch(["the [SEP] mat"], special_strings="parse")
-    small.encode_batch(["the mat"], ["the cat [SEP]"], special_strings="parse")
-    assert [record.levelno for record in caplog.records] == [logging.WARNING] * 2
-    assert [message[:12] for message in caplog.messages] == ["2 of 4 texts", "1 of 2 texts"]
+    assert (small.describe_doubled_special_tokens(texts) or "")[:12] == "2 of 4 texts"
+    assert small.describe_doubled_special_tokens(["the [SEP] mat"]) is None
 
 
 def test_threads_may_parse_special_strings_or_not(small: Tokenizer) -> None:
@@ -252,7 +246,7 @@ def test_ids_equal_the_reference(
     published: tuple[Tokenizer, Any], shared_data: Path, sample: str, specials: Any
 ) -> None:
     ours, reference = published
-    text = (shared_data / f"corpora/sample/{sample}.txt").read_bytes().decode("utf-8")
+    text = (shared_data / f"corpora/sample/{sample}.txt").read_bytes().decode("utf-8")[:250_000]
     texts = [text, *text.split("\n")]
     expected = reference_ids(reference, texts, specials)
     assert [e.ids for e in ours.encode_batch(texts, max_length=10**9, special_strings=specials)] == expected
@@ -374,21 +368,18 @@ def test_normalizer_is_not_applicable_to_tokenizer_json(shared_data: Path, tmp_p
 
 
 @pytest.mark.parametrize(
-    ("second", "limit", "truncation", "text_name"),
+    ("second", "limit", "truncation"),
     [
-        (None, 2, "longest_first", "the text"),
-        ("kaba lode", 4, "longest_first", "the first text"),
-        ("kaba lode", 5, "only_first", "the first text"),
-        ("kaba lode", 6, "only_second", "the second text"),
+        (None, 2, "longest_first"),
+        ("kaba lode", 4, "longest_first"),
+        ("kaba lode", 5, "only_first"),
+        ("kaba lode", 6, "only_second"),
     ],
 )
-def test_truncation_never_removes_all_of_a_text(
-    second: str | None, limit: int, truncation: Any, text_name: str
-) -> None:
+def test_truncation_never_removes_all_of_a_text(second: str | None, limit: int, truncation: Any) -> None:
     tokenizer = tiny_run.tokenizer()
     text = "kaba lode migi" if truncation == "only_second" else "kaba lode"
     with pytest.raises(InputError) as caught:
         tokenizer.encode(text, second, max_length=limit, truncation=truncation)
     assert (caught.value.code, caught.value.argument) == ("text_truncated_to_nothing", "max_length")
-    assert text_name in caught.value.message
     assert tokenizer.encode("", max_length=2).ids == [tokenizer.cls_token_id, tokenizer.sep_token_id]

@@ -52,7 +52,6 @@ def _presets() -> dict[str, Rows]:
 @click.option(
     "--model", type=MODEL, help="Start from this model: a run, a model folder, or a published name."
 )
-@click.option("--tokenizer", type=DIR, help="Check that the data were prepared with this tokenizer.")
 @click.option("--data", type=DIR, required=True, help="Token shards of `bertsmith data prepare`.")
 @options.output_dir
 @options.minutes

@@ -49,7 +49,7 @@ def print_pretraining(model: Model, output_dir: str) -> None:
     from bertsmith.training.callbacks import last_loss
 
     report = model.report
-    batches, pairs = report["batches"], report.get("pairs")
+    batches = report["batches"]
     values = {
         "updates": report["steps"],
         "tokens": report["tokens"],
@@ -63,8 +63,6 @@ def print_pretraining(model: Model, output_dir: str) -> None:
     full, least = (format_percent(batches[name]) for name in ("fill_mean", "fill_min"))
     values["batches filled to"] = f"{full} (least {least}), no padding"
     print_values(output_dir, values)
-    if pairs:
-        print_pairs("minimal pairs", pairs)
     if model.folder.has("masked") and not model.folder.config.causal:
         example = f'"TEXT WITH A {model.tokenizer.mask_token}"'
         console.print_note(f"next: bertsmith fill-mask {shlex.quote(output_dir)} {example}")

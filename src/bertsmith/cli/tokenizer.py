@@ -165,9 +165,6 @@ def tokenizer_inspect(
 @click.option("--min-frequency", type=Integer(1), default=5, help="Minimum count of a new word.")
 @click.option("--min-pieces", type=Integer(2), default=2, help="Minimum pieces of a new word.")
 @click.option("--against", multiple=True, type=FILE, help="General text: its common words are not proposed.")
-@click.option(
-    "--keep-others", is_flag=True, help="Skip words that change how other words are split (WordPiece only)."
-)
 @click.option("--word-list", type=FILE, help="Add the words of this file, one per line, and no others.")
 @options.choice(
     "--init",

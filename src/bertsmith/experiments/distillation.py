@@ -16,7 +16,6 @@ from bertsmith.formatting import pluralize
 from bertsmith.inference.model import Model, load
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.family import get_family
-from bertsmith.objectives.distillation import check_tokenizer
 from bertsmith.pretraining.resolve_settings import settings_type
 from bertsmith.pretraining.run import pretrain
 from bertsmith.pretraining.settings import PretrainSettings
@@ -65,7 +64,6 @@ def distill(
     with rank_group():
         folder = teacher.folder if isinstance(teacher, Model) else read_folder(locate(teacher))
         shards = data if isinstance(data, Shards) else Shards.open(data)
-        check_tokenizer(folder, shards.tokenizer)
         preset, student = student_settings(folder, layers)
         changes = resolve(settings_type("distil"), settings, keywords, distill)
         return pretrain(

@@ -8,26 +8,25 @@ to predict, a vocabulary of V tokens.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from numpy.typing import NDArray
 from torch import Tensor
 
 from bertsmith import rng
 from bertsmith.corpus.tokenized_corpus import IntArray, TokenizedCorpus
 from bertsmith.errors import InputError, option
 from bertsmith.instances.corruption import Corruption, FramedInstances
-from bertsmith.instances.epoch_plan import EpochPlan, concat_ranges
+from bertsmith.instances.epoch_plan import EpochPlan, concat_ranges, document_token_offsets
 from bertsmith.instances.length_buckets import FillStats, check_batch_tokens, compute_fill_stats, make_buckets
-from bertsmith.instances.masking import Masker, WordStarts, unknown_id_error
+from bertsmith.instances.masking import Masker, SpecialTokenIds, unknown_id_error
 from bertsmith.instances.segment_pairs import plan_pairs
 from bertsmith.instances.settings import PAIRS, DataSettings
-from bertsmith.instances.text_instances import plan_doc_sentences, plan_full_sentences, plan_single_documents
+from bertsmith.instances.text_instances import plan_doc_sentences, plan_full_sentences
+from bertsmith.instances.word_boundaries import word_start_function
 from bertsmith.packed import DeviceLengthsPacked, Packed, copy_to_device
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
@@ -43,27 +42,6 @@ class BatchSizes(NamedTuple):
     num_tokens: int
     num_rows: int  # tokens to predict
     max_seqlen: int  # tokens of the longest sequence
-
-
-@dataclass(frozen=True)
-class SpecialTokenIds:
-    """Ids of special tokens.
-
-    Attributes:
-        cls: The id of [CLS].
-        sep: The id of [SEP].
-        mask: The id of [MASK].
-        is_special: bool [V], True for all special tokens.
-        num_separators: The number of [SEP] between A and B.
-        uses_segments: True if B has segment id 1, False if all segment ids are 0.
-    """
-
-    cls: int
-    sep: int
-    mask: int
-    is_special: NDArray[np.bool_]
-    num_separators: int = 1
-    uses_segments: bool = True
 
 
 @dataclass(frozen=True)
@@ -155,10 +133,8 @@ class MaskedBatch:
     def tensors(self) -> list[Tensor]:
         """All tensors that the forward pass and the loss read."""
         packed = self.packed
-        return [
-            *(packed.tokens, packed.segments, packed.positions, packed.cu_seqlens),
-            *(self.rows, self.labels, self.pair_labels),
-        ]
+        inputs = [packed.tokens, packed.segments, packed.positions, packed.cu_seqlens]
+        return [*inputs, self.rows, self.labels, self.pair_labels]
 
     def unmeasured(self, max_seqlen_bound: int) -> MaskedBatch:
         """Return the batch without lengths on the host, only an upper bound of them, for CUDA graphs."""
@@ -168,14 +144,12 @@ class MaskedBatch:
         """Copy the batch to another device; the host does not wait for the copy."""
         if torch.device(device) == self.rows.device:
             return self
-        return MaskedBatch(
-            self.packed.to(device),
-            copy_to_device(self.rows, device),
-            copy_to_device(self.labels, device),
-            copy_to_device(self.pair_labels, device),
-            self.epoch,
-            self.first_instance,
-            self.task,
+        return replace(
+            self,
+            packed=self.packed.to(device),
+            rows=copy_to_device(self.rows, device),
+            labels=copy_to_device(self.labels, device),
+            pair_labels=copy_to_device(self.pair_labels, device),
         )
 
 
@@ -204,12 +178,11 @@ class InstanceStream:
         self,
         corpus: TokenizedCorpus,
         documents: IntArray,
-        special_token_ids: SpecialTokenIds,
+        tokenizer: Tokenizer,
         settings: DataSettings,
         *,
         length: int,
         seed: int,
-        word_starts: WordStarts | None = None,
         batch_tokens: int | None = None,
     ) -> None:
         """Check the arguments; no plan is made yet.
@@ -217,23 +190,20 @@ class InstanceStream:
         Args:
             corpus: The corpus.
             documents: The documents to use, int64 [D].
-            special_token_ids: The special tokens.
+            tokenizer: The tokenizer of the corpus.
             settings: The settings.
             length: The maximum tokens of an instance, special tokens included.
             seed: The seed.
-            word_starts: Maps ids [N] to bool [N], True for pieces that start a word. Needed for masks of whole
-                words and spans.
             batch_tokens: The token budget of a batch; None: batches have a fixed number of instances.
 
         Raises:
-            InputError: The budget is smaller than `length`.
+            InputError: The budget is smaller than `length`, or the tokenizer lacks a special token.
         """
-        ids = special_token_ids
+        ids = SpecialTokenIds.from_tokenizer(tokenizer)
+        word_starts = word_start_function(tokenizer, settings)
         self._corpus, self._documents, self._special_token_ids = corpus, documents, ids
         self._settings, self._length, self._seed = settings, length, seed
-        self._masker = Masker.from_settings(
-            settings, ids.mask, ids.is_special, (ids.cls, ids.sep), word_starts, seed
-        )
+        self._masker = Masker(settings, ids, seed, word_starts)
         self._corruption = Corruption(settings, np.flatnonzero(~ids.is_special), seed, word_starts)
         self._batch_tokens = batch_tokens
         self._epochs: dict[int, _Epoch] = {}
@@ -275,19 +245,14 @@ class InstanceStream:
             )
         if settings.instances == "doc_sentences":
             return plan_doc_sentences(self._corpus, self._documents, max_length=length)
-        if settings.instances == "single":
-            return plan_single_documents(self._corpus, self._documents, max_length=length)
         return plan_pairs(
             self._corpus,
             self._documents,
+            settings,
             max_length=length,
             seed=seed,
             epoch=epoch,
-            short_seq_prob=settings.short_seq_prob,
-            task=settings.sentence_task,
-            single_sentences=settings.instances == "sentence_pair",
             num_separators=self._special_token_ids.num_separators,
-            negatives=settings.nsp_sampling,
         )
 
     def size(self, epoch: int) -> int:
@@ -400,7 +365,7 @@ def token_counts(corpus: TokenizedCorpus, documents: IntArray, vocab_size: int) 
         InputError: An id is not in the vocabulary.
     """
     counts = np.zeros(vocab_size, dtype=np.int64)
-    token_offsets = np.concatenate([[0], corpus.sentence_ends])[corpus.document_sentence_offsets]
+    token_offsets = document_token_offsets(corpus)
     for portion in np.array_split(documents, max(1, len(documents) // _DOCUMENTS_PER_PORTION)):
         starts, ends = token_offsets[portion], token_offsets[portion + 1]
         ids = corpus.take(concat_ranges(starts, ends - starts))
@@ -419,31 +384,3 @@ def check_type_vocab_size(settings: DataSettings, uses_segments: bool, type_voca
             f"{option('data.instances', 'full_sentences')} and {option('data.sentence_task', 'none')}"
         )
         raise InputError("type_vocab_size_too_small", message, argument="model.type_vocab_size", hint=hint)
-
-
-def make_special_token_ids(
-    cls: int,
-    sep: int,
-    mask: int,
-    special_token_ids: Sequence[int],
-    vocab_size: int,
-    num_separators: int = 1,
-    uses_segments: bool = True,
-) -> SpecialTokenIds:
-    """Make `SpecialTokenIds` from the ids of all special tokens instead of a mask over the vocabulary."""
-    is_special = np.zeros(vocab_size, dtype=bool)
-    is_special[list(special_token_ids)] = True
-    return SpecialTokenIds(cls, sep, mask, is_special, num_separators, uses_segments)
-
-
-def special_token_ids_of(tokenizer: Tokenizer) -> SpecialTokenIds:
-    """Return the special tokens of a tokenizer; raise InputError if it lacks one that instances need."""
-    return make_special_token_ids(
-        tokenizer.cls_token_id,
-        tokenizer.sep_token_id,
-        tokenizer.mask_token_id,
-        sorted(tokenizer.all_special_ids),
-        tokenizer.vocab_size,
-        max(1, tokenizer.num_separators),
-        tokenizer.uses_segments,
-    )

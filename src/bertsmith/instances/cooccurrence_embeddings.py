@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from bertsmith import rng
 from bertsmith.corpus.tokenized_corpus import IntArray, TokenizedCorpus
-from bertsmith.instances.epoch_plan import concat_ranges
+from bertsmith.instances.epoch_plan import concat_ranges, document_token_offsets
 
 _WINDOW = 4  # tokens on each side; a token at distance d counts 1 / d
 _SMOOTHING = 0.75
@@ -68,7 +68,7 @@ def _count_cooccurrences(corpus: TokenizedCorpus, documents: IntArray, vocab_siz
     """Count tokens near each other in a document, weighted by their inverse distance: sparse [V, V]."""
     from scipy.sparse import coo_array, csr_array
 
-    token_offsets = np.concatenate([[0], corpus.sentence_ends])[corpus.document_sentence_offsets]
+    token_offsets = document_token_offsets(corpus)
     sizes = token_offsets[documents + 1] - token_offsets[documents]
     step = max(1, math.ceil(int(sizes.sum()) / _MAX_TOKENS))
     sample, sizes = documents[::step], sizes[::step]

@@ -76,34 +76,14 @@ class EpochPlan:
         return int(self.sizes.sum())
 
     @property
-    def a_start(self) -> IntArray:
-        """The offset of the first token of each pair's A, [I]."""
-        return self.starts[0::2]
+    def a(self) -> Spans:
+        """The segments A of pairs, [I]."""
+        return Spans(self.starts[0::2], self.lengths[0::2], self.documents[0::2])
 
     @property
-    def a_length(self) -> IntArray:
-        """The number of tokens of each pair's A, [I]."""
-        return self.lengths[0::2]
-
-    @property
-    def b_start(self) -> IntArray:
-        """The offset of the first token of each pair's B, [I]."""
-        return self.starts[1::2]
-
-    @property
-    def b_length(self) -> IntArray:
-        """The number of tokens of each pair's B, [I]."""
-        return self.lengths[1::2]
-
-    @property
-    def a_document(self) -> IntArray:
-        """The document of each pair's A, [I]."""
-        return self.documents[0::2]
-
-    @property
-    def b_document(self) -> IntArray:
-        """The document of each pair's B, [I]."""
-        return self.documents[1::2]
+    def b(self) -> Spans:
+        """The segments B of pairs, [I]."""
+        return Spans(self.starts[1::2], self.lengths[1::2], self.documents[1::2])
 
     def reordered(self, order: IntArray) -> EpochPlan:
         """Return the same instances in another order: instance k is the former instance order[k]."""
@@ -129,27 +109,20 @@ def make_pair_plan(
 ) -> EpochPlan:
     """Make a plan of pairs with the segments a and b."""
     n = len(labels)
-    return EpochPlan(
-        starts=_interleave(a.starts, b.starts),
-        lengths=_interleave(a.lengths, b.lengths),
-        documents=_interleave(a.documents, b.documents),
-        part_offsets=2 * np.arange(n + 1),
-        labels=labels,
-        instance_ids=np.arange(n),
-        is_pair=True,
-        num_separators=num_separators,
-        counts=counts,
-    )
+    # a[0], b[0], a[1], b[1], …
+    parts = Spans(*(np.stack(columns, 1).ravel() for columns in zip(a, b, strict=True)))
+    return EpochPlan(*parts, 2 * np.arange(n + 1), labels, np.arange(n), True, num_separators, counts)
 
 
-def _interleave(a: IntArray, b: IntArray) -> IntArray:
-    """Return a[0], b[0], a[1], b[1], …."""
-    return np.stack([a, b], 1).ravel()
+def document_token_offsets(corpus: TokenizedCorpus) -> IntArray:
+    """Return the number of tokens before each document of a corpus, and the total, [D + 1]."""
+    offsets: IntArray = np.concatenate([[0], corpus.sentence_ends])[corpus.document_sentence_offsets]
+    return offsets
 
 
 def count_document_tokens(corpus: TokenizedCorpus, documents: IntArray) -> int:
     """Return the number of tokens in these documents."""
-    offsets = np.concatenate([[0], corpus.sentence_ends])[corpus.document_sentence_offsets]
+    offsets = document_token_offsets(corpus)
     return int((offsets[documents + 1] - offsets[documents]).sum())
 
 

@@ -14,10 +14,9 @@ from numpy.typing import NDArray
 
 from bertsmith import rng
 from bertsmith.corpus.tokenized_corpus import IntArray, TokenizedCorpus
-from bertsmith.errors import InputError, command, option
 from bertsmith.formatting import pluralize
 from bertsmith.instances.epoch_plan import count_document_tokens
-from bertsmith.instances.segment_pairs import check_enough_nsp_documents
+from bertsmith.instances.segment_pairs import check_enough_nsp_documents, too_few_documents_error
 from bertsmith.instances.settings import DataSettings
 
 VALIDATION_SEED = 0
@@ -67,19 +66,12 @@ class DocumentSplit:
         num_documents = len(corpus.duplicate_groups)
         num_train = count_document_tokens(corpus, self.train)
         num_validation = count_document_tokens(corpus, self.validation)
-        num_tokens = num_train + num_validation
-        if settings.train_fraction < 1:
-            num_tokens = count_document_tokens(corpus, np.arange(num_documents))
+        num_tokens = count_document_tokens(corpus, np.arange(num_documents))
         yield (
-            f"{pluralize(num_documents, 'document')}, {pluralize(num_tokens, 'token')}; validation split: "
+            f"{pluralize(num_documents, 'document')}, {pluralize(num_tokens, 'token')}; training on "
+            f"{pluralize(len(self.train), 'document')}, {pluralize(num_train, 'token')}; validation split: "
             f"{pluralize(len(self.validation), 'document')}, {pluralize(num_validation, 'token')}"
         )
-        if settings.train_fraction < 1:
-            yield (
-                f"training on {pluralize(len(self.train), 'document')}, {pluralize(num_train, 'token')} "
-                f"(data.train_fraction={settings.train_fraction:g})"
-            )
-            return
         _, sizes = np.unique(corpus.duplicate_groups, return_counts=True)
         if num_duplicates := int(sizes[sizes > 1].sum()):
             nsp = " and give each other no NotNext" if settings.uses_other_documents else ""
@@ -87,10 +79,9 @@ class DocumentSplit:
                 f"{num_duplicates:,} documents have exact or near-duplicates: these stay on one side of the "
                 f"split{nsp}"
             )
-        if num_train < _MIN_TRAIN_RATIO * num_tokens:
+        if num_train < _MIN_TRAIN_RATIO * settings.train_fraction * num_tokens:
             yield (
-                f"only {len(self.train):,} of {pluralize(num_documents, 'document')}, with {num_train:,} of "
-                f"{pluralize(num_tokens, 'token')}, remain to train on: data.validation_split is "
+                f"only {num_train / num_tokens:.0%} of the text remain to train on: data.validation_split is "
                 f"{settings.validation_split:g}"
             )
 
@@ -120,27 +111,13 @@ def split_documents(
         return np.arange(len(hashes)), np.empty(0, dtype=np.int64)
     unique_hashes = np.unique(hashes)
     if len(unique_hashes) < 2 * min_documents:
-        raise _too_few_documents(len(unique_hashes), min_documents)
+        required = "2 documents to train and 2" if min_documents == 2 else "1 document to train and 1"
+        raise too_few_documents_error(len(unique_hashes), f"{required} to validate on are required")
     # 2**64 - 2048 is the largest float below 2**64.
     is_validation = hashes < np.uint64(min(validation_split * 2.0**64, 2.0**64 - 2048))
     is_validation |= hashes <= unique_hashes[min_documents - 1]
     is_validation &= hashes < unique_hashes[-min_documents]
     return np.flatnonzero(~is_validation), np.flatnonzero(is_validation)
-
-
-def _too_few_documents(num_documents: int, min_documents: int) -> InputError:
-    required = "2 documents to train and 2" if min_documents == 2 else "1 document to train and 1"
-    # Without a validation split next-sentence pairs still need two documents: the hint must suffice.
-    settings = option("data.validation_split", "0")
-    if num_documents < min_documents:
-        settings = f"{option('data.sentence_task', 'none')} and {settings}"
-    return InputError(
-        "too_few_documents",
-        f"there are {pluralize(num_documents, 'different document')} (near-duplicates count as one, and so do the "
-        f"parts of a too long one), and {required} to validate on are required",
-        hint=f"separate documents by blank lines (or set {option('documents')} of {command('data prepare')}) and "
-        f"prepare again; or set {settings}",
-    )
 
 
 def _train_subset(

@@ -16,9 +16,8 @@ its index in [N]; its position is relative to the start of its sequence.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Literal
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,11 +29,12 @@ from bertsmith.instances.epoch_plan import concat_ranges
 from bertsmith.instances.settings import DataSettings
 from bertsmith.instances.span_masking import (
     BoolArray,
-    SpanLengthDistribution,
     Words,
     select_spans,
     select_words,
+    span_length_probabilities,
 )
+from bertsmith.tokenizer.tokenizer import Tokenizer
 
 WordStarts = Callable[[IntArray], BoolArray]
 """Maps ids [N] to bool [N], True for pieces that start a word."""
@@ -56,75 +56,61 @@ _SPAN_LENGTH_BITS = np.uint64(34)
 
 
 @dataclass(frozen=True)
-class Masker:
-    """Random masks of sequences.
+class SpecialTokenIds:
+    """Ids of special tokens.
 
     Attributes:
-        mlm_probability: The ratio of the tokens to predict.
-        replacement_probabilities: Probabilities of [MASK], of a random token, and of no replacement.
-        mask_id: The id of [MASK].
-        is_special: bool [V]. By default special tokens are never predicted and replace no token.
-        seed: The seed.
-        masking: The unit that is masked: tokens, whole words, or spans of words.
-        word_starts: Needed for whole words and spans.
-        max_predictions: The maximum predictions per sequence; None: no limit.
-        span_length_distribution: The distribution of span lengths.
-        counts_special: True if `mlm_probability` is a ratio of all tokens, False if of those that are not special.
-        random_includes_special: True if a random token may be special.
-        is_unmaskable: bool [V], True for tokens that are never predicted; None: the special ones.
+        cls: The id of [CLS].
+        sep: The id of [SEP].
+        mask: The id of [MASK].
+        is_special: bool [V], True for all special tokens.
+        num_separators: The number of [SEP] between A and B.
+        uses_segments: True if B has segment id 1, False if all segment ids are 0.
     """
 
-    mlm_probability: float
-    replacement_probabilities: tuple[float, float, float]
-    mask_id: int
+    cls: int
+    sep: int
+    mask: int
     is_special: BoolArray
-    seed: int
-    masking: Literal["token", "whole_word", "span"] = "token"
-    word_starts: WordStarts | None = None
-    max_predictions: int | None = None
-    span_length_distribution: SpanLengthDistribution = field(default_factory=SpanLengthDistribution)
-    counts_special: bool = False
-    random_includes_special: bool = False
-    is_unmaskable: BoolArray | None = None
-    _random_ids: IntArray = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        num_tokens = len(self.is_special)
-        random_ids = (
-            np.arange(num_tokens) if self.random_includes_special else np.flatnonzero(~self.is_special)
-        )
-        object.__setattr__(self, "_random_ids", random_ids)
-        if self.masking != "token" and self.word_starts is None:
-            raise ValueError(f"{self.masking} masks need word_starts")
+    num_separators: int = 1
+    uses_segments: bool = True
 
     @classmethod
-    def from_settings(
-        cls,
-        settings: DataSettings,
-        mask_id: int,
-        is_special: BoolArray,
-        cls_sep_ids: Sequence[int],
-        word_starts: WordStarts | None,
-        seed: int,
-    ) -> Masker:
-        """Make the masker of these settings; `cls_sep_ids` are the ids of [CLS] and [SEP]."""
-        is_cls_or_sep = np.zeros_like(is_special)
-        is_cls_or_sep[list(cls_sep_ids)] = True
+    def from_tokenizer(cls, tokenizer: Tokenizer) -> SpecialTokenIds:
+        """Return the special tokens of a tokenizer; raise InputError if it lacks one that instances need."""
+        is_special = np.zeros(tokenizer.vocab_size, dtype=np.bool_)
+        is_special[list(tokenizer.all_special_ids)] = True
         return cls(
-            settings.mlm_probability,
-            settings.replacement_probabilities,
-            mask_id,
+            tokenizer.cls_token_id,
+            tokenizer.sep_token_id,
+            tokenizer.mask_token_id,
             is_special,
-            seed,
-            settings.masking,
-            word_starts,
-            settings.max_predictions_per_seq,
-            SpanLengthDistribution(
-                settings.span_length_distribution, settings.span_geometric_p, settings.max_span_length
-            ),
-            settings.mlm_probability_of == "all",
-            settings.random_tokens == "all",
-            is_cls_or_sep if settings.maskable_tokens == "all" else None,
+            max(1, tokenizer.num_separators),
+            tokenizer.uses_segments,
+        )
+
+
+class Masker:
+    """Random masks of sequences."""
+
+    def __init__(
+        self,
+        settings: DataSettings,
+        special_token_ids: SpecialTokenIds,
+        seed: int,
+        word_starts: WordStarts | None = None,
+    ) -> None:
+        """Create the masker; masks of whole words and spans need `word_starts`."""
+        if settings.masking != "token" and word_starts is None:
+            raise ValueError(f"{settings.masking} masks need word_starts")
+        ids = special_token_ids
+        self._settings, self._seed, self._word_starts = settings, seed, word_starts
+        self._mask_id, self._is_special = ids.mask, ids.is_special
+        self._is_cls_or_sep = np.zeros_like(ids.is_special)
+        self._is_cls_or_sep[[ids.cls, ids.sep]] = True
+        includes_special = settings.random_tokens == "all"
+        self._random_ids = (
+            np.arange(len(ids.is_special)) if includes_special else np.flatnonzero(~ids.is_special)
         )
 
     def apply(
@@ -159,14 +145,14 @@ class Masker:
         if positions is None:
             positions = concat_ranges(np.zeros_like(lengths), lengths)
         unmaskable, num_predictions = self._count_predictions(ids, starts, lengths, is_excluded)
-        keys = rng.random_bits(self.seed, "mask", epoch, instance_ids)
-        if self.masking == "token":
+        keys = rng.random_bits(self._seed, "mask", epoch, instance_ids)
+        if self._settings.masking == "token":
             sequence, position = _select_tokens(keys, positions, unmaskable, lengths, num_predictions)
             indices, unit_position = starts[sequence] + position, position
         else:
             if word_starts is None:
-                assert self.word_starts is not None
-                word_starts = self.word_starts(ids)
+                assert self._word_starts is not None
+                word_starts = self._word_starts(ids)
             words = Words.from_starts(word_starts, unmaskable, positions, starts)
             indices, unit_index, sequence = self._select_words(words, keys, positions, num_predictions)
             unit_position, position = positions[unit_index], positions[indices]
@@ -176,26 +162,29 @@ class Masker:
         self, ids: IntArray, starts: IntArray, lengths: IntArray, is_excluded: BoolArray | None
     ) -> tuple[BoolArray, IntArray]:
         """Return which tokens are never predicted, [N], and the number of tokens to predict, [B]."""
+        settings = self._settings
         try:
-            special = self.is_special[ids]
+            special = unmaskable = self._is_special[ids]
         except IndexError:
-            raise unknown_id_error(int(ids.max()), len(self.is_special)) from None
-        unmaskable = special if self.is_unmaskable is None else self.is_unmaskable[ids]
+            raise unknown_id_error(int(ids.max()), len(self._is_special)) from None
+        if settings.maskable_tokens == "all":
+            unmaskable = self._is_cls_or_sep[ids]
         if is_excluded is not None:
             special, unmaskable = special | is_excluded, unmaskable | is_excluded
-        num_maskable = lengths - np.add.reduceat(unmaskable, starts, dtype=np.int64)
-        if self.counts_special:
-            num_counted = lengths
-            if is_excluded is not None:
-                num_counted = lengths - np.add.reduceat(is_excluded, starts, dtype=np.int64)
-        elif self.is_unmaskable is None:
-            num_counted = num_maskable
+
+        def count_others(mask: BoolArray) -> IntArray:
+            others: IntArray = lengths - np.add.reduceat(mask, starts, dtype=np.int64)
+            return others
+
+        num_maskable = count_others(unmaskable)
+        if settings.mlm_probability_of == "all":
+            num_counted = lengths if is_excluded is None else count_others(is_excluded)
         else:
-            num_counted = lengths - np.add.reduceat(special, starts, dtype=np.int64)
-        num_predictions = np.maximum(np.rint(self.mlm_probability * num_counted), 1)
+            num_counted = num_maskable if settings.maskable_tokens == "ordinary" else count_others(special)
+        num_predictions = np.maximum(np.rint(settings.mlm_probability * num_counted), 1)
         num_predictions = np.minimum(num_predictions, num_maskable).astype(np.int64)
-        if self.max_predictions is not None:
-            num_predictions = np.minimum(num_predictions, self.max_predictions)
+        if settings.max_predictions_per_seq is not None:
+            num_predictions = np.minimum(num_predictions, settings.max_predictions_per_seq)
         return unmaskable, num_predictions
 
     def _replace(
@@ -222,14 +211,15 @@ class Masker:
         )
         choices = unit_draws >> _HALF_BITS
         random_index = ((draws & _LOW_MASK) * np.uint64(len(self._random_ids))) >> _HALF_BITS
+        mask_probability, random_probability, _ = self._settings.replacement_probabilities
         mask_below, random_below = (
             np.uint64(round(probability * 2**32))  # choices have 32 bits
-            for probability in (self.replacement_probabilities[0], sum(self.replacement_probabilities[:2]))
+            for probability in (mask_probability, mask_probability + random_probability)
         )
         replacements = np.where(
             choices < random_below, self._random_ids[random_index.view(np.int64)], ids[indices]
         )
-        replacements[choices < mask_below] = self.mask_id
+        replacements[choices < mask_below] = self._mask_id
         masked = ids.copy()
         masked[indices] = replacements
         return masked
@@ -246,23 +236,19 @@ class Masker:
         draws = rng.extend_bits(keys[words.sequence], positions[words.first])
         random = ((draws >> _SPAN_LENGTH_BITS) << _POSITION_BITS) | positions[words.first].astype(np.uint64)
         order = np.argsort((words.sequence.astype(np.uint64) << _SEQUENCE_SHIFT) | random)
-        if self.masking == "whole_word":
-            selected = select_words(words, order, num_predictions, self.max_predictions)
-            size = words.size[selected]
-            indices = unit_indices = concat_ranges(words.first[selected], size)
+        settings, max_predictions = self._settings, self._settings.max_predictions_per_seq
+        if settings.masking == "whole_word":
+            selected = select_words(words, order, num_predictions, max_predictions)
         else:
             uniform = (draws & np.uint64(2**34 - 1)).astype(np.float64) * 2.0**-34
+            probabilities = span_length_probabilities(settings)
+            span_lengths = np.searchsorted(np.cumsum(probabilities)[:-1], uniform, side="right") + 1
             selected, span_starts = select_spans(
-                words,
-                order,
-                num_predictions,
-                self.span_length_distribution.lengths(uniform),
-                self.span_length_distribution.max_length,
-                self.max_predictions,
+                words, order, num_predictions, span_lengths, settings.max_span_length, max_predictions
             )
-            size = words.size[selected]
-            indices = concat_ranges(words.first[selected], size)
-            unit_indices = np.repeat(span_starts, size)
+        size = words.size[selected]
+        indices = concat_ranges(words.first[selected], size)
+        unit_indices = indices if settings.masking == "whole_word" else np.repeat(span_starts, size)
         return indices, unit_indices, np.repeat(words.sequence[selected], size)
 
 

@@ -17,8 +17,6 @@ Shapes: D documents, N boundaries of sentences, I pairs, R NotNext pairs.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -26,55 +24,41 @@ from bertsmith import rng
 from bertsmith.corpus.tokenized_corpus import IntArray
 from bertsmith.instances.epoch_plan import IS_NEXT, NOT_NEXT, Spans, concat_ranges
 from bertsmith.instances.segments import Fragments, follow_links
-
-
-@dataclass(frozen=True)
-class NspPairs:
-    """Next-sentence pairs.
-
-    Attributes:
-        a: The segments A.
-        b: The segments B.
-        labels: int64 [I], IS_NEXT or NOT_NEXT.
-        num_trimmed: The number of tokens that were trimmed.
-    """
-
-    a: Spans
-    b: Spans
-    labels: IntArray
-    num_trimmed: int
+from bertsmith.instances.settings import DataSettings
 
 
 def draw_nsp_pairs(
     sentences: Fragments,
     duplicate_groups: IntArray,
+    settings: DataSettings,
     max_tokens: int,
     seed: int,
     epoch: int,
-    short_seq_prob: float,
-    *,
-    single_sentences: bool,
-    same_document: bool = False,
-) -> NspPairs:
+) -> tuple[Spans, Spans, IntArray, int]:
     """Draw the next-sentence pairs of an epoch.
 
     Args:
         sentences: Whole sentences of D documents.
         duplicate_groups: int64 [D]; documents of one group are near-duplicates. There are two groups or more,
-            except with `same_document`.
+            except with `nsp_sampling` same_document, where B is from A's own document, with a sentence or more
+            between A and B. If there is none, B is the rest of the chunk, and a single sentence is omitted.
+        settings: The settings. The instances sentence_pair are one sentence each, without a target length.
         max_tokens: The maximum tokens of A and B together.
         seed: The seed.
         epoch: The epoch.
-        short_seq_prob: The probability that a document has a random shorter target length.
-        single_sentences: True if A and B are one sentence each, without a target length.
-        same_document: True if NotNext's B is from A's own document, with a sentence or more between A and B. If
-            there is none, B is the rest of the chunk, and a single sentence is omitted.
+
+    Returns:
+        The segments A and B, the labels, int64 [I], and the number of tokens that were trimmed.
     """
+    single_sentences = settings.instances == "sentence_pair"
+    same_document = settings.nsp_sampling == "same_document"
     boundaries, last, offsets = sentences.boundaries, sentences.last_boundary, sentences.offsets
     # First for each boundary, as if a chunk started there: the boundaries where B starts and where the chunk ends.
     index = np.arange(len(boundaries))
     document = np.repeat(np.arange(len(sentences.documents)), np.diff(offsets))
-    target = _draw_targets(len(sentences.documents), max_tokens, seed, epoch, short_seq_prob)[document]
+    target = _draw_targets(len(sentences.documents), max_tokens, seed, epoch, settings.short_seq_prob)[
+        document
+    ]
     full = np.searchsorted(boundaries, boundaries + target, side="left")
     stop = index + 2 if single_sentences else full
     stop = np.minimum(np.maximum(stop, index + 1), last)
@@ -124,7 +108,7 @@ def draw_nsp_pairs(
     a_cut, b_cut = a_length - new_a_length, b_length - new_b_length
     a_front_cut = _draw_front_cuts(a_cut, seed, "front of A", epoch, start)
     b_front_cut = _draw_front_cuts(b_cut, seed, "front of B", epoch, start)
-    return NspPairs(
+    return (
         Spans(boundaries[start] + a_front_cut, new_a_length, sentences.documents[a_document]),
         Spans(boundaries[b_start] + b_front_cut, new_b_length, sentences.documents[b_document]),
         np.where(is_not_next, NOT_NEXT, IS_NEXT),

@@ -8,7 +8,7 @@ equal fragments (`segments.py`), so that nothing is trimmed, and a document of o
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from bertsmith import rng
 from bertsmith.corpus.tokenized_corpus import IntArray, TokenizedCorpus
 from bertsmith.errors import InputError, command, option
+from bertsmith.formatting import pluralize
 from bertsmith.instances.epoch_plan import (
     IN_ORDER,
     IS_NEXT,
@@ -27,7 +28,7 @@ from bertsmith.instances.epoch_plan import (
     count_document_tokens,
     make_pair_plan,
 )
-from bertsmith.instances.nsp_random import NspPairs, draw_nsp_pairs
+from bertsmith.instances.nsp_random import draw_nsp_pairs
 from bertsmith.instances.segments import (
     Fragments,
     make_chunks_from_either_end,
@@ -35,65 +36,56 @@ from bertsmith.instances.segments import (
     make_sentence_chunks,
     split_into_fragments,
 )
-
-SentenceTask = Literal["nsp", "sop", "none"]
-NspNegatives = Literal["other_document", "same_document"]
+from bertsmith.instances.settings import DataSettings
 
 
 def plan_pairs(
     corpus: TokenizedCorpus,
     documents: IntArray,
+    settings: DataSettings,
     *,
     max_length: int,
     seed: int,
     epoch: int,
-    short_seq_prob: float = 0.1,
-    task: SentenceTask = "nsp",
-    single_sentences: bool = False,
     num_separators: int = 1,
-    negatives: NspNegatives = "other_document",
 ) -> EpochPlan:
     """Plan the pairs of one epoch; a pure function of its arguments.
 
     Args:
         corpus: The corpus.
         documents: The documents to use, int64 [D], ascending.
+        settings: The settings.
         max_length: The maximum tokens of an instance, special tokens included.
         seed: The seed.
         epoch: The epoch.
-        short_seq_prob: The probability of a random shorter target length.
-        task: The sentence task, for which pairs are labeled.
-        single_sentences: True if A and B are one sentence each, not segments of several.
         num_separators: The number of separator tokens between A and B.
-        negatives: The source of B in NotNext pairs.
 
     Raises:
         InputError: NotNext's B is to come from another document, and all documents are in one duplicate group.
     """
     max_tokens = max_length - 2 - num_separators  # of A and B; [CLS] and the last separator are 2 tokens
+    task = settings.sentence_task
     if task == "nsp":
         groups = corpus.duplicate_groups[documents]
         sentences = split_into_fragments(corpus, documents)
-        if negatives == "other_document":
+        if settings.uses_other_documents:
             check_enough_nsp_documents(groups[sentences.fragments_per_document > 0])
-        pairs = draw_nsp_pairs(
-            sentences,
-            groups,
-            max_tokens,
-            seed,
-            epoch,
-            short_seq_prob,
-            single_sentences=single_sentences,
-            same_document=negatives == "same_document",
-        )
-        counts = _count_nsp_pairs(corpus, sentences, pairs)
-        return make_pair_plan(pairs.a, pairs.b, pairs.labels, num_separators, counts)
+        a, b, labels, num_trimmed = draw_nsp_pairs(sentences, groups, settings, max_tokens, seed, epoch)
+        num_documents_with_text = int((sentences.fragments_per_document > 0).sum())
+        counts = {
+            "instances": len(labels),
+            "is_next": int((labels == IS_NEXT).sum()),
+            "not_next": int((labels == NOT_NEXT).sum()),
+            "documents_left_out": num_documents_with_text - len(np.unique(a.documents)),
+            **_count_text(corpus, sentences, a, b, num_trimmed),
+        }
+        return make_pair_plan(a, b, labels, num_separators, counts)
     fragments = split_into_fragments(corpus, documents, max(1, max_tokens // 2), split_single_fragments=True)
-    if single_sentences:
+    if settings.instances == "sentence_pair":
         chunks = make_sentence_chunks(fragments, seed, epoch)
     else:
         make_chunks = make_chunks_from_either_end if task == "sop" else make_segment_chunks
-        chunks = make_chunks(fragments, max_tokens, seed, epoch, short_seq_prob)
+        chunks = make_chunks(fragments, max_tokens, seed, epoch, settings.short_seq_prob)
     has_b = chunks.b_start < chunks.end
     a_start, b_start, end = chunks.a_start[has_b], chunks.b_start[has_b], chunks.end[has_b]
     a = Spans(a_start, b_start - a_start, chunks.document[has_b])
@@ -114,33 +106,22 @@ def check_enough_nsp_documents(duplicate_groups: NDArray[Any]) -> None:
     Args:
         duplicate_groups: The group of each document, or its hash.
     """
-    if len(np.unique(duplicate_groups)) >= 2:
-        return
-    if len(duplicate_groups) < 2:
-        raise InputError(
-            "too_few_documents",
-            "next-sentence pairs need at least two documents: a NotNext segment comes from another document",
-            hint=f"separate documents by blank lines (or set {option('documents')} of {command('data prepare')}) "
-            f"and prepare again; or set {option('data.sentence_task', 'none')}",
+    if (num_groups := len(np.unique(duplicate_groups))) < 2:
+        raise too_few_documents_error(
+            num_groups, "next-sentence pairs need 2: NotNext is from another document"
         )
-    raise InputError(
-        "only_duplicates",
-        "next-sentence pairs need at least two documents that are not duplicates, and all "
-        f"{len(duplicate_groups):,} are near-duplicates or parts of one too long document",
-        hint=f"use other documents, or raise {option('near_duplicate_threshold')} of {command('data prepare')}; "
-        f"or set {option('data.sentence_task', 'none')}",
+
+
+def too_few_documents_error(num_different: int, requirement: str) -> InputError:
+    """Return the error for a corpus with too few different documents."""
+    return InputError(
+        "too_few_documents",
+        f"there are {pluralize(num_different, 'different document')} (near-duplicates count as one, and so do the "
+        f"parts of a too long one), and {requirement}",
+        hint=f"give more documents, or separate them by blank lines (or set {option('documents')} of "
+        f"{command('data prepare')}) and prepare again; or set {option('data.sentence_task', 'none')} and "
+        f"{option('data.validation_split', '0')}",
     )
-
-
-def _count_nsp_pairs(corpus: TokenizedCorpus, sentences: Fragments, pairs: NspPairs) -> dict[str, int]:
-    num_documents_with_text = int((sentences.fragments_per_document > 0).sum())
-    return {
-        "instances": len(pairs.labels),
-        "is_next": int((pairs.labels == IS_NEXT).sum()),
-        "not_next": int((pairs.labels == NOT_NEXT).sum()),
-        "documents_left_out": num_documents_with_text - len(np.unique(pairs.a.documents)),
-        **_count_text(corpus, sentences, pairs.a, pairs.b, pairs.num_trimmed),
-    }
 
 
 def _count_text(
@@ -160,9 +141,7 @@ def _count_text(
     }
 
 
-def _draw_order_labels(
-    task: SentenceTask, num_pairs: int, seed: int, epoch: int
-) -> tuple[IntArray, dict[str, int]]:
+def _draw_order_labels(task: str, num_pairs: int, seed: int, epoch: int) -> tuple[IntArray, dict[str, int]]:
     """Return labels, half of them SWAPPED for sentence order and else all IN_ORDER, and their counts."""
     labels = np.full(num_pairs, IN_ORDER)
     counts = {"instances": num_pairs}

@@ -20,10 +20,10 @@ TOKEN_REPETITION = 1.24
 class DataSettings(Settings):
     """Settings that determine how text becomes training instances."""
 
-    instances: Literal["segment_pair", "sentence_pair", "full_sentences", "doc_sentences", "single"] = Field(
+    instances: Literal["segment_pair", "sentence_pair", "full_sentences", "doc_sentences"] = Field(
         "segment_pair",
         description="segment_pair, sentence_pair; full_sentences (across documents), doc_sentences (within "
-        "one); single (each document is an instance)",
+        "one)",
     )
     sequence_length: int = Field(
         128, ge=8, le=8192, description="maximum tokens per instance, special tokens included"
@@ -132,21 +132,16 @@ class DataSettings(Settings):
 
     @model_validator(mode="after")
     def _check_combinations(self) -> DataSettings:
-        if self.sentence_task != "none" and self.instances not in PAIRS:
+        task = self.sentence_task
+        if task != "none" and self.instances not in PAIRS:
             raise ValueError(
-                f"sentence_task {self.sentence_task} needs pairs, and instances {self.instances} are no pairs: "
-                "set data.sentence_task=none, or data.instances to segment_pair or sentence_pair"
+                f"sentence_task {task} needs pairs, and instances {self.instances} are no pairs: set "
+                "data.sentence_task=none, or data.instances to segment_pair or sentence_pair"
             )
-        if self.nsp_sampling != "other_document" and self.sentence_task != "nsp":
-            raise ValueError(
-                f"nsp_sampling {self.nsp_sampling} selects NotNext's B, and sentence_task {self.sentence_task} "
-                "has no NotNext: omit data.nsp_sampling"
-            )
-        if self.is_next_label and self.sentence_task != "nsp":
-            raise ValueError(
-                f"is_next_label is a label of nsp, and sentence_task is {self.sentence_task}: "
-                "omit data.is_next_label"
-            )
+        if self.nsp_sampling != "other_document" and task != "nsp":
+            raise ValueError(f"nsp_sampling is for sentence_task nsp, not {task}: omit data.nsp_sampling")
+        if self.is_next_label and task != "nsp":
+            raise ValueError(f"is_next_label is for sentence_task nsp, not {task}: omit data.is_next_label")
         if self.word_segmenter != "none" and self.masking == "token":
             raise ValueError(
                 f"word_segmenter {self.word_segmenter} joins words, and masking token masks no whole words: "

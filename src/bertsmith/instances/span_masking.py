@@ -14,39 +14,26 @@ Shapes: B sequences with N tokens and W words. The index of a token is its index
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.corpus.tokenized_corpus import IntArray
+from bertsmith.instances.settings import DataSettings
 
 BoolArray = NDArray[np.bool_]
 
 
-@dataclass(frozen=True)
-class SpanLengthDistribution:
-    """The number n of words per span, from 1 to `max_length`.
+def span_length_probabilities(settings: DataSettings) -> NDArray[np.float64]:
+    """Return the probabilities P(1), …, P(max_span_length) of the number n of words per span.
 
     P(n) is proportional to (1 - p)^(n - 1) for "geometric" (SpanBERT), and to 1/n for "harmonic" (ALBERT).
     """
-
-    name: Literal["geometric", "harmonic"] = "geometric"
-    p: float = 0.2
-    max_length: int = 10
-
-    @property
-    def probabilities(self) -> NDArray[np.float64]:
-        """The probabilities P(1), …, P(max_length)."""
-        n = np.arange(1, self.max_length + 1)
-        weights = (1 - self.p) ** (n - 1) if self.name == "geometric" else 1.0 / n
-        probabilities: NDArray[np.float64] = weights / weights.sum()
-        return probabilities
-
-    def lengths(self, uniform: NDArray[np.float64]) -> IntArray:
-        """Return the number of words for each of these random numbers in [0, 1)."""
-        lengths = np.searchsorted(np.cumsum(self.probabilities)[:-1], uniform, side="right") + 1
-        return lengths.astype(np.int64)
+    n = np.arange(1, settings.max_span_length + 1)
+    is_geometric = settings.span_length_distribution == "geometric"
+    weights = (1 - settings.span_geometric_p) ** (n - 1) if is_geometric else 1.0 / n
+    probabilities: NDArray[np.float64] = weights / weights.sum()
+    return probabilities
 
 
 @dataclass(frozen=True)

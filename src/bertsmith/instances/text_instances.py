@@ -1,9 +1,8 @@
-"""Plans of instances of one text, without pairs: full sentences, doc sentences, single documents.
+"""Plans of instances of one text, without pairs: full sentences and doc sentences.
 
 The first two are those of Liu et al. 2019 (RoBERTa), section 4.2. Full sentences: consecutive whole sentences up
 to the maximum length, across the ends of documents, with a separator token between documents. Doc sentences: the
-same within a document, so that some instances are short; a token budget per batch makes up for it. Single: each
-document is an instance, or several of equal length if it is too long for one.
+same within a document, so that some instances are short; a token budget per batch makes up for it.
 
 A sentence that is too long for an instance is split into fragments (`segments.py`).
 """
@@ -71,21 +70,6 @@ def plan_doc_sentences(corpus: TokenizedCorpus, documents: IntArray, *, max_leng
     return _make_plan(corpus, documents, parts, np.arange(len(start) + 1), fragments.num_split_sentences)
 
 
-def plan_single_documents(corpus: TokenizedCorpus, documents: IntArray, *, max_length: int) -> EpochPlan:
-    """Plan one instance per document, or several of equal length if it is too long for one."""
-    offsets = np.concatenate([[0], corpus.sentence_ends])[corpus.document_sentence_offsets]
-    start, size = offsets[documents], (offsets[1:] - offsets[:-1])[documents]
-    num_instances = -(-size // (max_length - _NUM_SPECIAL_TOKENS))
-    document = np.repeat(np.arange(len(documents)), num_instances)
-    k, n = concat_ranges(np.zeros_like(num_instances), num_instances), num_instances[document]
-    starts = start[document] + size[document] * k // n
-    ends = start[document] + size[document] * (k + 1) // n
-    parts = Spans(starts, ends - starts, documents[document])
-    plan = _make_plan(corpus, documents, parts, np.arange(len(document) + 1), num_split_sentences=0)
-    plan.counts["documents_parted"] = int((num_instances > 1).sum())
-    return plan
-
-
 def _make_plan(
     corpus: TokenizedCorpus,
     documents: IntArray,
@@ -104,14 +88,5 @@ def _make_plan(
         "tokens_left_out": count_document_tokens(corpus, documents)
         - count_covered_tokens(parts.starts, parts.lengths),
     }
-    return EpochPlan(
-        starts=parts.starts,
-        lengths=parts.lengths,
-        documents=parts.documents,
-        part_offsets=part_offsets,
-        labels=np.zeros(n, dtype=np.int64),
-        instance_ids=np.arange(n),
-        is_pair=False,
-        num_separators=1,
-        counts=counts,
-    )
+    labels = np.zeros(n, dtype=np.int64)
+    return EpochPlan(*parts, part_offsets, labels, np.arange(n), False, 1, counts)

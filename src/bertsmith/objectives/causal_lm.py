@@ -20,8 +20,8 @@ from bertsmith.loss import Loss
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import MaskedLMHead
-from bertsmith.models.weight_init import init_output_bias, unigram_cross_entropy
-from bertsmith.objectives.objective import MODEL, ModelParts, Objective, check_corruption, check_no_pairs
+from bertsmith.models.weight_init import unigram_cross_entropy
+from bertsmith.objectives.objective import MODEL, ModelParts, Objective, check_data_settings
 from bertsmith.packed import Packed
 from bertsmith.settings import Settings
 
@@ -50,8 +50,7 @@ class CausalLM(Objective):
         cls, encoder: Encoder, generator: torch.Generator, data: DataSettings, settings: Settings
     ) -> CausalLM:
         """Build the head; raise InputError for sentence pairs and corrupted text."""
-        check_no_pairs(data, cls.name)
-        check_corruption(data, cls.name, "predicts each token of the original text", "insertion", "deletion")
+        check_data_settings(data, cls.name, "insertion", "deletion")
         return cls(encoder.config, generator)
 
     def counts(self, batch: MaskedBatch) -> Mapping[str, int]:
@@ -67,10 +66,6 @@ class CausalLM(Objective):
             hidden = encoder(packed)[input_rows]
         loss_sum, num_correct = self.masked.loss(hidden, decoder_weight, packed.tokens[label_rows])
         return Loss({"lm": loss_sum}, self.counts(batch), {"lm": num_correct})
-
-    def init_output_bias(self, token_counts: NDArray[np.int64]) -> None:
-        """Set the head's bias to the logarithm of each token's frequency in the corpus."""
-        init_output_bias(self.masked.bias, token_counts)
 
     def unigram_baseline(
         self, token_counts: NDArray[np.int64], batches: Iterable[MaskedBatch]

@@ -7,13 +7,11 @@ the cross-entropy of the masked tokens; `cosine` is the cosine distance of the m
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
 
 import torch
 import torch.nn.functional as F
-from numpy.typing import NDArray
 from torch import Tensor
 
 from bertsmith.artifacts.folder import ModelFolder, read_folder
@@ -28,8 +26,7 @@ from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import build_encoder
 from bertsmith.models.heads import MaskedLMHead
 from bertsmith.models.transformer_layer import SharedModule, unwrap_shared
-from bertsmith.models.weight_init import init_output_bias, unigram_cross_entropy
-from bertsmith.objectives.objective import MODEL, ModelParts, Objective, check_no_pairs
+from bertsmith.objectives.objective import MODEL, ModelParts, Objective, check_data_settings
 from bertsmith.objectives.settings import DistillationSettings
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
@@ -41,7 +38,7 @@ class Distillation(Objective):
     settings_type = DistillationSettings
     required_model_settings = MappingProxyType({"causal": False})
     default_data_settings = MappingProxyType({"instances": "full_sentences", "sentence_task": "none"})
-    perplexity_parts = ("mlm",)
+    perplexity_parts: tuple[str, ...] = ("mlm",)
     frozen_modules = ("teacher", "teacher_masked")
 
     def __init__(
@@ -56,6 +53,8 @@ class Distillation(Objective):
         self._folder, self._settings = teacher, settings
         weights = {"soft": settings.soft_weight, "mlm": settings.mlm_weight, "cosine": settings.cosine_weight}
         self.loss_weights = {part: weight for part, weight in weights.items() if weight}
+        if not settings.mlm_weight:
+            self.perplexity_parts = ()
         self.masked = MaskedLMHead(self.config, generator)
         self.teacher = build_encoder(teacher.config, torch.Generator()).requires_grad_(False).eval()
         self.teacher_masked = MaskedLMHead(teacher.config, torch.Generator()).requires_grad_(False).eval()
@@ -80,7 +79,7 @@ class Distillation(Objective):
                 argument="objective.teacher",
                 hint="set it to a run or a model folder",
             )
-        check_no_pairs(data, cls.name)
+        check_data_settings(data, cls.name)
         if not (settings.soft_weight or settings.mlm_weight or settings.cosine_weight):
             raise InputError(
                 "all_weights_zero",
@@ -101,7 +100,15 @@ class Distillation(Objective):
 
     def check_tokenizer(self, tokenizer: Tokenizer) -> None:
         """Raise InputError if the teacher has a different tokenizer."""
-        check_tokenizer(self._folder, tokenizer)
+        if self._folder.tokenizer().digest != tokenizer.digest:
+            prepare = command("data prepare", "FILES", tokenizer=self._folder.path, output_dir="SHARDS")
+            raise InputError(
+                "teacher_tokenizer_differs",
+                "the teacher's tokenizer differs from that of the data",
+                location=self._folder.path,
+                argument="objective.teacher",
+                hint=f"prepare the data with the teacher's: {prepare}",
+            )
 
     @property
     def input_digests(self) -> tuple[str, ...]:
@@ -143,18 +150,6 @@ class Distillation(Objective):
             sums["cosine"] = (1 - cosines).sum()
         return Loss(sums, self.counts(batch), num_correct)
 
-    def init_output_bias(self, token_counts: Any) -> None:
-        """Set the student's output bias to the logarithm of each token's frequency in the corpus."""
-        init_output_bias(self.masked.bias, token_counts)
-
-    def unigram_baseline(
-        self, token_counts: NDArray[Any], batches: Iterable[MaskedBatch]
-    ) -> dict[str, float]:
-        """Return the loss of a unigram model on the masked tokens."""
-        if "mlm" not in self.loss_weights:
-            return {}
-        return {"unigram_mlm_loss": unigram_cross_entropy(token_counts, (batch.labels for batch in batches))}
-
     def training_record(self) -> dict[str, str]:
         """Return the path of the teacher."""
         return {"teacher": str(self._folder.path)}
@@ -180,37 +175,17 @@ _COPIED_SETTINGS = (
 """Settings of `model` that must be equal if the student is initialized with the teacher's layers."""
 
 
-def check_tokenizer(teacher: ModelFolder, tokenizer: Tokenizer) -> None:
-    """Raise InputError if the teacher has a different tokenizer."""
-    if teacher.tokenizer().digest != tokenizer.digest:
-        prepare = command("data prepare", "FILES", tokenizer=teacher.path, output_dir="SHARDS")
-        raise InputError(
-            "teacher_tokenizer_differs",
-            "the teacher's tokenizer differs from that of the data",
-            location=teacher.path,
-            argument="objective.teacher",
-            hint=f"prepare the data with the teacher's: {prepare}",
-        )
-
-
 def _check_teacher(teacher: ModelFolder, config: ModelConfig, settings: DistillationSettings) -> None:
     """Raise InputError if a student of this configuration cannot learn from the teacher."""
-    if not teacher.has("masked"):
-        hint = "use a pre-trained run, not a fine-tuned one"
+    if not teacher.has("masked") or teacher.config.causal:
         raise InputError(
-            "teacher_without_head",
-            "the teacher has no masked-LM head",
+            "teacher_without_masked_lm",
+            "the teacher does not predict masked tokens",
             location=teacher.path,
             argument="objective.teacher",
-            hint="use its generator, which has one" if teacher.has("detector") else hint,
-        )
-    if teacher.config.causal:
-        raise InputError(
-            "teacher_causal",
-            "the teacher is a causal model and does not predict masked tokens",
-            location=teacher.path,
-            argument="objective.teacher",
-            hint="use a run of masked LM",
+            hint="use its generator"
+            if teacher.has("detector")
+            else "use a model that was pre-trained with masked LM",
         )
     if teacher.config.vocab_size != config.vocab_size:
         raise InputError(

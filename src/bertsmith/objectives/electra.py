@@ -12,13 +12,12 @@ generator's encoder as an attribute, and a random number generator (torch.Genera
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from numpy.typing import NDArray
 from torch import Tensor
 
 from bertsmith import rng
@@ -29,14 +28,12 @@ from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import build_encoder, get_family
 from bertsmith.models.heads import MaskedLMHead, ReplacedTokenHead
-from bertsmith.models.weight_init import init_output_bias, unigram_cross_entropy
 from bertsmith.objectives.objective import (
     GENERATOR,
     MODEL,
     ModelParts,
     Objective,
-    check_corruption,
-    check_no_pairs,
+    check_data_settings,
 )
 from bertsmith.objectives.settings import ElectraSettings
 
@@ -77,8 +74,7 @@ class Electra(Objective):
         Raises:
             InputError: The data settings have pairs or insertions, or the family has no discriminator.
         """
-        check_no_pairs(data, cls.name)
-        check_corruption(data, cls.name, "would label inserted tokens as original", "insertion")
+        check_data_settings(data, cls.name, "insertion")  # inserted tokens would be labeled as original
         # Only to raise InputError if the model's family has no class with a discriminator's head.
         get_family(encoder.config.model_type).architecture({"encoder", "detector"})
         return cls(encoder, generator, settings)
@@ -123,16 +119,6 @@ class Electra(Objective):
         torch_generator.manual_seed(int(bits >> np.uint64(1)))  # a signed 64-bit integer
         probabilities = self.masked(hidden, decoder_weight).float().softmax(-1)
         return torch.multinomial(probabilities, 1, generator=torch_generator)[:, 0]
-
-    def init_output_bias(self, token_counts: NDArray[np.int64]) -> None:
-        """Set the generator's output bias to the logarithm of each token's frequency in the corpus."""
-        init_output_bias(self.masked.bias, token_counts)
-
-    def unigram_baseline(
-        self, token_counts: NDArray[np.int64], batches: Iterable[MaskedBatch]
-    ) -> dict[str, float]:
-        """Return the loss of a unigram model on the masked tokens."""
-        return {"unigram_mlm_loss": unigram_cross_entropy(token_counts, (batch.labels for batch in batches))}
 
     def export(self, encoder: Encoder) -> dict[str, ModelParts]:
         """Return the discriminator and the generator, each with its head."""

@@ -7,23 +7,18 @@ are in order or swapped (Lan et al. 2020, section 3.1), with the same head; or n
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
-import numpy as np
 import torch
 import torch.nn.functional as F
-from numpy.typing import NDArray
 
 from bertsmith.instances.batches import MaskedBatch
-from bertsmith.instances.segment_pairs import SentenceTask
 from bertsmith.instances.settings import DataSettings
 from bertsmith.loss import Loss
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import MaskedLMHead, Pooler, SentencePairHead
-from bertsmith.models.weight_init import init_output_bias, unigram_cross_entropy
 from bertsmith.objectives.objective import MODEL, ModelParts, Objective
 from bertsmith.settings import Settings
 
@@ -49,7 +44,7 @@ class MaskedLM(Objective):
         self,
         config: ModelConfig,
         generator: torch.Generator,
-        task: SentenceTask = "nsp",
+        task: Literal["nsp", "sop", "none"] = "nsp",
         is_next_label: int = 0,
     ) -> None:
         super().__init__()
@@ -81,16 +76,6 @@ class MaskedLM(Objective):
             sums[self.task] = F.cross_entropy(logits, batch.pair_labels, reduction="sum")
             num_correct[self.task] = (logits.detach().argmax(-1) == batch.pair_labels).sum()
         return Loss(sums, batch.counts, num_correct)
-
-    def init_output_bias(self, token_counts: NDArray[np.int64]) -> None:
-        """Set the masked-LM head's bias to the logarithm of each token's frequency in the corpus."""
-        init_output_bias(self.masked.bias, token_counts)
-
-    def unigram_baseline(
-        self, token_counts: NDArray[np.int64], batches: Iterable[MaskedBatch]
-    ) -> dict[str, float]:
-        """Return the loss of a unigram model on the masked tokens."""
-        return {"unigram_mlm_loss": unigram_cross_entropy(token_counts, (batch.labels for batch in batches))}
 
     def training_record(self) -> dict[str, Any]:
         """Return the sentence task: in Hugging Face's files the heads of nsp and sop have the same name.

@@ -12,7 +12,9 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from bertsmith.device import ComputeContext
@@ -21,7 +23,8 @@ from bertsmith.instances.settings import DataSettings
 from bertsmith.loss import Loss
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
-from bertsmith.models.heads import ProblemType
+from bertsmith.models.heads import MaskedLMHead, ProblemType
+from bertsmith.models.weight_init import init_output_bias, unigram_cross_entropy
 from bertsmith.objectives.settings import OBJECTIVES
 from bertsmith.registry import lookup
 from bertsmith.settings import Settings
@@ -71,6 +74,7 @@ class Objective(nn.Module):
             statistics (settings `start`).
         supports_filling: True if batches may be padded (`MaskedBatch.padded_to`) without effect on the loss, which
             CUDA graphs require.
+        masked: The masked-LM head, if the objective has one.
     """
 
     name: ClassVar[str]
@@ -79,11 +83,12 @@ class Objective(nn.Module):
     required_model_settings: ClassVar[Mapping[str, Any]] = {}
     default_data_settings: ClassVar[Mapping[str, Any]] = {}
     loss_weights: Mapping[str, float] = {}
-    perplexity_parts: ClassVar[tuple[str, ...]] = ()
+    perplexity_parts: tuple[str, ...] = ()
     summed_parts: tuple[str, ...] = ()
     frozen_modules: tuple[str, ...] = ()
     uses_corpus_init: ClassVar[bool] = False
     supports_filling: ClassVar[bool] = False
+    masked: MaskedLMHead
 
     @classmethod
     def from_settings(
@@ -137,25 +142,26 @@ class Objective(nn.Module):
         """
         raise NotImplementedError
 
-    def init_output_bias(self, token_counts: Any) -> None:
-        """Initialize the output bias from token frequencies.
-
-        Args:
-            token_counts: The number of occurrences of each token in the corpus, int64 [V].
+    def init_output_bias(self, token_counts: NDArray[np.int64]) -> None:
+        """Set the bias of the masked-LM head to the logarithm of each token's frequency in the corpus, int64 [V].
 
         Raises:
-            InputError: The objective has no output bias.
+            InputError: The objective has no such head.
         """
-        raise InputError(
-            "no_output_bias",
-            f"the objective '{self.name}' has no output bias",
-            argument="start.output_bias",
-            hint=f"use {option('start.output_bias', 'zero')}",
-        )
+        if not hasattr(self, "masked"):
+            raise InputError(
+                "no_output_bias",
+                f"the objective '{self.name}' has no output bias",
+                argument="start.output_bias",
+                hint=f"use {option('start.output_bias', 'zero')}",
+            )
+        init_output_bias(self.masked.bias, token_counts)
 
-    def unigram_baseline(self, token_counts: Any, batches: Iterable[Any]) -> dict[str, float]:
+    def unigram_baseline(self, token_counts: NDArray[np.int64], batches: Iterable[Any]) -> dict[str, float]:
         """Return metrics by name of a unigram model, which predicts by `token_counts` alone, on these batches."""
-        return {}
+        if "mlm" not in self.perplexity_parts:
+            return {}
+        return {"unigram_mlm_loss": unigram_cross_entropy(token_counts, (batch.labels for batch in batches))}
 
     def training_record(self) -> dict[str, Any]:
         """Return further entries about the training for the bertsmith.json of a model folder."""
@@ -200,8 +206,8 @@ class _LossTotals:
         return metrics
 
 
-def check_no_pairs(data: DataSettings, objective: str) -> None:
-    """Raise InputError if the data settings have a sentence task, which this objective does not train."""
+def check_data_settings(data: DataSettings, objective: str, *unsupported_corruptions: str) -> None:
+    """Raise InputError for a sentence task, and for kinds of corruption that an objective does not support."""
     if data.sentence_task != "none":
         raise InputError(
             "sentence_task_unsupported",
@@ -209,21 +215,10 @@ def check_no_pairs(data: DataSettings, objective: str) -> None:
             argument="data.sentence_task",
             hint=f"use {option('data.sentence_task', 'none')} and {option('data.instances', 'full_sentences')}",
         )
-
-
-def check_corruption(data: DataSettings, objective: str, reason: str, *unsupported: str) -> None:
-    """Raise InputError if the objective of this name does not support the corruption in the data settings.
-
-    Args:
-        data: The data settings.
-        objective: The name of the objective.
-        reason: The verb phrase that follows "the objective, which" in the message.
-        unsupported: The unsupported values of `data.corruption`.
-    """
-    if data.corruption in unsupported:
+    if data.corruption in unsupported_corruptions:
         raise InputError(
             "corruption_unsupported",
-            f"'{data.corruption}' is not supported by the objective '{objective}', which {reason}",
+            f"'{data.corruption}' is not supported by the objective '{objective}'",
             argument="data.corruption",
             hint=f"use {option('data.corruption', 'none')}, or another objective",
         )

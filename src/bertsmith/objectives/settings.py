@@ -54,8 +54,3 @@ class ElectraSettings(Settings):
     replaced_weight: float = Field(
         50.0, gt=0, description="weight of the loss on replaced tokens; the generator's has weight 1"
     )
-    generator: str | None = Field(
-        None,
-        description="the generator to continue with if the initial model has none in its run: a run, a model "
-        "folder, or a published name",
-    )

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 from bertsmith.corpus.diagnostics import FULL_SENTENCE_SETTINGS, format_settings, unknown_token_warnings
@@ -13,35 +13,16 @@ from bertsmith.corpus.shards import Shards
 from bertsmith.corpus.tokenized_corpus import IntArray
 from bertsmith.errors import InputError, option
 from bertsmith.formatting import pluralize
-from bertsmith.instances.batches import InstanceStream, special_token_ids_of, token_counts
+from bertsmith.instances.batches import InstanceStream, token_counts
 from bertsmith.instances.holdout_split import VALIDATION_SEED, DocumentSplit
 from bertsmith.instances.length_buckets import check_batch_tokens
-from bertsmith.instances.word_boundaries import word_start_function
 from bertsmith.pretraining.settings import PretrainSettings
-from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.training.data_loader import Phase
 
 logger = logging.getLogger(__name__)
 
 _EVALUATION_BATCH_SIZE = 64
 _MAX_LABEL_IMBALANCE = 0.1  # of the fraction of IsNext pairs; 0.45 is usual
-
-
-def open_shards(data: Shards | str | Path, tokenizer: Tokenizer | str | Path | None = None) -> Shards:
-    """Open and verify prepared data; raise InputError if it was prepared with another tokenizer."""
-    shards = data if isinstance(data, Shards) else Shards.open(data)
-    shards.verify()
-    if tokenizer is not None and not isinstance(tokenizer, Tokenizer):
-        tokenizer = Tokenizer.load(tokenizer)
-    if tokenizer is not None and tokenizer.digest != shards.tokenizer.digest:
-        raise InputError(
-            "tokenizer_mismatch",
-            "this data was prepared with another tokenizer",
-            location=shards.folder,
-            argument="tokenizer",
-            hint=f"prepare the data again with this tokenizer, or remove {option('tokenizer')}",
-        )
-    return shards
 
 
 @dataclass(frozen=True)
@@ -146,7 +127,7 @@ class PretrainData:
 
     def log_instances(self) -> None:
         """Log statistics of the instances and batches of the first epoch; raise InputError if there are none."""
-        stream, settings = self.streams[0], self.settings
+        stream = self.streams[0]
         if not stream.size(0):
             raise InputError(
                 "no_instances",
@@ -156,18 +137,15 @@ class PretrainData:
                 f"{option('data.instances', 'full_sentences')}",
             )
         counts = stream.plan(0).counts
-        _warn_about_labels(counts, uses_other_documents=settings.data.uses_other_documents)
+        _warn_about_labels(counts)
         if counts["tokens_left_out"]:
             logger.info("%s left out of every instance", pluralize(counts["tokens_left_out"], "token"))
-        report, max_tokens = self.batch_report, settings.train.batch_tokens
+        report = self.batch_report
         logger.info(
-            "%s per epoch in %s, filled to %s of %s (the emptiest to %s); no padding (padded batches would be %s "
-            "padding)",
+            "%s per epoch in %s, filled to %s; no padding (padded batches would be %s padding)",
             pluralize(counts["instances"], "instance"),
             pluralize(int(report["number"]), "batch", "batches"),
             f"{report['fill_mean']:.1%}",
-            f"{max_tokens:,} tokens" if max_tokens else "the longest instances' tokens",
-            f"{report['fill_min']:.1%}",
             f"{report['padding_if_padded']:.1%}",
         )
 
@@ -190,15 +168,13 @@ def create_stream(
         batch_tokens: The maximum number of tokens in a batch; None: batches have a number of instances.
         seed: The seed; None: `train.seed`.
     """
-    tokenizer = shards.tokenizer
     return InstanceStream(
         shards,
         documents,
-        special_token_ids_of(tokenizer),
+        shards.tokenizer,
         settings.data,
         length=length,
         seed=settings.train.seed if seed is None else seed,
-        word_starts=word_start_function(tokenizer, settings.data),
         batch_tokens=batch_tokens,
     )
 
@@ -217,23 +193,15 @@ def check_lengths(settings: PretrainSettings) -> None:
     check_batch_tokens(settings.train.batch_tokens, length)
 
 
-def _warn_about_labels(counts: dict[str, int], *, uses_other_documents: bool) -> None:
+def _warn_about_labels(counts: Mapping[str, int]) -> None:
     """Log a warning if there are far more or fewer IsNext than NotNext pairs."""
     if "is_next" not in counts:
         return
     ratio = counts["is_next"] / max(1, counts["instances"])
-    if abs(ratio - 0.5) <= _MAX_LABEL_IMBALANCE:
-        return
-    if not uses_other_documents:
+    if abs(ratio - 0.5) > _MAX_LABEL_IMBALANCE:
         logger.warning(
-            "%s of the pairs are IsNext: many documents are too short to have a B elsewhere; "
-            "data.nsp_sampling=other_document finds enough",
-            f"{ratio:.0%}",
-        )
-    else:
-        logger.warning(
-            "only %s of the pairs are IsNext: %s of %s have only one sentence, which has no next one; train "
-            "without pairs: %s",
+            "%s of the pairs are IsNext; %s of %s have only one sentence, which has no next one. Use longer "
+            "documents, another data.nsp_sampling, or train without pairs: %s",
             f"{ratio:.0%}",
             f"{counts['documents_of_one_fragment']:,}",
             pluralize(counts["documents"], "document"),

@@ -7,7 +7,7 @@ has a rough idea of the word from the start. All other weights stay the same, bi
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -55,14 +55,12 @@ class Choice:
         min_frequency: The minimum number of occurrences.
         min_pieces: The minimum number of tokens in the old vocabulary.
         against: Files of general text; words that are as frequent in it are not proposed.
-        keep_others: Propose no word that changes how other words are split.
     """
 
     words: int = 1000
     min_frequency: int = 5
     min_pieces: int = 2
     against: Sources = ()
-    keep_others: bool = False
 
 
 @console.with_progress_bar("reading")
@@ -106,7 +104,7 @@ def extend_tokenizer(
     Raises:
         InputError: Tokenizer and weights do not belong together, there is no word to add, or input is invalid.
     """
-    files, out, replace = to_sources(files), Path(output_dir) if output_dir is not None else None, False
+    files, out, replace = to_sources(files), None if output_dir is None else Path(output_dir), False
     reading_keywords = {name: keywords.pop(name) for name in [*keywords] if hasattr(reading, name)}
     reading = with_keywords(reading, reading_keywords, extend_tokenizer)
     choice = with_keywords(choice, keywords, extend_tokenizer)
@@ -136,13 +134,15 @@ def extend_tokenizer(
     }
     if out is None:
         return report
-    saved = _TokenizerWithReport(extended, report)
     if folder is not None:
-        _write_model(out, folder, old, saved, init)
+        _write_model(out, folder, old, extended, report)
     else:
         try:
             with atomic.atomic_folder(out, replace=replace) as new_folder:
-                saved.save(new_folder)
+                extended.save(new_folder)
+                atomic.write_text(
+                    new_folder / RECORD, json.dumps(report, indent=1, ensure_ascii=False) + "\n"
+                )
         except OSError as error:
             raise MachineError(
                 "tokenizer_not_written", f"the tokenizer could not be written: {error}", location=out
@@ -179,17 +179,14 @@ def _propose_words(
             argument="files",
             hint=f"give text files, or {option('word_list')}",
         )
-    reference_files = to_sources(choice.against, "against")
+    against = to_sources(choice.against, "against")
     words = extension.propose_words(
         counts,
         old,
         max_words=choice.words,
         min_frequency=choice.min_frequency,
         min_pieces=choice.min_pieces,
-        reference_counts=extension.count_domain_words(reference_files, old, reading)
-        if reference_files
-        else None,
-        keep_others=choice.keep_others,
+        reference_counts=extension.count_domain_words(against, old, reading) if against else None,
     )
     if not words:
         raise InputError(
@@ -217,25 +214,12 @@ def _add_words(old: Tokenizer, words: Sequence[NewWord]) -> Tokenizer:
     return extended
 
 
-@dataclass(frozen=True)
-class _TokenizerWithReport:
-    """A tokenizer that is saved with the report."""
-
-    tokenizer: Tokenizer
-    report: Mapping[str, Any]
-
-    def save(self, folder: Path) -> None:
-        """Write both into a folder."""
-        self.tokenizer.save(folder)
-        atomic.write_text(folder / RECORD, json.dumps(self.report, indent=1, ensure_ascii=False) + "\n")
-
-
 def _write_model(
-    out: Path, folder: ModelFolder, old: Tokenizer, extended: _TokenizerWithReport, init: Init
+    out: Path, folder: ModelFolder, old: Tokenizer, extended: Tokenizer, report: dict[str, Any]
 ) -> None:
     """Write the model with new rows in all tensors that have a row for each token."""
     config = folder.config
-    pieces = extension.piece_ids_of_new_tokens(old, extended.tokenizer)
+    pieces = extension.piece_ids_of_new_tokens(old, extended)
     vocab_size = max(config.vocab_size, old.vocab_size + len(pieces))
     parts: dict[str, dict[str, Tensor]] = {}
     for name, tensor in folder.weights().items():
@@ -250,13 +234,13 @@ def _write_model(
                     hint="config.json and the weights do not belong together; restore them from the source of the "
                     "model",
                 )
-            tensor = extend_rows(tensor, old.vocab_size, pieces, init)
+            tensor = extend_rows(tensor, old.vocab_size, pieces, report["init"])
         parts.setdefault(part, {})[tensor_name] = tensor
     record = {key: value for key, value in folder.record.items() if key not in ("version", "weights_sha256")}
     extension_record = {
-        "words": extended.report["added"],
+        "words": report["added"],
         "vocab_size_before": config.vocab_size,
-        "init": init,
+        "init": report["init"],
     }
     write_folder(
         out,
@@ -267,6 +251,7 @@ def _write_model(
         labels=folder.labels,
         problem_type=folder.problem_type,
         record={**record, "extended": [*record.get("extended", []), extension_record]},
+        json_files={RECORD: report},
     )
 
 

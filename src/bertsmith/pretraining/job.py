@@ -10,14 +10,19 @@ from typing import Any
 
 from bertsmith.artifacts.folder import write_folder
 from bertsmith.device import ComputeContext
+from bertsmith.errors import InputError, option
+from bertsmith.formatting import pluralize
+from bertsmith.inference.causal_scoring import create_scorer
+from bertsmith.inference.minimal_pairs import MinimalPairs, read_pairs, score_pairs
 from bertsmith.inference.model import Model
+from bertsmith.inference.scoring import Scorer
 from bertsmith.io import atomic
 from bertsmith.models.encoder import Encoder
-from bertsmith.objectives.objective import Objective, evaluate_objective
+from bertsmith.models.heads import MaskedLMHead
+from bertsmith.objectives.objective import MODEL, Objective, evaluate_objective
 from bertsmith.pretraining.data import PretrainData
-from bertsmith.pretraining.minimal_pairs import ACCURACY, PairsEvaluation
 from bertsmith.pretraining.report import run_report
-from bertsmith.pretraining.settings import PretrainSettings
+from bertsmith.pretraining.settings import EvaluateSettings, PretrainSettings
 from bertsmith.runs.run_folder import IntermediateSaver, write_report
 from bertsmith.runs.settings import check_accumulation, fingerprint_settings
 from bertsmith.training.run_plan import TrainingBudget
@@ -46,7 +51,7 @@ class PretrainJob:
         encoder: The encoder to train.
         objective: The heads to train, and their loss.
         context: The device.
-        pairs: The evaluation on minimal pairs.
+        pairs: The minimal pairs that each evaluation scores.
     """
 
     settings: PretrainSettings
@@ -55,7 +60,7 @@ class PretrainJob:
     encoder: Encoder
     objective: Objective
     context: ComputeContext
-    pairs: PairsEvaluation | None
+    pairs: MinimalPairs | None
 
     @property
     def module(self) -> TrainModule:
@@ -72,23 +77,27 @@ class PretrainJob:
         check_accumulation(train, self.data.updates_per_epoch)
         return max(1, math.ceil(train.num_train_epochs * self.data.updates_per_epoch))
 
-    def estimate_time(self, throughput: Throughput, *, resuming: bool) -> None:
-        """Add the expected time of evaluations and of writing the model to the throughput.
-
-        If a new run has a time budget, the numbers of minimal pairs are reduced to fit it.
-        """
+    def estimate_time(self, throughput: Throughput) -> None:
+        """Add the expected time of evaluations and of writing the model to the throughput."""
         tokens = sum(batch.tokens for batches in self.data.validation_batches.values() for batch in batches)
+        if self.pairs is not None:
+            tokens += self.pairs.cost(self.scorer())
         throughput.expect_evaluation(tokens, self.data.tokens_per_update)
         parameters = [*self.encoder.parameters(), *self.objective.parameters()]
         throughput.expect_writing(sum(p.numel() * p.element_size() for p in parameters))
-        if self.pairs is None:
-            return
-        if (minutes := self.settings.train.max_minutes) is not None:
-            self.pairs = self.pairs.within_budget(
-                throughput, self.data.tokens_per_update, None if resuming else minutes
+
+    def scorer(self) -> Scorer:
+        """Return what scores the sentences of minimal pairs; raise InputError if there is no masked-LM head."""
+        head = self.objective.export(self.encoder)[MODEL].modules.get("masked")
+        if not isinstance(head, MaskedLMHead):
+            raise InputError(
+                "objective_without_masked_head",
+                "minimal pairs are scored with a masked-LM head, and the objective "
+                f"'{self.objective.name}' has none",
+                argument="evaluate_pairs",
+                hint=f"remove {option('evaluate_pairs')}",
             )
-        self.pairs.log_sample()
-        self.settings = self.settings.model_copy(update={"evaluate": self.pairs.settings})
+        return create_scorer(self.encoder, head, self.data.shards.tokenizer, self.context)
 
     def training_job(self, budget: TrainingBudget, throughput: Throughput, out: Path) -> TrainingJob:
         """Return what the trainer needs."""
@@ -107,7 +116,9 @@ class PretrainJob:
             budget=budget,
             evaluation=Evaluation(self.evaluate) if has_evaluation else None,
             throughput=throughput,
-            callbacks=[IntermediateSaver(lambda state, mark: self._save_intermediate(out, state, mark))],
+            callbacks=[
+                IntermediateSaver(lambda state, mark: self._write_model(out, state, state.evaluation, mark))
+            ],
         )
 
     def evaluate(self) -> EvaluationResult:
@@ -117,7 +128,9 @@ class PretrainJob:
             for prefix, batches in self.data.validation_batches.items()
             for name, value in evaluate_objective(self.objective, self.encoder, batches, self.context).items()
         }
-        return EvaluationResult(metrics | ({} if self.pairs is None else self.pairs.evaluate()))
+        if self.pairs is not None:
+            metrics["pairs_accuracy"] = score_pairs(self.pairs, self.scorer()).accuracy
+        return EvaluationResult(metrics)
 
     def save(self, out: Path, output: TrainOutput) -> None:
         """Write the model and the report of a finished run, and log the report's warnings."""
@@ -128,20 +141,14 @@ class PretrainJob:
         report = run_report(self.settings, self.data, output, metrics, out)
         for warning in report["remarks"]:
             logger.warning("%s", warning)
-        self._write_model(out, self._record(output.state, metrics))
+        self._write_model(out, output.state, metrics)
         write_report(out, report)
-        if self.pairs is not None:  # scoring takes long; if it is interrupted, the model is already there
-            report["pairs"] = self.pairs.final_report()
-            metrics[ACCURACY] = report["pairs"]["accuracy"]
-            self._write_model(out, self._record(output.state, metrics))
-            write_report(out, report)
 
-    def _save_intermediate(self, out: Path, state: TrainState, mark: dict[str, Any]) -> None:
-        self._write_model(out, self._record(state, state.evaluation) | mark)
-
-    def _record(self, state: TrainState, metrics: dict[str, float]) -> dict[str, Any]:
-        """Return the content of bertsmith.json."""
-        return {
+    def _write_model(
+        self, out: Path, state: TrainState, metrics: dict[str, float], mark: dict[str, Any] | None = None
+    ) -> None:
+        """Write the models with their records, bertsmith.json; `mark` is for the model of an unfinished run."""
+        record = {
             "task": "pretrain",
             "objective": self.settings.objective.name,
             **({"base": self.settings.base} if self.settings.base else {}),
@@ -149,14 +156,31 @@ class PretrainJob:
             "tokens": state.tokens,
             "precision": self.context.precision,
             "held_out": metrics,
+            **self.objective.training_record(),
+            **(mark or {}),
         }
-
-    def _write_model(self, out: Path, record: dict[str, Any]) -> None:
         for name, parts in self.objective.export(self.encoder).items():
             write_folder(
-                out / name,
-                parts.config,
-                parts.modules,
-                tokenizer=self.data.shards.tokenizer,
-                record=record | self.objective.training_record(),
+                out / name, parts.config, parts.modules, tokenizer=self.data.shards.tokenizer, record=record
             )
+
+
+def read_evaluation_pairs(settings: EvaluateSettings) -> MinimalPairs | None:
+    """Read the minimal pairs that each evaluation scores, if there are any."""
+    if settings.pairs is None:
+        return None
+    try:
+        pairs = read_pairs(settings.pairs, encoding=settings.pairs_encoding)
+    except InputError as error:
+        # The encoding of this file is a setting, not the argument `encoding` that the hint refers to.
+        error.argument = "evaluate.pairs_encoding" if error.argument == "encoding" else "evaluate_pairs"
+        if error.hint is not None:
+            error.hint = error.hint.replace('"encoding"', '"evaluate.pairs_encoding"')
+        raise
+    sample = pairs.sample(settings.pairs_sample)
+    logger.info(
+        "each evaluation scores %s of %s (evaluate.pairs_sample)",
+        f"{len(sample):,}",
+        pluralize(len(pairs), "minimal pair"),
+    )
+    return sample

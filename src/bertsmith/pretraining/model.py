@@ -12,7 +12,7 @@ from torch import nn
 
 from bertsmith import hardware
 from bertsmith.artifacts.folder import ModelFolder, read_folder
-from bertsmith.artifacts.locate import CONFIG_FILE, locate
+from bertsmith.artifacts.locate import CONFIG_FILE
 from bertsmith.corpus.shards import Shards
 from bertsmith.corpus.tokenized_corpus import IntArray
 from bertsmith.device import ComputeContext
@@ -29,7 +29,7 @@ from bertsmith.models.weight_init import (
     init_sinusoidal_positions,
     init_token_embeddings,
 )
-from bertsmith.objectives.objective import GENERATOR, MODEL, ModelParts, Objective, objective_type
+from bertsmith.objectives.objective import MODEL, ModelParts, Objective, objective_type
 from bertsmith.pretraining.data import PretrainData
 from bertsmith.pretraining.settings import PretrainSettings
 from bertsmith.settings import read_yaml
@@ -38,11 +38,6 @@ from bertsmith.tokenizer.tokenizer import Tokenizer
 logger = logging.getLogger(__name__)
 
 _SHARED_EMBEDDINGS = [f"encoder.embeddings.{table}.weight" for table in ("token", "position", "segment")]
-_HEAD_NAMES = {
-    "masked": "masked-LM head",
-    "pair": "head for sentence pairs",
-    "detector": "head for replaced tokens",
-}
 
 
 def load_base(
@@ -51,7 +46,7 @@ def load_base(
     """Load the model to start from: the argument, or the `base` in a file of settings; None without one.
 
     Args:
-        model: The argument of `pretrain`.
+        model: The model, if the user names one.
         settings_file: The recipe, or the settings of the run to resume.
         shards: The data.
         resuming: True if the run is resumed.
@@ -167,14 +162,6 @@ def _create_objective(settings: PretrainSettings, encoder: Encoder, generator: t
                 argument=f"model.{name}",
                 hint=f"remove it, or choose another {option('objective.name')}",
             )
-    generator_name = getattr(settings.objective, GENERATOR, None)
-    if not settings.base and generator_name is not None:
-        raise InputError(
-            "generator_without_model",
-            f"the generator '{generator_name}' can only be used with the model that it was trained with",
-            argument=f"objective.{GENERATOR}",
-            hint=f"remove it, or continue from that model with {command('pretrain', model='MODEL')}",
-        )
     objective = objective_class.from_settings(encoder, generator, settings.data, settings.objective)
     if settings.objective.reduction == "sum":
         if any(weight != 1 for weight in objective.loss_weights.values()):
@@ -209,7 +196,7 @@ def read_token_vectors(file: str, tokenizer: Tokenizer, size: int) -> NDArray[np
     A token has the vector of its own string (`##ing`, `Ġthe`), or of the word that it starts ("the").
 
     Raises:
-        InputError: The vectors have another size, or there is none of a token.
+        InputError: The vectors have another size, or no token has a vector.
     """
     words = _words_of_tokens(tokenizer)
     word_vectors = read_word_vectors(file, {word for candidates in words.values() for word in candidates})
@@ -219,31 +206,26 @@ def read_token_vectors(file: str, tokenizer: Tokenizer, size: int) -> NDArray[np
             f"the vectors have {pluralize(word_vectors.width, 'number')}, and token embeddings have {size}",
             location=file,
             argument="start.token_vectors",
-            hint=f"use vectors of {size} numbers, or a model of the size of the vectors (model.hidden_size, or "
-            "model.embedding_size in families that have one)",
+            hint=f"use vectors of {size} numbers, or change model.hidden_size or model.embedding_size",
         )
     vectors = np.zeros((tokenizer.vocab_size, size), dtype=np.float32)
     for token_id, candidates in words.items():
-        word = next((word for word in candidates if word in word_vectors.vectors), None)
-        if word is not None:
-            vectors[token_id] = word_vectors.vectors[word]
+        for word in candidates:
+            if word in word_vectors.vectors:
+                vectors[token_id] = word_vectors.vectors[word]
+                break
     has_vector = vectors.any(1)
     num_tokens = int(has_vector.sum())
     if not num_tokens or not np.ptp(vectors[has_vector]):
         raise InputError(
             "no_usable_vectors",
-            "all numbers are the same" if num_tokens else "none of the words is a token of the vocabulary",
+            "no token of the vocabulary has a vector, or all of their numbers are equal",
             location=file,
             argument="start.token_vectors",
             hint="use vectors of the language and the case of the corpus",
         )
     logger.info(
-        "%s: %s of %s start from the vectors of this file, scaled to the deviation of random ones; the other %s "
-        "start as without the file",
-        file,
-        f"{num_tokens:,}",
-        pluralize(len(words), "token"),
-        f"{len(words) - num_tokens:,}",
+        "%s: %s of %s start from these vectors", file, f"{num_tokens:,}", pluralize(len(words), "token")
     )
     return vectors
 
@@ -252,12 +234,11 @@ def _words_of_tokens(tokenizer: Tokenizer) -> dict[int, list[str]]:
     """Return the words whose vector each token may have, the best first; special tokens have none."""
     words: dict[int, list[str]] = {}
     for token_id, token in enumerate(tokenizer.tokens):
-        if token_id in tokenizer.all_special_ids:
-            continue
         text = token.replace("▁", " ") if tokenizer.kind == "unigram" else token
         if tokenizer.kind == "byte_level_bpe":
             text = tokenizer.decode([token_id])
-        words[token_id] = [token, text[1:]] if text.startswith(" ") and len(text) > 1 else [token]
+        if token_id not in tokenizer.all_special_ids:
+            words[token_id] = [token, text[1:]] if text.startswith(" ") and len(text) > 1 else [token]
     return words
 
 
@@ -265,84 +246,46 @@ def _load_heads(
     base: ModelFolder, encoder: Encoder, objective: Objective, settings: PretrainSettings
 ) -> None:
     """Load the base model's heads and its generator, if it has them; log the new ones."""
-    base_task, data = base.sentence_task, settings.data
-    for name, module in objective.export(encoder)[MODEL].modules.items():
+    task, exported = settings.data.sentence_task, dict(objective.export(encoder))
+    for name, module in exported.pop(MODEL).modules.items():
         if name == "encoder":
             continue
-        if not base.has(name):
-            head_name = _HEAD_NAMES.get(name, name)
-            logger.info("%s: the model has no %s; a new one is trained", base.path, head_name)
-        elif name == "pair" and base_task != data.sentence_task:
+        if not base.has(name) or (name == "pair" and base.sentence_task != task):
+            purpose = f" for {task}" if name == "pair" else ""
+            logger.info("%s: the model has no head '%s'%s; a new one is trained", base.path, name, purpose)
+            continue
+        base.load_into(name, module)
+        if name == "pair" and task == "nsp" and base.is_next_label != settings.data.is_next_label:
+            swap_labels(module)
             logger.info(
-                "%s: the head for sentence pairs was trained for %s; a new one is trained",
+                "%s: IsNext is %d there and %d here: the outputs of the head for sentence pairs are exchanged",
                 base.path,
-                base_task,
+                base.is_next_label,
+                settings.data.is_next_label,
             )
-        else:
-            base.load_into(name, module)
-            if name == "pair" and base_task == "nsp" and base.is_next_label != data.is_next_label:
-                swap_labels(module)
-                logger.info(
-                    "%s: IsNext is %d there and %d here: the outputs of the head for sentence pairs are exchanged",
-                    base.path,
-                    base.is_next_label,
-                    data.is_next_label,
-                )
-    for folder_name, parts in objective.export(encoder).items():
-        if folder_name != MODEL:
-            _load_generator(base, folder_name, parts, getattr(settings.objective, folder_name, None))
-
-
-def _load_generator(base: ModelFolder, folder_name: str, parts: ModelParts, path: str | None) -> None:
-    """Load a second model, such as a generator, that was trained with the base model.
-
-    Args:
-        base: The base model.
-        folder_name: The name of the second model's folder.
-        parts: The modules to load.
-        path: The model or its run; None: in the run of the base model, if it is there and fits.
-
-    Raises:
-        InputError: The model at `path` does not fit.
-    """
-    folder = base.path.parent / folder_name
-    if path is not None:
-        in_run = Path(path) / folder_name
-        folder = in_run if (in_run / CONFIG_FILE).is_file() else locate(path)
-    model = read_folder(folder) if (folder / CONFIG_FILE).is_file() else None
-    mismatch = (
-        "the folder does not exist" if model is None else _find_mismatch(base, model, folder_name, parts)
-    )
-    if model is not None and mismatch is None:
+    for folder_name, parts in exported.items():
+        folder = base.path.parent / folder_name
+        model = read_folder(folder) if (folder / CONFIG_FILE).is_file() else None
+        if model is None or not _was_trained_with(base, model, parts):
+            logger.info("%s: there is no %s of this model; a new one is trained", folder, folder_name)
+            continue
         for name, module in parts.modules.items():
             model.load_into(name, module)
-    elif path is None:
-        logger.info("%s: %s, so a new %s is trained", folder, mismatch, folder_name)
-    else:
-        raise InputError(
-            "generator_mismatch",
-            str(mismatch),
-            location=path,
-            argument=f"objective.{folder_name}",
-            hint=f"name the {folder_name} that the model was trained with, and its fraction of the model's hidden "
-            f"size (objective.{folder_name}_size)",
-        )
 
 
-def _find_mismatch(base: ModelFolder, model: ModelFolder, name: str, parts: ModelParts) -> str | None:
-    """Return why a second model does not fit the run and the base model, or None if it does."""
-    for setting in ModelConfig.model_fields:
-        value, run_value = getattr(model.config, setting), getattr(parts.config, setting)
-        if setting not in DROPOUT_SETTINGS and value != run_value:
-            return f"{setting} is {value}, and the {name} of this run has {run_value}"
+def _was_trained_with(base: ModelFolder, model: ModelFolder, parts: ModelParts) -> bool:
+    """Return True if a second model, such as a generator, has these parts and the base model's embeddings."""
+    sizes = ModelConfig.model_fields.keys() - set(DROPOUT_SETTINGS)
+    if any(getattr(model.config, name) != getattr(parts.config, name) for name in sizes):
+        return False
+    if not all(model.has(name) for name in parts.modules if name != "encoder"):
+        return False
     base_weights, weights = base.weights(), model.weights()
-    for table in _SHARED_EMBEDDINGS:
-        if table not in base_weights or table not in weights:
-            continue
-        if not torch.allclose(base_weights[table].float(), weights[table].float(), atol=1e-6):
-            return f"the {name} has other embeddings"
-    has_heads = all(model.has(part) for part in parts.modules if part != "encoder")
-    return None if has_heads else f"the {name} has no head"
+    return all(
+        torch.allclose(base_weights[table].float(), weights[table].float(), atol=1e-6)
+        for table in _SHARED_EMBEDDINGS
+        if table in base_weights and table in weights
+    )
 
 
 def swap_labels(head: nn.Module) -> None:

@@ -62,13 +62,12 @@ def choose_preset(changes: Mapping[str, Any], tokenizer: Tokenizer) -> str | Non
     size, tokens = largest_size(lambda size: _num_tokens(size, seconds, changes, tokenizer))
     sizes = preset(size.preset)
     logger.info(
-        "for %s on this machine: %d layers of %d, as in %s, which will see about %s tokens; to change that, set a "
-        "preset, settings, or a recipe",
+        "for %s on this machine: %d layers of %d, as in %s, which will see about %s million tokens",
         format_duration(seconds),
         sizes.num_hidden_layers,
         sizes.hidden_size,
         size.preset,
-        _rounded(tokens),
+        f"{tokens / 1e6:.2g}",
     )
     return size.preset
 
@@ -101,9 +100,3 @@ def _num_tokens(
     updates = min(seconds / update_seconds, train.max_steps or math.inf)
     sequences = updates * train.batch_size * train.gradient_accumulation_steps
     return sequences * settings.data.sequence_length * MEAN_FILL_RATIO
-
-
-def _rounded(tokens: float) -> str:
-    """Return a number with two digits, such as 1.6 million or 34,000."""
-    rounded = round(tokens, 1 - math.floor(math.log10(max(tokens, 10))))
-    return f"{rounded / 1e6:g} million" if rounded >= 1e6 else f"{rounded:,.0f}"

@@ -6,7 +6,7 @@ import logging
 from pathlib import Path
 from typing import Any
 
-from bertsmith.formatting import format_percent, pluralize
+from bertsmith.formatting import pluralize
 from bertsmith.pretraining.data import PretrainData
 from bertsmith.pretraining.resolve_settings import measured_settings
 from bertsmith.pretraining.settings import PretrainSettings
@@ -22,29 +22,15 @@ _NUM_LOSSES = 10  # whose mean is the training loss
 
 
 def log_settings(settings: PretrainSettings) -> None:
-    """Log the settings that were measured for the size of the model, and those that the user changed."""
-    measured, train, data = measured_settings(settings.model.model_dump()), settings.train, settings.data
-    muon = f"Muon at {train.muon_learning_rate:g}, " if train.optim == "muon" else ""
-    summary = (
-        f"{muon}AdamW at {train.learning_rate:g}, schedule {train.lr_scheduler_type}, "
-        f"{pluralize(train.batch_size, 'sequence')} of {data.sequence_length} tokens a batch, "
-        f"{format_percent(data.mlm_probability)} of them predicted, dropout {settings.model.hidden_dropout_prob:g}"
-    )
+    """Log the settings that have other defaults for the size of the model than the paper's."""
+    measured = PretrainSettings.dotted(measured_settings(settings.model.model_dump()))
     if not measured:
-        logger.info(
-            "no settings were measured for a model of this size, so the defaults are used: %s", summary
-        )
+        logger.info("no settings were measured for a model of this size, so the defaults are used")
         return
-    changed = [
-        f"{group}.{name} (usually {value})"
-        for group, values in measured.items()
-        for name, value in values.items()
-        if getattr(getattr(settings, group), name) != value
-    ]
+    values = settings.flat()
     logger.info(
-        "settings for a model of this size: %s%s; recipes/bert-paper.yaml has those of the paper",
-        summary,
-        f"; changed: {', '.join(changed)}" if changed else "",
+        "settings for a model of this size: %s; recipes/bert-paper.yaml has those of the paper",
+        ", ".join(f"{name}={values[name]}" for name in measured),
     )
 
 
@@ -92,25 +78,21 @@ def _learning_warning(
     loss, unigram_loss = metrics.get("mlm_loss"), metrics.get("unigram_mlm_loss")
     if loss is None or unigram_loss is None:
         return None
-    train, model, updates = settings.train, settings.model, output.state.step
+    updates = output.state.step
     epochs = updates / max(1e-9, data.updates_per_epoch)
-    size = f"{pluralize(model.num_hidden_layers, 'layer')} of {model.hidden_size:,}"
     train_loss = last_loss(out, "mlm", _NUM_LOSSES)
     is_overfitting = train_loss is not None and loss - train_loss > _OVERFITTING_NATS
     if is_overfitting and epochs >= _MIN_OVERFITTING_EPOCHS:
-        unigram = f", where word frequencies alone reach {unigram_loss:.2f}" if loss >= unigram_loss else ""
         return (
-            f"this model overfits its text: it has read the text {epochs:,.0f} times, and its MLM loss is "
-            f"{train_loss:.2f} there and {loss:.2f} on held-out documents{unigram}. More text helps most; "
-            "otherwise make fewer updates (train.max_steps, train.max_minutes; now "
-            f"{pluralize(updates, 'update')}), or use a smaller preset (now {size})"
+            f"this model overfits its text: after {epochs:,.0f} passes its MLM loss is {train_loss:.2f} there and "
+            f"{loss:.2f} on held-out documents. More text helps most; otherwise make fewer updates "
+            f"(now {updates:,}), or use a smaller preset"
         )
     if loss < unigram_loss:
         return None
     return (
         f"this model has not learned to use the context yet: its held-out MLM loss is {loss:.2f}, and word "
-        f"frequencies alone reach {unigram_loss:.2f}. Change one of these: more updates (train.max_steps, "
-        f"train.max_minutes; now {pluralize(updates, 'update')}, {epochs:.2g} passes over the data); another "
-        f"train.learning_rate (now {train.learning_rate:g}: higher if the loss in log.jsonl still falls, "
-        f"lower if it has risen); a smaller preset (now {size})"
+        f"frequencies alone reach {unigram_loss:.2f}. Make more updates (now {updates:,}, {epochs:.2g} passes "
+        f"over the data), change train.learning_rate (now {settings.train.learning_rate:g}), or use a smaller "
+        "preset"
     )

@@ -101,8 +101,13 @@ def measured_size(sizes: Mapping[str, Any]) -> MeasuredSize | None:
     return None
 
 
-def measured_settings(sizes: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the defaults of a new model with these settings of `model`; {} if its size was not measured."""
+def measured_settings(
+    sizes: Mapping[str, Any], *, has_time_budget: bool = False
+) -> dict[str, dict[str, Any]]:
+    """Return the defaults of a new model with these settings of `model`; {} if its size was not measured.
+
+    There are further ones if the budget is in minutes.
+    """
     size = measured_size(sizes)
     if size is None:
         return {}
@@ -118,15 +123,10 @@ def measured_settings(sizes: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         settings["start"] = {"positions": "normal", "attention": "normal"}
     elif sizes.get("embedding_size") is not None:  # a projection is between positions and the first layer
         settings["start"] = {"attention": "normal"}
+    if has_time_budget:
+        settings["data"] = _TIME_BUDGET_DATA_SETTINGS
+        settings["train"]["batch_size"] = size.batch_size
     return _merge(_SMALL_MODEL_SETTINGS, settings)
-
-
-def time_budget_settings(sizes: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return further defaults if the budget is in minutes; {} if this size was not measured."""
-    size = measured_size(sizes)
-    return (
-        {} if size is None else {"data": _TIME_BUDGET_DATA_SETTINGS, "train": {"batch_size": size.batch_size}}
-    )
 
 
 def settings_type(objective: str) -> type[PretrainSettings]:
@@ -171,7 +171,7 @@ def new_settings(
         defaults = _new_model_defaults(sizes or _sizes_of(DEFAULT_PRESET), values, recipe, changes, tokenizer)
     else:
         defaults = _base_model_defaults(base.folder, sizes, values, changes)
-        values = {**values, "base": str(base.path)}
+        changes = {**changes, "base": str(base.path)}
     values = _merge(*defaults, values)
     run_type = settings_type(_objective_name(values, changes))
     settings = run_type.of(values, str(recipe or "settings")).changed(without_other_budgets(changes))
@@ -230,13 +230,12 @@ def _new_model_defaults(
         required_sizes = {**sizes, **objective.required_model_settings}
         size_changes = {name: value for name, value in changes.items() if name.startswith("model.")}
         requested = PretrainSettings.of({"model": required_sizes}, "settings").changed(size_changes)
-        all_sizes = requested.model.model_dump()
-        measured = measured_settings(all_sizes)
+        measured = measured_settings(
+            requested.model.model_dump(), has_time_budget="train.max_minutes" in changes
+        )
         if not objective.uses_corpus_init:
             measured.pop("start", None)
         defaults.append(measured)
-        if "train.max_minutes" in changes:
-            defaults.append(time_budget_settings(all_sizes))
     return [
         *defaults,
         {"data": objective.default_data_settings, "model": objective.required_model_settings},
@@ -278,13 +277,6 @@ def _with_is_next_label(
 
 def _check_base(settings: PretrainSettings, base: Model) -> None:
     """Raise InputError for settings that differ from those of the base model."""
-    if settings.base != str(base.path):
-        raise InputError(
-            "base_differs_from_model",
-            f"the setting 'base' is {settings.base}, and the model is {base.path}",
-            argument="base",
-            hint=f"give the model as {option('model')} only",
-        )
     for name in ModelConfig.model_fields:
         size, base_size = getattr(settings.model, name), getattr(base.folder.config, name)
         if name not in DROPOUT_SETTINGS and size != base_size:
@@ -310,22 +302,8 @@ def _read_preset_and_recipe(
     """Return the sizes of the preset, {} without one, and the recipe's other settings."""
     values = read_yaml(recipe) if recipe is not None else {}
     recipe_preset = values.pop("preset", None)
-    if recipe_preset is not None and not isinstance(recipe_preset, str):
-        raise InputError(
-            "preset_not_a_name",
-            f"'preset' is not a name: {recipe_preset!r}",
-            location=recipe,
-            hint="give the name of a preset, such as bert-mini-uncased",
-        )
-    if not isinstance(values.get("model", {}), dict):
-        raise InputError(
-            "group_expected",
-            "'model' is a group of settings, not a value",
-            location=recipe,
-            hint="write the settings of the group below it, indented",
-        )
     name = preset or recipe_preset
-    return _sizes_of(name) if name else {}, values
+    return _sizes_of(str(name)) if name else {}, values
 
 
 def _sizes_of(preset: str) -> dict[str, Any]:

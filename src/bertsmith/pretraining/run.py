@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +9,8 @@ from bertsmith import hardware
 from bertsmith.corpus.shards import Shards
 from bertsmith.device import ComputeContext
 from bertsmith.inference.model import Model, load
-from bertsmith.pretraining.data import PretrainData, check_lengths, open_shards
-from bertsmith.pretraining.job import PretrainJob
-from bertsmith.pretraining.minimal_pairs import PairsEvaluation, read_evaluation_pairs
+from bertsmith.pretraining.data import PretrainData, check_lengths
+from bertsmith.pretraining.job import PretrainJob, read_evaluation_pairs
 from bertsmith.pretraining.model import build_model, check_memory, load_base
 from bertsmith.pretraining.model_size import choose_preset
 from bertsmith.pretraining.report import log_epochs, log_settings
@@ -36,13 +34,10 @@ from bertsmith.runs.run_folder import (
 )
 from bertsmith.runs.settings import with_context, with_recipe
 from bertsmith.settings import Changes, resolve
-from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.training.checkpoint import newest_name
 from bertsmith.training.distributed import RankGroup, rank_group
 from bertsmith.training.trainer import Trainer
 from bertsmith.training.training_job import TrainOutput
-
-logger = logging.getLogger(__name__)
 
 
 def pretrain(
@@ -52,7 +47,6 @@ def pretrain(
     preset: str | None = None,
     recipe: str | Path | None = None,
     model: str | Path | Model | None = None,
-    tokenizer: Tokenizer | str | Path | None = None,
     minutes: float | None = None,
     evaluate_pairs: str | Path | None = None,
     settings: Changes = (),
@@ -74,10 +68,8 @@ def pretrain(
         recipe: A YAML file of settings.
         model: A model to continue from, with its heads: a run, a model folder, or a published name. Its tokenizer
             must be that of the data.
-        tokenizer: Only compared with the tokenizer of the data.
         minutes: The minutes that the whole run may take; the number of updates is corrected during the run.
-        evaluate_pairs: A file of minimal pairs. Each evaluation reports the accuracy on a sample of them, and the
-            report that on all.
+        evaluate_pairs: A file of minimal pairs. Each evaluation reports the accuracy on a sample of them.
         settings: Settings by dotted or nested names ({"train.max_steps": 500}), or as "train.max_steps=500".
         resume: Continue an interrupted run, or a finished one with a larger budget, with the same settings.
         overwrite: Replace a run.
@@ -94,7 +86,8 @@ def pretrain(
     """
     start, out = hardware.clock() if start_time is None else start_time, Path(output_dir)
     with rank_group() as ranks, ranks.on_main(exclusive_run(out, resume=resume)):
-        shards = open_shards(data, tokenizer)
+        shards = data if isinstance(data, Shards) else Shards.open(data)
+        shards.verify()
         keyword_type = settings_type_of_arguments(preset, recipe, settings, keywords)
         changes = resolve(keyword_type, settings, keywords, pretrain)
         if minutes is not None:
@@ -102,6 +95,8 @@ def pretrain(
         if evaluate_pairs is not None:
             changes["evaluate.pairs"] = str(evaluate_pairs)
         is_resuming = ranks.run_on_main(lambda: check_resume(out, resume=resume, overwrite=overwrite))
+        if model is None:
+            model = changes.get("base")
         base = load_base(model, out / SETTINGS if is_resuming else recipe, shards, resuming=is_resuming)
         if is_resuming:
             run_settings = resumed_settings(out, preset, recipe, changes)
@@ -113,28 +108,26 @@ def pretrain(
                 log_settings(run_settings)
         job = _prepare_job(run_settings, shards, base, ranks, out, resuming=is_resuming)
 
-        train_settings = run_settings.train
+        train = run_settings.train
         throughput = measure_throughput(
-            job.module, job.data.phases, train_settings, job.context, resuming=is_resuming, ranks=ranks
+            job.module, job.data.phases, train, job.context, resuming=is_resuming, ranks=ranks
         )
-        job.estimate_time(throughput, resuming=is_resuming)
-        named_settings = with_recipe(PretrainSettings, recipe, changes) if is_resuming else None
+        job.estimate_time(throughput)
+        explicit = with_recipe(PretrainSettings, recipe, changes) if is_resuming else None
         budget = ranks.run_on_main(
             lambda: training_budget(
-                train_settings,
+                train,
                 throughput,
                 job.num_updates,
                 start,
-                explicit=named_settings,
+                explicit=explicit,
                 num_processes=ranks.world_size,
             )
         )
         if not is_resuming:
             log_epochs(budget.num_updates, job.data.updates_per_epoch)
-            job.settings = job.settings.model_copy(
-                update={"train": with_context(train_settings, job.context)}
-            )
-            inputs = (shards.folder, model.path if isinstance(model, Model) else model, tokenizer)
+            job.settings = job.settings.model_copy(update={"train": with_context(train, job.context)})
+            inputs = (shards.folder, model.path if isinstance(model, Model) else model)
             ranks.run_on_main(lambda: _start_run(out, job.settings, *inputs))
 
         training_job = job.training_job(budget, throughput, out)
@@ -165,23 +158,16 @@ def _prepare_job(
         settings, data, None if base is None else base.folder, context, from_checkpoint=has_checkpoint
     )
     data.log_instances()
-    evaluation = None
-    if pairs is not None:
-        evaluation = PairsEvaluation.create(
-            pairs, settings.evaluate, encoder, objective, shards.tokenizer, context
-        )
     check_folders(out, objective.export(encoder))
-    return PretrainJob(settings, data, base, encoder, objective, context, evaluation)
+    return PretrainJob(settings, data, base, encoder, objective, context, pairs)
 
 
 def _finish_run(job: PretrainJob, out: Path, output: TrainOutput, *, resuming: bool) -> None:
     """Write the model and the report, unless the run was finished before."""
-    if not resuming or output.num_new_updates or not is_written(out, output.state.step):
+    if resuming and not output.num_new_updates and is_written(out, output.state.step):
+        log_finished(out, output)
+    else:
         job.save(out, output)
-        return
-    log_finished(out, output)
-    if job.pairs is not None and "pairs" not in load(out).report:
-        logger.info("%s: the minimal pairs were not scored; `bertsmith score` scores them", out)
 
 
 def _start_run(out: Path, settings: PretrainSettings, *inputs: Any) -> None:

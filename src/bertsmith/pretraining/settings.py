@@ -29,13 +29,7 @@ class EvaluateSettings(Settings):
         1000,
         ge=1,
         description="pairs scored at each evaluation, always the same ones, in proportion from each group; none: "
-        "all; with max_minutes at most as many as take a twentieth of the time",
-    )
-    pairs_at_end: MayChange[int | None] = Field(
-        None,
-        ge=1,
-        description="pairs scored after the last update; none: all, or with max_minutes as many as take a "
-        "tenth of the time",
+        "all",
     )
 
 

@@ -210,7 +210,6 @@ class TextEncoder(TaskEncoder):
             [example.second or "" for example in examples] if has_pairs else None,
             max_length=self.max_length if settings.stride is None else NO_LIMIT,
             special_strings=settings.specials_in_text,
-            warn=False,  # `finetune` warns once, about all texts
             with_offsets=settings.stride is not None,
         )
         return [

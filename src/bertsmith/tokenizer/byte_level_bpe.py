@@ -21,7 +21,7 @@ from tokenizers import AddedToken, decoders, models, pre_tokenizers, processors
 from bertsmith.errors import InputError
 from bertsmith.io.text_io import read_lines
 from bertsmith.suggestions import not_found_error
-from bertsmith.tokenizer.config_schema import corrupt_file_error
+from bertsmith.tokenizer.config_schema import check_token_ids, corrupt_file_error
 
 ROBERTA_SPECIAL_TOKENS = {"pad": "<pad>", "unk": "<unk>", "cls": "<s>", "sep": "</s>", "mask": "<mask>"}
 # transformers gives GPT-2 an unknown token with this name, although no text is ever unknown.
@@ -49,14 +49,7 @@ def check_vocabulary(file: Path, vocabulary: Mapping[str, Any]) -> dict[str, int
             raise corrupt_file_error(
                 "invalid_token_id", f"the id of {token!r} is {token_id!r}, not an integer", location=file
             )
-    token_ids = set(vocabulary.values())
-    for expected_id in range(len(vocabulary)):
-        if expected_id not in token_ids:
-            message = (
-                f"no token has the id {expected_id}; {len(vocabulary)} tokens need the ids "
-                f"0 to {len(vocabulary) - 1}"
-            )
-            raise corrupt_file_error("token_ids_not_contiguous", message, location=file)
+    check_token_ids(vocabulary, file)
     check_byte_pieces(vocabulary, file)
     return dict(vocabulary)
 

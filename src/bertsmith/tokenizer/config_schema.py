@@ -7,7 +7,7 @@ tokenizer.json.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -95,6 +95,13 @@ def check_special_tokens(
         if token not in vocabulary:
             message = f"the special token {token} is missing"
             raise InputError("special_token_missing", message, location=location, hint=hint)
+
+
+def check_token_ids(vocabulary: Mapping[str, int], location: object) -> None:
+    """Raise an `InputError` if the ids of a vocabulary of V tokens are not 0 to V - 1, each once."""
+    if sorted(vocabulary.values()) != list(range(len(vocabulary))):
+        message = f"the ids are not 0 to {len(vocabulary) - 1}, each once"
+        raise corrupt_file_error("token_ids_not_contiguous", message, location=location)
 
 
 def read_config(folder: Path) -> TokenizerConfig:

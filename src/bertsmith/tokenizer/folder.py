@@ -23,6 +23,7 @@ from bertsmith.tokenizer.config_schema import (
     TokenizerConfig,
     TokenizerOutline,
     check_special_tokens,
+    check_token_ids,
     corrupt_file_error,
     read_config,
     read_json_object,
@@ -199,9 +200,7 @@ def _from_tokenizer_json(
     special_tokens = _special_tokens_by_role(kind, vocabulary, config)
     hint = _VOCABULARY_HINT if kind != "wordpiece" else "a BERT vocabulary has one token per line"
     check_special_tokens(special_tokens.values(), vocabulary, file, hint)
-    if sorted(vocabulary.values()) != list(range(len(vocabulary))):
-        message = f"the ids are not 0 to {len(vocabulary) - 1}, each once"
-        raise corrupt_file_error("token_ids_not_contiguous", message, location=file)
+    check_token_ids(vocabulary, file)
     # Special tokens that the file declares keep their flags (lstrip, normalized, …).
     declared = {token.content for token in backend.get_added_tokens_decoder().values() if token.special}
     undeclared = {role: token for role, token in special_tokens.items() if token not in declared}

@@ -272,12 +272,9 @@ def _truncate_lengths(
         truncation: See `Tokenizer.encode`.
     """
     truncated_lengths = _distribute_tokens(lengths, max_tokens, max_length, truncation)
-    for index, (length, truncated) in enumerate(zip(lengths, truncated_lengths, strict=True)):
-        if length and not truncated:
-            text = "the text" if len(lengths) == 1 else f"the {_TEXT_NAMES[index]} text"
-            message = f"a limit of {max_length} tokens removes all of {text}"
-            hint = "raise the limit"
-            raise InputError("text_truncated_to_nothing", message, argument="max_length", hint=hint)
+    if any(length and not truncated for length, truncated in zip(lengths, truncated_lengths, strict=True)):
+        message = f"a limit of {max_length} tokens removes all of a text"
+        raise InputError("text_truncated_to_nothing", message, argument="max_length", hint="raise the limit")
     return truncated_lengths
 
 

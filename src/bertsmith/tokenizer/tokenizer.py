@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -19,7 +18,6 @@ import numpy as np
 import tokenizers
 from numpy.typing import NDArray
 
-from bertsmith import notebook
 from bertsmith.errors import InputError, option
 from bertsmith.formatting import pluralize
 from bertsmith.tokenizer import byte_level_bpe, unigram
@@ -38,9 +36,6 @@ from bertsmith.tokenizer.post_processor import Truncation as Truncation
 from bertsmith.tokenizer.wordpiece import BERT_SPECIAL_TOKENS, build_wordpiece, join_contractions
 
 SpecialStrings = Literal["text", "mask", "parse"]
-_REPR_ENTRIES = 10
-
-logger = logging.getLogger(__name__)
 
 
 class Tokenizer:
@@ -155,18 +150,6 @@ class Tokenizer:
     def __repr__(self) -> str:
         return f"Tokenizer({self.kind}, {self.vocab_size:,} entries)"
 
-    def _repr_html_(self) -> str:
-        step = max(1, self.vocab_size // (_REPR_ENTRIES + 2))
-        properties = {
-            "kind": self.kind,
-            "entries": self.vocab_size,
-            "case": "lower-cased" if self.lowercase else "kept",
-            "longest text": f"{self.max_length:,} tokens",
-            "special tokens": " ".join(self._special_tokens.values()),
-            "some entries": " ".join(self.tokens[::step][1 : _REPR_ENTRIES + 1]),
-        }
-        return notebook.render_page("Tokenizer", properties)
-
     @overload
     def __call__(self, text: str, text_pair: str | None = None, **options: Any) -> Encoding: ...
 
@@ -210,8 +193,7 @@ class Tokenizer:
             truncation: The text to truncate at its end: "longest_first" (the longer one, as in tokenizers),
                 "only_first", "only_second", or "none", which raises an error for an input that is too long.
             special_strings: Special strings to parse in the texts: none ("text"), only the mask token ("mask"), or
-                all ("parse"). "parse" logs a warning if texts contain the special tokens that the tokenizer adds
-                itself.
+                all ("parse").
 
         Raises:
             InputError: The input is too long, or the limit removes all of a text.
@@ -233,7 +215,6 @@ class Tokenizer:
         truncation: Truncation = "longest_first",
         special_strings: SpecialStrings = "text",
         with_offsets: bool = True,
-        warn: bool = True,
     ) -> list[Encoding]:
         """Encode each text, or each pair of texts, on all cores.
 
@@ -244,7 +225,6 @@ class Tokenizer:
             truncation: See `encode`.
             special_strings: See `encode`.
             with_offsets: Return `offsets` and `word_ids`; without them, encoding takes half the time.
-            warn: Log a warning if parsed texts contain the special tokens that the tokenizer adds itself.
 
         Returns:
             One encoding per text.
@@ -255,10 +235,6 @@ class Tokenizer:
             backend = self._mask_backend if special_strings == "mask" else self._parse_backend
         batches = [texts] if text_pairs is None else [texts, text_pairs]
         encoded = [_encode_with_backend(backend, batch, with_offsets=with_offsets) for batch in batches]
-        if warn and special_strings == "parse":
-            message = self.describe_doubled_special_tokens([*texts, *(text_pairs or ())])
-            if message is not None:
-                logger.warning(message)
         limit = self.max_length if max_length is None else max_length
         return [
             self._post_processor.process(row, limit, truncation, self.tokens, with_offsets=with_offsets)

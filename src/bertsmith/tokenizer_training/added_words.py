@@ -49,12 +49,9 @@ class VocabularyKind:
     Attributes:
         max_word_length: Maximum number of characters; a longer word is unknown whatever the vocabulary contains.
             None: no limit.
-        changes_only_longer_words: True if a new entry changes only the tokens of words that start with it, so that
-            these words can be determined.
     """
 
     max_word_length: int | None = 100
-    changes_only_longer_words = True
 
     def split_runs(self, text: str) -> list[str]:
         """Split a text into parts that have the same pretokens when they are pre-tokenized separately."""
@@ -95,7 +92,6 @@ class _ByteLevelBpe(VocabularyKind):
     """In byte-level BPE, new tokens represent words after a space, and the space is part of the token."""
 
     max_word_length = None
-    changes_only_longer_words = False
 
     def split_runs(self, text: str) -> list[str]:
         # Only before single spaces, since GPT-2's pattern treats several spaces together. A line end becomes a
@@ -151,7 +147,6 @@ class _Unigram(VocabularyKind):
     """In Unigram, a pretoken may contain punctuation; only the part before it can become a token."""
 
     max_word_length = None
-    changes_only_longer_words = False
 
     def candidate_tokens(self, counts: Counter[str]) -> Counter[str]:
         tokens: Counter[str] = Counter()

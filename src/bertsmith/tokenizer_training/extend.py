@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import math
 import tempfile
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -154,7 +153,6 @@ def propose_words(
     min_frequency: int = 5,
     min_pieces: int = 2,
     reference_counts: WordCounts | None = None,
-    keep_others: bool = False,
 ) -> list[NewWord]:
     """Return the words of a corpus that save the most tokens if each gets an entry, the best first.
 
@@ -173,16 +171,8 @@ def propose_words(
         min_pieces: Minimum number of tokens into which a word is split; at least 2 are required in any case.
         reference_counts: The words of a reference corpus, such as general text; words whose frequency ratio is not
             above 1 are excluded.
-        keep_others: Keep the tokens of all other words of the corpus: exclude words that would change any.
-
-    Raises:
-        InputError: `keep_others` is set for a kind of tokenizer that cannot determine such changes.
     """
     kind, splitter = VOCABULARY_KINDS[tokenizer.kind], _WordSplitter(tokenizer)
-    if keep_others and not kind.changes_only_longer_words:
-        message = "only with WordPiece can the words be determined that a new word changes"
-        hint = "omit it: the report shows the words that change"
-        raise InputError("keep_others_unsupported", message, argument="keep_others", hint=hint)
     token_counts = kind.candidate_tokens(word_counts.counts)
     reference_token_counts = None
     if reference_counts is not None:
@@ -209,29 +199,14 @@ def propose_words(
             scored_words.append((num_saved * weight, new_word))
     scored_words.sort(key=lambda item: (-item[0], item[1].word))
     backend = tokenizers.Tokenizer.from_str(tokenizer.definition)
-    sorted_words = sorted(word_counts.counts) if keep_others else []
     best_words: list[NewWord] = []
     for _, new_word in scored_words:
         if len(best_words) == max_words:
             break
         # For nearly all words, pre-tokenizing the word again gives the word. Others could not become one token.
-        is_stable = pre_tokenize(backend, kind.to_text(new_word.word)) == [kind.to_token(new_word.word)]
-        if is_stable and not (keep_others and _changes_others(new_word.word, sorted_words, splitter)):
+        if pre_tokenize(backend, kind.to_text(new_word.word)) == [kind.to_token(new_word.word)]:
             best_words.append(new_word)
     return best_words
-
-
-def _changes_others(word: str, sorted_words: Sequence[str], splitter: _WordSplitter) -> bool:
-    """Return True if a new WordPiece entry changes the tokens of a longer word of the corpus.
-
-    That is a word that starts with the entry and whose first piece has been shorter than it.
-    """
-    i = bisect_right(sorted_words, word)
-    while i < len(sorted_words) and sorted_words[i].startswith(word):
-        if not splitter.tokens(sorted_words[i])[0].startswith(word):
-            return True
-        i += 1
-    return False
 
 
 class _WordSplitter:
