@@ -20,10 +20,10 @@ from typing import Any
 import bertsmith as bs
 import learning_tasks as tasks
 from bertsmith import hardware
+from bertsmith.demo.quickstart import write_untrained_model
 from bertsmith.models.family import preset
 from bertsmith.pretraining.resolve_settings import measured_settings
 from bertsmith.pretraining.settings import PretrainSettings
-from bertsmith.quickstart.quickstart import write_untrained_model
 from bertsmith.runs.run_folder import holds_run
 from corpus import prepare_corpus
 from record import WORK, argument_parser, environment, load_records, markdown_table, run_once, write_section

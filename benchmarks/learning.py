@@ -24,13 +24,13 @@ import bertsmith as bs
 import record
 from bertsmith import hardware
 from bertsmith.corpus.shards import Shards
+from bertsmith.demo.quickstart import PRETRAINING_SETTINGS, quickstart
 from bertsmith.device import ComputeContext
 from bertsmith.objectives.objective import MODEL, evaluate_objective, objective_type
 from bertsmith.pretraining.data import PretrainData
 from bertsmith.pretraining.model import first_weights
 from bertsmith.pretraining.resolve_settings import new_settings
 from bertsmith.pretraining.settings import PretrainSettings
-from bertsmith.quickstart.quickstart import PRETRAINING_SETTINGS, quickstart
 from corpus import prepare_corpus
 from ours import OurTrainer
 from reference import batches_after, learning_rate_at

@@ -26,7 +26,7 @@ import bertsmith as bs
 import record
 from baselines import best_baseline
 from bertsmith import hardware, rng
-from bertsmith.quickstart.quickstart import write_untrained_model
+from bertsmith.demo.quickstart import write_untrained_model
 
 NAME = "learning_tasks"
 ENGLISH = ("sst2", "cola", "rte", "stsb", "conll2003", "emotion")

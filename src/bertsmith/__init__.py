@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from bertsmith.corpus.checks.check import CheckOptions as CheckOptions
     from bertsmith.corpus.prepare import prepare as prepare
     from bertsmith.corpus.shards import Shards as Shards
+    from bertsmith.demo.quickstart import quickstart as quickstart
     from bertsmith.errors import BertsmithError as BertsmithError
     from bertsmith.errors import InputError as InputError
     from bertsmith.errors import MachineError as MachineError
@@ -64,7 +65,6 @@ if TYPE_CHECKING:
     from bertsmith.packed import Packed as Packed
     from bertsmith.pretraining.extend_vocabulary import extend_tokenizer as extend_tokenizer
     from bertsmith.pretraining.run import pretrain as pretrain
-    from bertsmith.quickstart.quickstart import quickstart as quickstart
     from bertsmith.tokenizer.tokenizer import Tokenizer as Tokenizer
     from bertsmith.tokenizer_training.train import train_tokenizer as train_tokenizer
 
@@ -102,7 +102,7 @@ _MODULES = {
     "prepare": "corpus.prepare",
     "presets": "models.family",
     "pretrain": "pretraining.run",
-    "quickstart": "quickstart.quickstart",
+    "quickstart": "demo.quickstart",
     "search": "inference.search",
     "show_instance": "inspection.show",
     "train_tokenizer": "tokenizer_training.train",
@@ -130,10 +130,7 @@ def __getattr__(name: str) -> Any:
         return version("bertsmith")
     if name not in _MODULES:
         raise AttributeError(f"module 'bertsmith' has no attribute '{name}'{_suggestion(name)}")
-    value = getattr(importlib.import_module(f"bertsmith.{_MODULES[name]}"), name)
-    if name == "quickstart":  # the import has set this attribute to the package of the same name
-        globals()[name] = value
-    return value
+    return getattr(importlib.import_module(f"bertsmith.{_MODULES[name]}"), name)
 
 
 def _suggestion(name: str) -> str:

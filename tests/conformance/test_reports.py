@@ -151,14 +151,14 @@ def test_losses_are_those_of_training(made: Made) -> None:
 def test_an_evaluation_has_a_report_of_its_own(made: Made, tmp_path: Path) -> None:
     before = sorted(file for file in made.out.rglob("*"))
     folder = tmp_path / "judged"
-    scores = made.model.evaluate(made.dev, report=folder)
+    scores = made.model.evaluate(made.dev, report=folder).to_dict()
     assert sorted(file for file in made.out.rglob("*")) == before
     report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
     assert report["scores"] == scores
     assert (folder / "report.html").read_text(encoding="utf-8") == render_run_page(report)
     assert list((folder / "figures").glob("*.png"))
     assert report["answers"].keys() == made.report["answers"].keys()
-    assert report["truncation"]["data"] == scores.truncation == made.report["truncation"]["dev"]
+    assert report["truncation"]["data"] == scores["truncation"] == made.report["truncation"]["dev"]
     with pytest.raises(bs.InputError) as caught:
         made.model.evaluate(made.dev, report=folder)
     assert (caught.value.code, caught.value.argument) == ("output_exists", "report")

@@ -59,3 +59,10 @@ def test_package_map_is_current(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(ROOT / "docs")
     package_map = importlib.import_module("package_map").package_map()
     assert package_map in PAGE.read_text(encoding="utf-8"), "run python docs/package_map.py"
+
+
+def test_keyword_types_are_current(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    generated = importlib.import_module("keyword_types").keyword_types()
+    module = ROOT / "src" / "bertsmith" / "keywords.py"
+    assert generated == module.read_text(encoding="utf-8"), "run python docs/keyword_types.py"

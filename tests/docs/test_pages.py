@@ -41,7 +41,7 @@ WORDS = [
     "snow",
 ]
 CHARACTERS = "山上有一棵老树河里的水很清人们在城中走路说话"
-NOT_RUN = ("pip ", "bertsmith quickstart")  # tests/quickstart runs it
+NOT_RUN = ("pip ", "bertsmith quickstart")  # tests/demo runs it
 BLOCK = re.compile(r"^ *```(console|python)\n(.*?)^ *```", re.M | re.S)
 
 

@@ -164,6 +164,11 @@ def test_the_command_line(names: bs.Model, tmp_path: Path) -> None:
     assert (wrong.exception.code, wrong.exception.argument) == ("unknown_label", "tag_column")
 
 
+def test_one_sentence_and_one_that_is_already_words(names: bs.Model) -> None:
+    assert names.predict("kaba lode") == names.predict(["kaba lode"])[0]
+    assert names.predict([["kaba", "lode"]])[0].words == names.predict("kaba lode").words
+
+
 def test_the_folder_without_its_record_is_a_tagger_still(names: bs.Model, tmp_path: Path) -> None:
     shutil.copytree(names.model_folder, tmp_path / "bare")
     (tmp_path / "bare" / "bertsmith.json").unlink()

@@ -146,7 +146,6 @@ def data_check(
 @click.option("--epoch", type=Integer(0), default=0, help="Index of the epoch.")
 @click.option("--settings", "settings_file", type=FILE, help="A run's settings.yaml, or a recipe.")
 @options.settings
-@click.option("--seed", type=Integer(0), help="Seed of the run; default: that of the settings.")
 @click.option("--phase", type=Integer(1, 2), default=1, help="2: the phase with long sequences.")
 @options.as_json
 def data_show(folder: str, index: int, epoch: int, as_json: bool, **arguments: Any) -> None:

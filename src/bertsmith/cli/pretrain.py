@@ -173,8 +173,8 @@ def quickstart(output_dir: str, as_json: bool, **arguments: Any) -> None:
     The text is the English documentation of this Python installation. The command ends with a table of the
     results, and with the commands for your own files.
     """
-    from bertsmith.quickstart.quickstart import print_report
-    from bertsmith.quickstart.quickstart import quickstart as run_quickstart
+    from bertsmith.demo.quickstart import print_report
+    from bertsmith.demo.quickstart import quickstart as run_quickstart
 
     report = run_quickstart(output_dir, **arguments)
     tables.show(report, as_json, print_report)

@@ -15,7 +15,7 @@ from contextlib import closing
 from dataclasses import asdict, dataclass
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal, Unpack
 
 import numpy as np
 import pyarrow as pa
@@ -47,6 +47,7 @@ from bertsmith.io.folders import CorpusNotes, find_files
 from bertsmith.io.sources import Sources, to_sources
 from bertsmith.io.tables import Table
 from bertsmith.io.text_io import LineError
+from bertsmith.keywords import ReadingKeywords
 from bertsmith.settings import with_keywords
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
@@ -89,7 +90,7 @@ def prepare(
     address: str | None = None,
     overwrite: bool = False,
     progress: Callable[[int], None] | None = None,
-    **options: Any,
+    **options: Unpack[ReadingKeywords],
 ) -> Shards:
     """Encode the documents of some files as token shards in a data folder, and open it.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from bertsmith.artifacts.folder import ModelFolder, read_folder
 from bertsmith.artifacts.locate import locate
@@ -14,6 +14,7 @@ from bertsmith.finetuning.settings import FinetuneSettings
 from bertsmith.finetuning.settings import settings_type as finetune_settings
 from bertsmith.formatting import pluralize
 from bertsmith.inference.model import Model, load
+from bertsmith.keywords import FinetuneKeywords, PretrainKeywords
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.family import get_family
 from bertsmith.pretraining.resolve_settings import settings_type
@@ -36,7 +37,7 @@ def distill(
     resume: bool = False,
     overwrite: bool = False,
     start_time: float | None = None,
-    **keywords: Any,
+    **keywords: Unpack[PretrainKeywords],
 ) -> Model:
     """Train a student of a pre-trained model on a corpus (Sanh et al. 2019).
 
@@ -88,7 +89,7 @@ def distill_task(
     settings: Changes = (),
     resume: bool = False,
     overwrite: bool = False,
-    **keywords: Any,
+    **keywords: Unpack[FinetuneKeywords],
 ) -> Model:
     """Fine-tune a student on labels and on the outputs of a fine-tuned teacher.
 

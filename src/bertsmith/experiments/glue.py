@@ -9,7 +9,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from bertsmith.inference.model import Model, load
 from bertsmith.io import atomic
 from bertsmith.io.compression import format_suffix
 from bertsmith.io.tables import read_table
+from bertsmith.keywords import FinetuneKeywords
 from bertsmith.notebook import Result
 from bertsmith.runs.run_folder import check_new_or_resume, holds_run, write_report
 from bertsmith.settings import Changes
@@ -110,7 +111,7 @@ def finetune_glue(
     recipe: str | Path | None = None,
     settings: Changes = (),
     resume: bool = False,
-    **keywords: Any,
+    **keywords: Unpack[FinetuneKeywords],
 ) -> GlueReport:
     """Fine-tune a model for GLUE's tasks, each an ordinary run in output_dir/TASK.
 

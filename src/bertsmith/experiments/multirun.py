@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 import numpy as np
 
@@ -28,6 +28,7 @@ from bertsmith.formatting import join_names, pluralize
 from bertsmith.inference.model import Model, load
 from bertsmith.io import atomic
 from bertsmith.io.sources import Source
+from bertsmith.keywords import FinetuneKeywords
 from bertsmith.log_handlers import without_repeats
 from bertsmith.notebook import Result
 from bertsmith.runs.run_folder import (
@@ -41,6 +42,7 @@ from bertsmith.runs.run_folder import (
     write_report,
 )
 from bertsmith.settings import Changes, read_yaml, resolve
+from bertsmith.tasks.labels import LabelNames
 from bertsmith.tasks.registry import get_task
 
 logger = logging.getLogger(__name__)
@@ -161,6 +163,9 @@ def finetune_repeatedly(
     *,
     train: Source,
     validation: Source | None = None,
+    validation_split: float | None = None,
+    sample: int | None = None,
+    label_names: str | Path | LabelNames | None = None,
     restarts: int | None = None,
     folds: int | None = None,
     grid: Grid | None = None,
@@ -168,7 +173,7 @@ def finetune_repeatedly(
     settings: Changes = (),
     resume: bool = False,
     overwrite: bool = False,
-    **keywords: Any,
+    **keywords: Unpack[FinetuneKeywords],
 ) -> MultirunReport:
     """Fine-tune a model several times, each run in a subfolder of `output_dir`.
 
@@ -181,6 +186,9 @@ def finetune_repeatedly(
         output_dir: The folder for all runs and the report.
         train: The training data, as in `finetune`.
         validation: The validation data, as in `finetune`.
+        validation_split: The ratio of training examples to hold out instead, as in `finetune`.
+        sample: The number of training examples to draw at random.
+        label_names: Names of labels that are numbers, as in `finetune`.
         restarts: The number of runs with different seeds, from train.seed on. The data stay the same; the initial
             weights of the head and the order of examples vary.
         folds: The number of cross-validation folds of `train`: each is the validation data of one run. Folds are
@@ -191,7 +199,7 @@ def finetune_repeatedly(
         settings: Changed settings of all runs.
         resume: Keep finished runs, resume unfinished ones, and make the rest; there may be more runs than before.
         overwrite: Replace a folder of runs.
-        **keywords: As in `finetune` (validation_split, sample, label_names, num_train_epochs=3, …).
+        **keywords: Settings by name, as in `finetune`.
 
     Returns:
         The report, which is also in output_dir/report.json.
@@ -200,13 +208,10 @@ def finetune_repeatedly(
         InputError: As in `finetune`; or the folder contains other runs.
     """
     out, declaration = Path(output_dir), get_task(task)
-    data: dict[str, Any] = {
-        name: keywords.pop(name) for name in ("validation_split", "sample", "label_names") if name in keywords
-    }
     changes = resolve(
         settings_type(declaration), settings, keywords, finetune_repeatedly, hidden=OWN_ARGUMENTS
     )
-    if folds is not None and (validation, data.get("validation_split")) != (None, None):
+    if folds is not None and (validation, validation_split) != (None, None):
         message = f"{option('folds')} excludes validation data, since each fold is the validation data once"
         raise InputError("folds_with_validation", message, hint=f"omit {option('validation')}")
     axes: dict[str, Any] = {"restarts": restarts, "folds": folds, "grid": grid}
@@ -214,8 +219,18 @@ def finetune_repeatedly(
     with atomic.folder_lock(out, "run"), keeping_runs(out), without_repeats() as repeat_filter:
         _prepare_folder(out, runs, [train, validation], resume=resume, overwrite=overwrite)
         base = model if isinstance(model, Model) else load(model)
-        data |= {"train": train, "validation": validation, "recipe": recipe, "states": out / FEATURES}
-        fine_tune = partial(finetune, task, base, **data)
+        fine_tune = partial(
+            finetune,
+            task,
+            base,
+            train=train,
+            validation=validation,
+            validation_split=validation_split,
+            sample=sample,
+            label_names=label_names,
+            recipe=recipe,
+            states=out / FEATURES,
+        )
         results, run_reports = [], []
         for number, run in enumerate(runs, start=1):
             logger.info("run %d of %d: %s", number, len(runs), out / run.name)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Unpack
 
 from torch import nn
 
@@ -24,6 +24,7 @@ from bertsmith.inference.model import Model, load
 from bertsmith.inference.output import refuse_existing
 from bertsmith.io import atomic
 from bertsmith.io.sources import Source
+from bertsmith.keywords import FinetuneKeywords
 from bertsmith.log_handlers import without_repeats
 from bertsmith.models.parameter_count import count_parameters
 from bertsmith.reports.lr_range_plot import plot_lr_range_test
@@ -105,7 +106,7 @@ def find_rate(
     label_names: str | Path | LabelNames | None = None,
     recipe: str | Path | None = None,
     settings: Changes = (),
-    **keywords: Any,
+    **keywords: Unpack[FinetuneKeywords],
 ) -> RateTest:
     """Raise the learning rate from `low` to `high`, update by update, and suggest one from the losses.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Unpack
 
 from bertsmith import hardware
 from bertsmith.device import ComputeContext
@@ -21,6 +21,7 @@ from bertsmith.finetuning.resolve_settings import (
 from bertsmith.finetuning.settings import OWN_ARGUMENTS, FinetuneSettings, settings_type
 from bertsmith.inference.model import Model, load
 from bertsmith.io.sources import Source, is_path
+from bertsmith.keywords import FinetuneKeywords
 from bertsmith.models.parameter_count import count_parameters
 from bertsmith.reports.step_times import StepTimer
 from bertsmith.runs.compute_setup import measure_throughput, training_budget
@@ -57,7 +58,7 @@ def finetune(
     states: str | Path | None = None,
     resume: bool = False,
     overwrite: bool = False,
-    **keywords: Any,
+    **keywords: Unpack[FinetuneKeywords],
 ) -> Model:
     """Fine-tune a model for a task, and keep the weights of the best evaluation on the validation examples.
 

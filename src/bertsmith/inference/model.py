@@ -471,12 +471,10 @@ def load(
         name: A run, a model folder, or a published name.
         device: "cpu", "cuda", "cuda:1", or "auto": a GPU if there is one.
         precision: The precision of matrix products: fp32; bf16 (about three digits); int8 (about two; on a CPU);
-            or
-            auto: bf16 if it is faster on the device, unless the model was trained in fp32 or bf16 would change its
-            answers more than usual. On a CPU, an explicit precision uses compiled kernels if the extra `fast` is
-            installed: many texts are answered sooner, the first one later. They are compiled in the background
-                once;
-            a model that is loaded before then uses PyTorch, whose last digits differ.
+            or auto: bf16 if it is faster on the device, unless the model was trained in fp32 or bf16 would change
+            its answers more than usual. On a CPU, an explicit precision uses compiled kernels if the extra `fast`
+            is installed: many texts are answered sooner, the first one later. They are compiled once, in the
+            background; a model that is loaded before then uses PyTorch, whose last digits differ.
         mapped: Leave fp32 weights in the pages of their file instead of copying them: the first answer comes
             sooner, and processes share the memory. The file must not change while the model is in use.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from bertsmith import console, hardware
 from bertsmith.corpus.checks.check import CheckOptions, check_files
@@ -18,6 +18,7 @@ from bertsmith.io.documents import Reading
 from bertsmith.io.folders import find_files
 from bertsmith.io.sources import Sources, size_of, to_sources
 from bertsmith.io.tables import Table
+from bertsmith.keywords import CheckKeywords
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.family import preset
 from bertsmith.models.parameter_count import count_parameters, flops_per_token
@@ -57,7 +58,7 @@ def check_corpus(
     benchmark: bool = True,
     html: str | Path | None = None,
     progress: Callable[[int], None] | None = None,
-    **keywords: Any,
+    **keywords: Unpack[CheckKeywords],
 ) -> dict[str, Any]:
     """Check a corpus and estimate the tokens, disk space, and time of training a preset on it.
 

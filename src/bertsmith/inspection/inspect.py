@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from bertsmith import console
 from bertsmith.artifacts.locate import locate_tokenizer
@@ -15,6 +15,7 @@ from bertsmith.inspection.output_files import check_output_file, report_write_er
 from bertsmith.io import atomic
 from bertsmith.io.documents import Reading
 from bertsmith.io.sources import Sources, to_sources
+from bertsmith.keywords import ReadingKeywords
 from bertsmith.notebook import Report
 from bertsmith.settings import with_keywords
 from bertsmith.tokenizer.tokenizer import Tokenizer
@@ -32,7 +33,7 @@ def inspect_tokenizers(
     html: str | Path | None = None,
     plot: str | Path | None = None,
     progress: Callable[[int], None] | None = None,
-    **keywords: Any,
+    **keywords: Unpack[ReadingKeywords],
 ) -> dict[str, Any]:
     """Compare tokenizers on the text of files.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from bertsmith.instances.batches import InstanceStream, MaskedBatch
 from bertsmith.instances.epoch_plan import EpochPlan
 from bertsmith.instances.holdout_split import DocumentSplit
 from bertsmith.instances.settings import DataSettings
+from bertsmith.keywords import PretrainKeywords
 from bertsmith.pretraining.data import create_stream
 from bertsmith.pretraining.settings import PretrainSettings
 from bertsmith.settings import Changes, read_yaml, resolve
@@ -36,9 +37,8 @@ def show_instance(
     *,
     settings_file: str | Path | None = None,
     settings: Changes = (),
-    seed: int | None = None,
     phase: int = 1,
-    **keywords: Any,
+    **keywords: Unpack[PretrainKeywords],
 ) -> dict[str, Any]:
     """Rebuild a training instance as a run with these settings trains on it.
 
@@ -48,7 +48,6 @@ def show_instance(
         epoch: The epoch, from 0.
         settings_file: A run's settings.yaml or a recipe.
         settings: Settings as in `pretrain`; they override the file.
-        seed: The run's seed; it overrides the settings.
         phase: 2 for the second phase, with long sequences.
         **keywords: Settings by name, such as masking="span".
 
@@ -62,8 +61,6 @@ def show_instance(
     shards = data if isinstance(data, Shards) else Shards.open(data)
     changes = resolve(PretrainSettings, settings, keywords, show_instance)
     needs_validation = settings_file is not None or "data.validation_split" in changes
-    if seed is not None:
-        changes["train.seed"] = seed
     resolved = _resolve_settings(settings_file, changes)
     length = resolved.data.long_sequence_length if phase == 2 else resolved.data.sequence_length
     if length is None:

@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 import torch
 from torch import Tensor
@@ -24,6 +24,7 @@ from bertsmith.io import atomic
 from bertsmith.io.documents import Reading
 from bertsmith.io.sources import Sources, to_sources
 from bertsmith.io.tables import Table
+from bertsmith.keywords import ExtendKeywords
 from bertsmith.models.config import ModelConfig
 from bertsmith.runs.run_folder import check_inputs_outside
 from bertsmith.settings import with_keywords
@@ -76,7 +77,7 @@ def extend_tokenizer(
     reading: Reading = Reading(),  # noqa: B008  # frozen
     overwrite: bool = False,
     progress: Callable[[int], None] | None = None,
-    **keywords: Any,
+    **keywords: Unpack[ExtendKeywords],
 ) -> dict[str, Any]:
     """Add words that a vocabulary splits into several tokens, and write the new tokenizer or model.
 
@@ -105,9 +106,10 @@ def extend_tokenizer(
         InputError: Tokenizer and weights do not belong together, there is no word to add, or input is invalid.
     """
     files, out, replace = to_sources(files), None if output_dir is None else Path(output_dir), False
-    reading_keywords = {name: keywords.pop(name) for name in [*keywords] if hasattr(reading, name)}
+    reading_keywords = {name: value for name, value in keywords.items() if hasattr(reading, name)}
+    choice_keywords = {name: value for name, value in keywords.items() if not hasattr(reading, name)}
     reading = with_keywords(reading, reading_keywords, extend_tokenizer)
-    choice = with_keywords(choice, keywords, extend_tokenizer)
+    choice = with_keywords(choice, choice_keywords, extend_tokenizer)
     if out is not None:
         layout = _TOKENIZER_LAYOUT if model is None else _MODEL_LAYOUT
         replace = layout.check_replaceable(out, overwrite=overwrite)

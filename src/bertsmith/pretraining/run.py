@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from bertsmith import hardware
 from bertsmith.corpus.shards import Shards
 from bertsmith.device import ComputeContext
 from bertsmith.inference.model import Model, load
+from bertsmith.keywords import PretrainKeywords
 from bertsmith.pretraining.data import PretrainData, check_lengths
 from bertsmith.pretraining.job import PretrainJob, read_evaluation_pairs
 from bertsmith.pretraining.model import build_model, check_memory, load_base
@@ -53,7 +54,7 @@ def pretrain(
     resume: bool = False,
     overwrite: bool = False,
     start_time: float | None = None,
-    **keywords: Any,
+    **keywords: Unpack[PretrainKeywords],
 ) -> Model:
     """Pre-train a BERT on prepared text with masked LM and next sentence prediction, or another objective.
 

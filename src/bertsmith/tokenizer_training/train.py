@@ -21,7 +21,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar, Unpack, get_args
 
 import tokenizers
 from pydantic import Field
@@ -34,6 +34,7 @@ from bertsmith.io.documents import Reading
 from bertsmith.io.folders import CorpusNotes
 from bertsmith.io.sources import Sources, to_sources
 from bertsmith.io.tables import Table
+from bertsmith.keywords import ReadingKeywords
 from bertsmith.settings import Settings, with_keywords
 from bertsmith.tokenizer import byte_level_bpe, unigram
 from bertsmith.tokenizer.byte_level_bpe import ROBERTA_SPECIAL_TOKENS
@@ -147,7 +148,7 @@ def train_tokenizer(
     reading: Reading = DEFAULT_READING,
     overwrite: bool = False,
     progress: Callable[[int], None] | None = None,
-    **options: Any,
+    **options: Unpack[ReadingKeywords],
 ) -> Tokenizer:
     """Train a tokenizer and write it to a folder: tokenizer files and training.json (a `TrainingRecord`).
 

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bertsmith.io.documents import Document
-from bertsmith.quickstart.documentation import (
+from bertsmith.demo.documentation import (
     STANDARD,
     Library,
     count_words,
@@ -18,6 +17,7 @@ from bertsmith.quickstart.documentation import (
     library_of,
     paragraphs,
 )
+from bertsmith.io.documents import Document
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +70,7 @@ def test_a_second_reading_gives_the_same() -> None:
 
 def test_nothing_is_imported_and_nothing_runs() -> None:
     code = (
-        "import sys; from bertsmith.quickstart.documentation import documents, installed;"
+        "import sys; from bertsmith.demo.documentation import documents, installed;"
         "before = set(sys.modules);"
         "n = sum(1 for d in documents([x for x in installed() if x.name in ('rich', 'joblib')]));"
         "new = {m.partition('.')[0] for m in set(sys.modules) - before};"

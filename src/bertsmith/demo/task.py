@@ -15,9 +15,9 @@ from typing import Any
 
 from bertsmith import rng
 from bertsmith.corpus.sentence_splitter import split_sentences
+from bertsmith.demo.documentation import library_of
 from bertsmith.errors import InputError, command
 from bertsmith.io.documents import Document
-from bertsmith.quickstart.documentation import library_of
 from bertsmith.runs.run_folder import write_whole
 
 _MAX_CLASSES, _MIN_CLASSES = 5, 3

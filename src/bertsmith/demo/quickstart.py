@@ -16,6 +16,15 @@ import torch
 from bertsmith import console
 from bertsmith.artifacts.folder import write_folder
 from bertsmith.corpus.prepare import prepare
+from bertsmith.demo import documentation
+from bertsmith.demo.documentation import Library
+from bertsmith.demo.task import (
+    QuickstartTask,
+    make_task,
+    score_linear_baseline,
+    score_majority_baseline,
+    write_task,
+)
 from bertsmith.errors import Stopped, option
 from bertsmith.finetuning.run import finetune
 from bertsmith.formatting import pluralize
@@ -26,15 +35,6 @@ from bertsmith.objectives.objective import MODEL
 from bertsmith.pretraining.model import first_weights
 from bertsmith.pretraining.run import pretrain
 from bertsmith.pretraining.settings import PretrainSettings
-from bertsmith.quickstart import documentation
-from bertsmith.quickstart.documentation import Library
-from bertsmith.quickstart.task import (
-    QuickstartTask,
-    make_task,
-    score_linear_baseline,
-    score_majority_baseline,
-    write_task,
-)
 from bertsmith.reports.step_times import StepTimer
 from bertsmith.runs.run_folder import SETTINGS, write_report, write_whole
 from bertsmith.tokenizer_training.train import train_tokenizer

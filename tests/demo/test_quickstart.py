@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
+from bertsmith.demo.documentation import Library, documents, installed
+from bertsmith.demo.quickstart import print_report, quickstart
+from bertsmith.demo.task import QuickstartTask, make_task
 from bertsmith.errors import InputError, Stopped
 from bertsmith.inference.model import load
 from bertsmith.io.documents import Document
-from bertsmith.quickstart.documentation import Library, documents, installed
-from bertsmith.quickstart.quickstart import print_report, quickstart
-from bertsmith.quickstart.task import QuickstartTask, make_task
 
 LIBRARIES = ("networkx", "numpy", "scikit-learn")  # fast to read, and large enough for classes
 MODELS = ["majority", "TF-IDF + linear", "BERT without pre-training", "pre-trained BERT"]
@@ -168,7 +168,7 @@ def test_ctrl_c_explains_how_to_start_again(
     def raise_stop(*_: Any, **__: Any) -> None:
         raise stop
 
-    monkeypatch.setattr("bertsmith.quickstart.documentation.documents", raise_stop)
+    monkeypatch.setattr("bertsmith.demo.documentation.documents", raise_stop)
     with pytest.raises(Stopped, match="stopped") as caught:
         quickstart(tmp_path / "out", libraries=libraries)
     assert caught.value.exit_code == 130

@@ -1,1 +1,0 @@
-"""The quickstart: all steps on the documentation that every Python installation has."""
