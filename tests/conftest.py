@@ -6,9 +6,13 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
+
+if TYPE_CHECKING:
+    from bertsmith.inference.model import Model
 
 # Examples may take long on a machine under load.
 settings.register_profile("bertsmith", deadline=None)
@@ -41,6 +45,15 @@ def shared_data() -> Path:
     if not path.is_dir():
         pytest.skip("../shared/data is missing (corpora and vocabularies for tests)")
     return path.resolve()
+
+
+@pytest.fixture(scope="session")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Model:
+    """Return a tiny pre-trained model; tests must not change its folder."""
+    import tiny_run
+
+    folder = tmp_path_factory.mktemp("base")
+    return tiny_run.run(tiny_run.make_shards(folder), folder / "bert", "train.max_steps=2")
 
 
 @pytest.fixture(autouse=True)

@@ -198,7 +198,7 @@ def test_it_is_trained_saved_loaded_and_served(
     ]
     assert split == [30, 10]
     assert run.report["decided_by"] == "close"
-    assert {"close", "examples", "words"} == set(run.report["dev"])
+    assert {"close", "examples", "truncation", "words"} == set(run.report["dev"])
     again = bs.load(tmp_path / "run")
     assert again.task.settings.part_words == 3
     texts = ["kaba kade kagi kafo kazu", "lo", "migi nude pe ri so tuba lode kaba kade kagi"]

@@ -33,12 +33,6 @@ from task_files import FILES, OWN
 FEW: dict[str, Any] = {"threads": 1, "precision": "fp32", "batch_size": 5}
 
 
-@pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> bs.Model:
-    folder = tmp_path_factory.mktemp("base")
-    return tiny_run.run(tiny_run.make_shards(folder), folder / "bert", "train.max_steps=2")
-
-
 def digests(folder: Path) -> dict[str, str]:
     files = [path for path in folder.rglob("*") if path.is_file()]
     return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}

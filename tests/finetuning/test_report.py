@@ -26,12 +26,6 @@ SETTINGS = ["train.batch_size=6", "train.threads=1", "train.report_to=none", "tr
 LEARN = [*SETTINGS, "train.num_train_epochs=4", "train.learning_rate=3e-3"]
 
 
-@pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> bs.Model:
-    folder = tmp_path_factory.mktemp("base")
-    return tiny_run.run(tiny_run.make_shards(folder), folder / "bert", "train.max_steps=2")
-
-
 def named(metric: str, baseline: str = "without looking at the text", *, reads: bool = False) -> Any:
     return SimpleNamespace(primary_metric=metric, baseline_name=baseline, baseline_reads_text=reads)
 
@@ -123,10 +117,10 @@ def test_all_findings_stand_in_one_table_of_80_columns(
             ),
             Diagnostic("b", "2 dev texts are trained on", excerpts=[f"{files[1]}:3 is {files[0]}:9"] * 2),
             Diagnostic("c", "all is one"),
+            Diagnostic("d", "1 label has spaces around", ["x:1"], ["' joy' (x:1)"]),
         ]
     )
-    (of_remarks,) = [Diagnostic("d", "1 label has spaces around", ["x:1"], ["' joy' (x:1)"])]
-    log_examples(overview, [of_remarks], FileSettings(train=files[0], validation="dev.csv"))
+    log_examples(overview, FileSettings(train=files[0], validation="dev.csv"))
     (table,) = caplog.messages
     assert all(len(line) <= 80 for line in table.splitlines())
     for shown in ("some_examples.csv:2 ", "some_examples.csv:6 ", "and 2 more", "' joy' (x:1)", "all is one"):
@@ -134,12 +128,12 @@ def test_all_findings_stand_in_one_table_of_80_columns(
     # Equal names are shown with their folders.
     assert "some_examples.csv:7" not in table
     assert files[0] not in table
-    log_examples(overview, [], FileSettings(train=files[0], validation=files[1]))
+    log_examples(overview, FileSettings(train=files[0], validation=files[1]))
     assert files[0] in "".join(caplog.messages[1].replace("│", "").split())
     places = ", ".join(f"{files[0]}:{i}" for i in range(2, 7))
     assert overview.diagnostics[0].text == f"7 things are odd: {places} and 2 more: mend them"
     caplog.clear()
-    log_examples(DataSummary(), [], FileSettings())
+    log_examples(DataSummary(), FileSettings())
     assert not caplog.messages
 
 
@@ -151,14 +145,13 @@ def test_no_better_than_the_most_frequent_label_is_a_warning(
     assert report["dev"]["accuracy"] <= report["baseline"]["accuracy"]
     (said,) = (line for line in report["warnings"] if "no better" in line)
     assert said in [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-    assert "only 1 update was made" in said
+    assert "after 1 update:" in said
     assert "train.max_steps=3" in said
     better, worse = Metrics({"f1": 0.5}), Metrics({"f1": 0.4})
     epochs = {"num_train_epochs": 10.0}
     assert learning_warnings(named("f1"), better, worse, 500, epochs) == []
     (rival,) = learning_warnings(named("f1", "TF-IDF", reads=True), worse, better, 500, epochs)
     assert "no better than TF-IDF" in rival
-    assert "nothing useful" not in rival
     (said,) = learning_warnings(named("f1"), worse, worse, 500, epochs, {"joy", "anger"})
     assert "train.learning_rate" in said
     assert "train.num_train_epochs=30" in said

@@ -188,10 +188,9 @@ def test_without_bias_correction_each_counts_its_own_updates() -> None:
 
 
 def test_a_finished_run_has_the_bases_weights_where_they_were_frozen(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    base: bs.Model, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "bertsmith")
-    base = tiny_run.run(tiny_run.make_shards(tmp_path), tmp_path / "bert", "train.max_steps=1")
     rows = tiny_run.table(tmp_path / "rows.csv", tiny_run.examples(12))
     run = bs.finetune(
         "classify",

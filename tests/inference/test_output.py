@@ -24,12 +24,6 @@ SHEET = '\ufeffid;text;mood\r\n1;"kaba; lode";joy\r\n2;"migi\r\nnufo 😀 „ü"
 
 
 @pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> bs.Model:
-    folder = tmp_path_factory.mktemp("base")
-    return tiny_run.run(tiny_run.make_shards(folder), folder / "bert", "train.max_steps=2")
-
-
-@pytest.fixture(scope="module")
 def moods(base: bs.Model, tmp_path_factory: pytest.TempPathFactory) -> bs.Model:
     folder = tmp_path_factory.mktemp("moods")
     file = tiny_run.table(folder / "all.csv", tiny_run.examples(30))

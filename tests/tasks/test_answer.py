@@ -279,11 +279,10 @@ def test_logits_loss_and_gradients_are_the_references(tmp_path: Path) -> None:
 # The best span
 
 
-def test_a_layer_before_the_two_vectors_is_trained_kept_and_asked(tmp_path: Path) -> None:
+def test_a_layer_before_the_two_vectors_is_trained_kept_and_asked(base: bs.Model, tmp_path: Path) -> None:
     """Off, the head is S and E alone; on, the logits are those of its formula, by the folder's own tensors."""
     rows = [asked("migi nufo", 10), asked("kaba", 0), asked("sode", 30)]
     file = written(tmp_path, squad(*({**row, "id": str(i)} for i, row in enumerate(rows))))
-    base = tiny_run.run(tiny_run.make_shards(tmp_path), tmp_path / "bert", "train.max_steps=1")
     few = {
         "settings": ["train.max_steps=4", "train.threads=1", "train.precision=fp32"],
         "train": file,
@@ -471,10 +470,9 @@ def passages(number: int, seed: int) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> bs.Model:
+def trained(base: bs.Model, tmp_path_factory: pytest.TempPathFactory) -> bs.Model:
     """A tiny model that has learnt to find the word."""
     folder = tmp_path_factory.mktemp("answer")
-    base = tiny_run.run(tiny_run.make_shards(folder), folder / "bert", "train.max_steps=2")
     settings = ["task.max_length=20", "task.stride=8", "train.num_train_epochs=6", "train.learning_rate=3e-3"]
     return bs.finetune(
         "answer",

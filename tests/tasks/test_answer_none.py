@@ -232,10 +232,9 @@ def passages(number: int, seed: int) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> bs.Model:
+def trained(base: bs.Model, tmp_path_factory: pytest.TempPathFactory) -> bs.Model:
     """A tiny model that has learnt to find the word, and when there is none."""
     folder = tmp_path_factory.mktemp("none")
-    base = tiny_run.run(tiny_run.make_shards(folder), folder / "bert", "train.max_steps=2")
     settings = ["task.max_length=16", "task.stride=6", "train.num_train_epochs=8", "train.learning_rate=3e-3"]
     # beside other work a trial may choose bf16, and answers be in fp32
     settings.append("train.precision=fp32")

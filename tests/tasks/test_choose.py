@@ -283,10 +283,9 @@ def rows(number: int, seed: int) -> list[dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> bs.Model:
+def run(base: bs.Model, tmp_path_factory: pytest.TempPathFactory) -> bs.Model:
     """A tiny chooser, fine-tuned on data in memory."""
     folder = tmp_path_factory.mktemp("choose")
-    base = tiny_run.run(tiny_run.make_shards(folder), folder / "bert", "train.max_steps=2")
     short = ["train.max_steps=40", "train.learning_rate=3e-3", "train.threads=1", "train.report_to=none"]
     return bs.finetune(
         "choose", base, folder / "run", train=rows(200, 0), validation=rows(40, 1), settings=short

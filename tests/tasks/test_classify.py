@@ -47,10 +47,9 @@ def label_id(example: TextExample, label_map: LabelMap) -> int:
 
 
 @pytest.fixture(scope="module")
-def moods(tmp_path_factory: pytest.TempPathFactory) -> bs.Model:
+def moods(base: bs.Model, tmp_path_factory: pytest.TempPathFactory) -> bs.Model:
     """A tiny classifier fine-tuned until it knows its training rows."""
     folder = tmp_path_factory.mktemp("moods")
-    base = tiny_run.run(tiny_run.make_shards(folder), folder / "bert", "train.max_steps=2")
     return bs.finetune(
         "classify",
         base,

@@ -354,12 +354,6 @@ def test_rankings_are_of_cosines_whatever_the_lengths() -> None:
 # A run
 
 
-@pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> bs.Model:
-    folder = tmp_path_factory.mktemp("base")
-    return tiny_run.run(tiny_run.make_shards(folder), folder / "bert", "train.max_steps=2")
-
-
 FEW = {"max_steps": 2, "threads": 1, "report_to": "none"}
 
 

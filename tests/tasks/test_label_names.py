@@ -60,8 +60,7 @@ def test_other_files_are_refused(tmp_path: Path, text: str, code: str) -> None:
     assert str(caught.value).startswith("none.csv: ")
 
 
-def test_codes_are_learnt_by_their_names(tmp_path: Path) -> None:
-    base = tiny_run.run(tiny_run.make_shards(tmp_path), tmp_path / "bert", "train.max_steps=2")
+def test_codes_are_learnt_by_their_names(base: bs.Model, tmp_path: Path) -> None:
     codes = {"joy": "100", "fear": "7", "anger": "x"}
     (tmp_path / "names.csv").write_text("code;name\n100;joy\nx;anger\n7;fear\n")
     rows = [(text, codes[label]) for text, label in tiny_run.examples(30)]

@@ -220,10 +220,9 @@ def test_thresholds_are_in_the_middle_of_the_best_on_dev(how: str, expected: lis
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> bs.Model:
+def trained(base: bs.Model, tmp_path_factory: pytest.TempPathFactory) -> bs.Model:
     """A tiny model that knows which words bring which labels."""
     folder = tmp_path_factory.mktemp("many")
-    base = tiny_run.run(tiny_run.make_shards(folder), folder / "bert", "train.max_steps=2")
     settings = [
         "train.num_train_epochs=30",
         "train.learning_rate=5e-3",

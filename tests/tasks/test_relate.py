@@ -281,10 +281,9 @@ def rows(number: int, seed: int) -> list[dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> bs.Model:
+def run(base: bs.Model, tmp_path_factory: pytest.TempPathFactory) -> bs.Model:
     """A tiny model, fine-tuned on data in memory; its tokenizer has neither @ nor #: both are unknown to it."""
     folder = tmp_path_factory.mktemp("relate")
-    base = tiny_run.run(tiny_run.make_shards(folder), folder / "bert", "train.max_steps=2")
     short = [
         "train.max_steps=120",
         "train.learning_rate=3e-3",

@@ -33,15 +33,13 @@ class Examples:
         train: The training examples.
         validation: The validation examples.
         metadata: The metadata of all training examples.
-        summary: Tables and possible mistakes.
-        read_warnings: What reading the files corrected or left out.
+        summary: Tables, and possible mistakes, also those that reading the files corrected.
     """
 
     train: list[Any]
     validation: list[Any]
     metadata: Metadata
     summary: DataSummary
-    read_warnings: list[Diagnostic]
 
 
 def load_examples(
@@ -57,9 +55,14 @@ def load_examples(
     """
     train, validation, metadata = split_examples(task, files, settings, sources)
     summary = create_report(task, metadata, settings).data_summary(train, validation)
-    summary |= DataSummary(diagnostics=_overlap(files, train, validation))
-    warnings = task.part("data")(settings, metadata).read_warnings([*train, *validation])
-    return Examples(train, validation, metadata, summary, warnings)
+    diagnostics = task.part("data")(settings, metadata).read_warnings([*train, *validation])
+    if files.validation is not None and Path(files.validation).resolve() == Path(files.train).resolve():
+        consequence = "so its scores say little of other texts"
+        message = f"{files.validation}: the validation file is the training file, {consequence}"
+        diagnostics = [Diagnostic("one file for both", message), *diagnostics]
+    elif overlap := find_overlap(train, validation):
+        diagnostics = [overlap, *diagnostics]
+    return Examples(train, validation, metadata, summary | DataSummary(diagnostics=diagnostics))
 
 
 def split_examples(
@@ -88,9 +91,7 @@ def read_training(
     """Return the training examples, or a sample of them, and the metadata of all."""
     data: TaskData = task.part("data")(settings, {})
     examples = data.read(_source(data, "train", files.train, sources or {}))
-    metadata = data.fit_metadata(
-        examples, files.parsed_label_names
-    )  # of all, since a sample may lack a rare label
+    metadata = data.fit_metadata(examples, files.parsed_label_names)  # a sample may lack a rare label
     if files.sample is not None and files.sample < len(examples):
         indices = rng.permutation(files.seed, "sample", len(examples))[: files.sample]
         examples = [examples[i] for i in sorted(indices)]
@@ -118,13 +119,10 @@ def assign_folds(examples: Sequence[Any], folds: int, seed: int) -> list[int]:
     """
     groups = _groups(examples)
     if len(groups) < folds:
-        different = "" if len(groups) == len(examples) else f" ({len(groups):,} different)"
-        raise InputError(
-            "folds_too_many",
-            f"{pluralize(len(examples), 'example')}{different} cannot be split with {option('folds', folds)}",
-            argument="folds",
-            hint="use fewer folds, or add examples",
-        )
+        num_examples = f"{pluralize(len(examples), 'example')} ({len(groups):,} different)"
+        message = f"{num_examples} cannot be split with {option('folds', folds)}"
+        hint = "use fewer folds, or add examples"
+        raise InputError("folds_too_many", message, argument="folds", hint=hint)
     stratum_ids: dict[Any, int] = {}
     strata = [stratum_ids.setdefault(examples[group[0]].stratify_key, len(stratum_ids)) for group in groups]
     shuffled = rng.permutation(seed, "folds", len(groups)).tolist()
@@ -168,15 +166,12 @@ def _hold_out(examples: Sequence[Any], ratio: float, seed: int) -> list[bool]:
             stratify=None if strata[0] is None else [strata[g] for g in candidates],
         )
     except ValueError:
-        num_examples = (
-            "one example" if len(examples) == 1 else f"{len(examples):,} examples ({len(groups):,} different)"
-        )
+        num_examples = f"{pluralize(len(examples), 'example')} ({len(groups):,} different)"
         raise InputError(
             "split_impossible",
-            f"{num_examples} cannot be split with {option('validation_split', f'{ratio:g}')}: "
-            f"each part needs {'an example' if strata[0] is None else 'all labels'}",
+            f"{num_examples} cannot be split with {option('validation_split', f'{ratio:g}')}",
             argument="validation_split",
-            hint="choose another share, or add examples",
+            hint="choose another share, or add examples: each part needs all labels",
         ) from None
     indices = {i for g in held_out for i in groups[g]}
     return [i in indices for i in range(len(examples))]
@@ -184,36 +179,9 @@ def _hold_out(examples: Sequence[Any], ratio: float, seed: int) -> list[bool]:
 
 def _check_split(files: FileSettings) -> None:
     """Raise InputError unless the settings name exactly one way to get validation examples."""
-    if files.folds is not None:
-        if files.validation is not None or files.validation_split is not None:
-            other = option("validation" if files.validation is not None else "validation_split")
-            raise InputError(
-                "folds_with_validation",
-                f"{option('folds')} and {other} exclude each other, because each fold is the validation data once",
-                hint=f"omit {other}",
-            )
-        if files.fold is None or files.fold > files.folds:
-            raise InputError(
-                "fold_invalid",
-                f"files.folds={files.folds} needs the number of the fold that is held out",
-                argument="files.fold",
-                hint=f"set files.fold to 1 … {files.folds}; {option('folds', files.folds)} uses each fold once",
-            )
-    elif files.fold is not None:
-        raise InputError(
-            "folds_missing",
-            f"files.fold={files.fold} is set without files.folds",
-            argument="files.folds",
-            hint="set both",
-        )
-    elif files.validation is not None:
-        if files.validation_split is not None:
-            raise InputError(
-                "validation_with_split",
-                f"{option('validation')} and {option('validation_split')} exclude each other",
-                hint="omit one of them",
-            )
-    elif files.validation_split is None:
+    ways = {"validation": files.validation, "validation_split": files.validation_split, "folds": files.folds}
+    options = [option(name) for name, value in ways.items() if value is not None]
+    if not options:
         raise InputError(
             "validation_missing",
             "there is no validation file",
@@ -222,6 +190,13 @@ def _check_split(files: FileSettings) -> None:
             hint=f"give a file with {option('validation')}, hold out a part with "
             f"{option('validation_split', 0.2)}, or cross-validate with {option('folds', 5)}",
         )
+    if len(options) > 1:
+        message = f"{options[0]} and {options[1]} exclude each other"
+        raise InputError("validation_set_twice", message, hint=f"omit {options[0]} or {options[1]}")
+    if (files.fold is None) != (files.folds is None) or (files.fold or 0) > (files.folds or 0):
+        message = f"files.fold={files.fold} is no part of files.folds={files.folds}"
+        hint = f"set both: files.fold counts from 1; {option('folds', 5)} uses each of 5 parts once"
+        raise InputError("fold_invalid", message, argument="files.fold", hint=hint)
 
 
 def _source(data: TaskData, name: str, file: str, sources: Mapping[str, Source]) -> Source:
@@ -235,13 +210,3 @@ def _source(data: TaskData, name: str, file: str, sources: Mapping[str, Source])
             hint="pass the same data again",
         )
     return to_source(file if source is None or is_path(source) else source, name, data.tuple_columns)
-
-
-def _overlap(files: FileSettings, train: Sequence[Any], validation: Sequence[Any]) -> list[Diagnostic]:
-    """Return the diagnostic for validation examples that are also trained on, if there are any."""
-    if files.validation is not None and Path(files.validation).resolve() == Path(files.train).resolve():
-        consequence = "so its scores say little of other texts"
-        message = f"{files.validation}: the validation file is the training file, {consequence}"
-        return [Diagnostic("one file for both", message)]
-    overlap = find_overlap(train, validation)
-    return [overlap] if overlap else []

@@ -11,8 +11,6 @@ import math
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from threading import Lock
-from typing import Any
 
 import numpy as np
 import torch
@@ -26,13 +24,12 @@ from bertsmith.io import atomic
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.packed import Packed
-from bertsmith.tasks.batching import TokenSequence, batches_within_budget
+from bertsmith.tasks.batching import Item, TokenSequence, batches_within_budget, pack
 
 FEATURES = "features"
 """The folder of the states in a run folder."""
 _SUFFIX = ".f32"
 _BYTES_PER_NUMBER = 4
-_BLOCK_BYTES = 2**20
 
 
 class CachedEncoder(nn.Module):
@@ -57,8 +54,6 @@ class CachedEncoder(nn.Module):
         self._encoder = (encoder,)  # a tuple, so that the encoder is no submodule
         self._layers, self._context, self._folder = list(layers), context, folder
         self._starts: dict[bytes, int] = {}
-        self._pending: tuple[Sequence[TokenSequence], str] | None = None
-        self._lock = Lock()  # several threads may read first
         self._states: NDArray[np.float32] = np.empty((0, len(layers), encoder.config.hidden_size), np.float32)
 
     @property
@@ -71,20 +66,16 @@ class CachedEncoder(nn.Module):
         """The encoder's random number generator."""
         return self._encoder[0].generator
 
-    def fill(self, sequences: Sequence[TokenSequence], weights_digest: str, *, lazily: bool = False) -> None:
+    def fill(self, sequences: Sequence[TokenSequence], weights_digest: str) -> None:
         """Compute the states of these sequences, unless an earlier run on the same data wrote them.
 
         Args:
             sequences: The sequences; the states of equal ones are computed once.
             weights_digest: A digest of the encoder's weights.
-            lazily: True to wait until states are read.
 
         Raises:
             MachineError: The disk is full.
         """
-        self._pending = (sequences, weights_digest) if lazily else None
-        if lazily:
-            return
         different = {_key(sequence.ids, sequence.segments): sequence for sequence in sequences}
         keys = sorted(different, key=lambda key: (len(different[key].ids), key))
         lengths = [len(different[key].ids) for key in keys]
@@ -96,7 +87,7 @@ class CachedEncoder(nn.Module):
         file = self._folder / f"{digest.hexdigest()[:32]}{_SUFFIX}"
         if not file.is_file() or file.stat().st_size != _BYTES_PER_NUMBER * math.prod(shape):
             with atomic.atomic_file(file) as temporary:
-                self._write(_allocate(temporary, shape), [different[key] for key in keys])
+                self._write(temporary, [different[key] for key in keys])
         self._states = np.memmap(file, np.float32, "r", shape=shape)
 
     def forward(self, packed: Packed, *, rows: Tensor | None = None) -> Tensor:
@@ -113,9 +104,6 @@ class CachedEncoder(nn.Module):
 
     def _read(self, packed: Packed) -> Tensor:
         """Return the states [N, layers, H] of a batch."""
-        with self._lock:
-            if self._pending is not None:
-                self.fill(*self._pending)
         ids, segments = packed.tokens.cpu().numpy(), packed.segments.cpu().numpy()
         ends = np.cumsum(packed.lengths)
         states = np.empty((len(ids), *self._states.shape[1:]), np.float32)
@@ -126,12 +114,7 @@ class CachedEncoder(nn.Module):
         return torch.from_numpy(states).to(packed.tokens.device)
 
     def _compute(self, batch: Sequence[TokenSequence]) -> NDArray[np.float32]:
-        lengths = np.array([len(sequence.ids) for sequence in batch], dtype=np.int64)
-        ids, segments = (
-            np.concatenate([getattr(sequence, name) for sequence in batch]).astype(np.int64)
-            for name in ("ids", "segments")
-        )
-        packed = self._context.to_device(Packed.from_arrays(ids, segments, lengths))
+        packed = self._context.to_device(pack([Item(i, (sequence,)) for i, sequence in enumerate(batch)]))
         encoder = self._context.autocast_encoder(self._encoder[0].eval())
         with torch.inference_mode():
             states = encoder.hidden_states(packed)
@@ -139,22 +122,28 @@ class CachedEncoder(nn.Module):
         result: NDArray[np.float32] = rows.numpy()
         return result
 
-    def _write(
-        self, states: np.memmap[Any, np.dtype[np.float32]], sequences: Sequence[TokenSequence]
-    ) -> None:
+    def _write(self, file: Path, sequences: Sequence[TokenSequence]) -> None:
         """Write the states of all sequences, [tokens, layers, H]."""
-        row = num_done = 0
-        lengths = [len(sequence.ids) for sequence in sequences]
+        num_done, lengths = 0, [len(sequence.ids) for sequence in sequences]
         batches = list(batches_within_budget(range(len(sequences)), lengths, self._context))
-        with console.ProgressBar("hidden states", len(sequences), unit="texts") as bar:
-            results = self._context.parallel_map(
-                lambda indices: self._compute([sequences[i] for i in indices]), batches
-            )
-            for indices, rows in zip(batches, results, strict=True):
-                states[row : row + len(rows)] = rows
-                row, num_done = row + len(rows), num_done + len(indices)
-                bar.update(num_done)
-        states.flush()
+        results = self._context.parallel_map(
+            lambda indices: self._compute([sequences[i] for i in indices]), batches
+        )
+        try:
+            with (
+                file.open("wb") as stream,
+                console.ProgressBar("hidden states", len(sequences), unit="texts") as bar,
+            ):
+                for indices, rows in zip(batches, results, strict=True):
+                    stream.write(rows.tobytes())
+                    num_done += len(indices)
+                    bar.update(num_done)
+        except OSError as error:
+            if not hardware.is_disk_full(error):
+                raise
+            message = "the disk has no space for the hidden states"
+            hint = f"free some space, use fewer layers (task.layers), or fewer examples ({option('sample')})"
+            raise MachineError("disk_full", message, location=self._folder.parent, hint=hint) from None
 
 
 def remove_features(folder: Path) -> None:
@@ -164,25 +153,6 @@ def remove_features(folder: Path) -> None:
     with suppress(OSError):  # it does not exist, or holds other files
         atomic.remove_abandoned(folder)
         folder.rmdir()
-
-
-def _allocate(file: Path, shape: tuple[int, ...]) -> np.memmap[Any, np.dtype[np.float32]]:
-    """Write a file of zeros and map it; a mapped file that outgrows a full disk would kill the process."""
-    size = _BYTES_PER_NUMBER * math.prod(shape)
-    try:
-        with file.open("wb") as stream:
-            for begin in range(0, size, _BLOCK_BYTES):
-                stream.write(bytes(min(_BLOCK_BYTES, size - begin)))
-    except OSError as error:
-        if not hardware.is_disk_full(error):
-            raise
-        raise MachineError(
-            "disk_full",
-            f"the disk has no space for {size / 1e9:.1f} GB of hidden states",
-            location=file.parent.parent,
-            hint=f"free some space, use fewer layers (task.layers), or fewer examples ({option('sample')})",
-        ) from None
-    return np.memmap(file, np.float32, "r+", shape=shape)
 
 
 def _key(ids: NDArray[np.integer], segments: NDArray[np.integer]) -> bytes:

@@ -126,18 +126,17 @@ class FinetuneJob:
         train = self.settings.train.model_copy(update=values)
         self.settings = self.settings.model_copy(update={"train": train})
 
-    def cache_features(self, folder: Path, *, lazily: bool) -> None:
-        """Compute the hidden states of an encoder that is not trained.
+    def cache_features(self, folder: Path) -> None:
+        """Compute the hidden states of an encoder that is not trained, or read those of a run on the same data.
 
         Args:
-            folder: The folder of the states, which other runs on the same data can share.
-            lazily: True to compute them when they are first read: a finished run reads none.
+            folder: The folder of the states.
         """
         layers = self.task.model.features.layers
         self.cache = CachedEncoder(self.encoder, layers, self.context, folder)
         sequences = [s for item in [*self.items, *self.validation_items] for s in item.sequences]
         with self.steps.step("hidden states"):
-            self.cache.fill(sequences, self.base.folder.weights_digest(), lazily=lazily)
+            self.cache.fill(sequences, self.base.folder.weights_digest())
 
     def phase(self) -> Phase:
         """Return the training data: all epochs are one phase."""

@@ -30,7 +30,6 @@ from bertsmith.models.parameter_count import count_parameters
 from bertsmith.reports.lr_range_plot import plot_lr_range_test
 from bertsmith.settings import Changes, resolve
 from bertsmith.tasks.batching import Item, ItemStream
-from bertsmith.tasks.fitted import check_max_length
 from bertsmith.tasks.labels import LabelNames
 from bertsmith.tasks.registry import get_task
 from bertsmith.training.data_loader import Phase
@@ -140,7 +139,6 @@ def find_rate(
     changes = resolve(settings_type(declaration), settings, keywords, find_rate, hidden=OWN_ARGUMENTS)
     files = file_settings(train, sample=sample, label_names=label_names)
     run_settings = new_settings(declaration, base, files, recipe, changes)
-    check_max_length(run_settings.task, base.folder.config.max_length)
     train_settings = run_settings.train
     hardware.configure_process(train_settings.threads)
     context = ComputeContext.create(
@@ -193,16 +191,11 @@ def _check(seeds: int, steps: int, low: float, high: float) -> None:
     if seeds < 1:
         raise InputError("seeds_too_few", f"{seeds} is less than 1", argument="seeds", hint="give 1 or more")
     if steps < _MIN_UPDATES:
-        raise InputError(
-            "steps_too_few",
-            f"{steps} updates are too few for a curve",
-            argument="steps",
-            hint=f"give at least {_MIN_UPDATES}, better 50 or more",
-        )
+        message, hint = f"{steps} updates are too few for a curve", f"give at least {_MIN_UPDATES}"
+        raise InputError("steps_too_few", message, argument="steps", hint=hint)
     if not 0 < low < high <= 10:
-        raise InputError(
-            "rates_invalid",
-            f"{option('low', f'{low:g}')} and {option('high', f'{high:g}')} are not a range of learning rates",
-            argument="low",
-            hint="choose them with 0 < low < high <= 10",
+        message = (
+            f"{option('low', f'{low:g}')} and {option('high', f'{high:g}')} are no range of learning rates"
         )
+        hint = "choose them with 0 < low < high <= 10"
+        raise InputError("rates_invalid", message, argument="low", hint=hint)

@@ -16,7 +16,7 @@ from bertsmith.errors import InputError
 from bertsmith.finetuning.settings import FinetuneSettings, FinetuneTrainSettings, TeacherSettings
 from bertsmith.formatting import pluralize
 from bertsmith.inference.model import Model, load
-from bertsmith.models.config import DROPOUT_SETTINGS, ModelConfig, encoder_parameter_terms
+from bertsmith.models.config import DROPOUT_SETTINGS, encoder_parameter_terms
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.feature_extraction import FEATURE_PARTS, SecondEncoder
 from bertsmith.models.parameter_count import count_parameters
@@ -38,7 +38,6 @@ def build_model(
     """Build the base's encoder and the task, whose heads are inherited from the base or drawn from the seed."""
     generator = context.init_generator
     config = settings.model.within(base.config)
-    _log_dropout(config, base.config)
     encoder = base.encoder(generator, config)
     task = FittedTask.create(declaration, encoder.config, generator, metadata, settings.task)
     feature_parts = list(task.model.features.parts)
@@ -64,12 +63,11 @@ def load_teacher(
     """
     teacher = load(settings.model)
     if teacher.tokenizer.digest != base.tokenizer.digest:
+        message = f"the teacher's tokenizer differs from that of {base.path}"
+        hint, argument = "choose a student with the teacher's vocabulary", "teacher.model"
+        location = teacher.path
         raise InputError(
-            "teacher_tokenizer_differs",
-            f"the teacher's tokenizer differs from that of {base.path}",
-            location=teacher.path,
-            argument="teacher.model",
-            hint="choose a student with the teacher's vocabulary",
+            "teacher_tokenizer_differs", message, location=location, argument=argument, hint=hint
         )
     check_teacher(task, teacher.task, str(teacher.path), teacher.folder.config.max_length)
     distillation = TaskDistillation(
@@ -103,13 +101,9 @@ def freeze_layers(encoder: Encoder, model: TaskModel, task_name: str, train: Fin
     parameters = [*encoder.parameters(), *model.parameters()]
     num_trained = sum(p.numel() for p in parameters if p.requires_grad)
     if not num_trained:
-        setting = "train.freeze_encoder" if train.freeze_encoder else f"train.freeze_layers={num_frozen}"
-        raise InputError(
-            "nothing_to_train",
-            f"with {setting} nothing would be trained, because the task '{task_name}' has no head",
-            argument="train.freeze_encoder" if train.freeze_encoder else "train.freeze_layers",
-            hint="freeze fewer layers",
-        )
+        argument = "train.freeze_encoder" if train.freeze_encoder else "train.freeze_layers"
+        message = f"with {argument} nothing would be trained, because the task '{task_name}' has no head"
+        raise InputError("nothing_to_train", message, argument=argument, hint="freeze fewer layers")
     if frozen:
         layers_text = "the first layer" if num_frozen == 1 else f"the first {num_frozen} layers"
         also = f" and {layers_text}" if num_frozen else ""
@@ -157,25 +151,16 @@ def _load_inherited_heads(model: TaskModel, base: ModelFolder) -> None:
 def _load_nsp_head(model: TaskModel, part: str, base: ModelFolder, base_part: str) -> None:
     """Initialize a head for two labels from the base's head for next sentence prediction."""
     if not base.has(base_part) or base.sentence_task != "nsp":
-        lack = (
-            f"has one for {base.sentence_task}" if base.has(base_part) else "has no head for sentence pairs"
-        )
         raise InputError(
             "nsp_head_missing",
-            f"task.init_head_from=nsp needs the head for next sentence prediction, and this model {lack}",
+            "task.init_head_from=nsp needs a head for next sentence prediction, and this model has none",
             location=base.path,
             argument="task.init_head_from",
             hint="choose a base that was pre-trained with data.sentence_task=nsp, or omit task.init_head_from",
         )
     base.load_into(base_part, model.parts[part])
-    labels = model.labels or []
-    is_next = base.is_next_label
-    logger.info(
-        "%s: the head is initialized from its head for next sentence prediction: '%s' as IsNext, '%s' as NotNext",
-        base.path,
-        labels[is_next],
-        labels[1 - is_next],
-    )
+    is_next = (model.labels or [])[base.is_next_label]
+    logger.info("the head is initialized from %s's for next sentences: '%s' is IsNext", base.path, is_next)
 
 
 def _load_second_encoder(
@@ -191,81 +176,38 @@ def _load_second_encoder(
         {key: value for key, value in folder.config.model_dump().items() if key not in DROPOUT_SETTINGS}
         for folder in (base, other)
     )
-    if other_config != {**config, "backwards": not config["backwards"]}:
-        differing = [
-            key for key, value in config.items() if key != "backwards" and other_config[key] != value
-        ]
-        reason = (
-            f"model.{differing[0]} is {other_config[differing[0]]}, and {config[differing[0]]} in the base"
-            if differing
-            else "both read in the same direction"
-        )
-        raise InputError(
-            "second_encoder_differs",
-            f"task.second_encoder={name} does not match the base: {reason}",
-            argument="task.second_encoder",
-            hint="choose a run that differs from the base only in model.backwards",
-        )
-    if other.tokenizer().digest != base.tokenizer().digest:
-        raise InputError(
-            "second_encoder_tokenizer_differs",
-            f"task.second_encoder={name} has another tokenizer than the base",
-            argument="task.second_encoder",
-            hint="choose a run with the base's tokenizer",
-        )
-    is_set = {
-        "freeze_encoder": train.freeze_encoder,
-        "freeze_embeddings": train.freeze_embeddings,
-        "freeze_layers": train.freeze_layers > 0,
-        "layerwise_lr_decay": train.layerwise_lr_decay < 1,
-        "unfreeze_every": train.unfreeze_every is not None,
-    }
-    if names := [key for key, value in is_set.items() if value]:
-        raise InputError(
-            "layers_of_two_encoders",
-            f"train.{names[0]} treats layers differently, which is not supported with task.second_encoder",
-            argument=f"train.{names[0]}",
-            hint="omit one of the two settings",
-        )
+    is_other_direction = other_config == {**config, "backwards": not config["backwards"]}
+    if not is_other_direction or other.tokenizer().digest != base.tokenizer().digest:
+        message = f"task.second_encoder={name} differs from the base in more than its direction, or not in it"
+        hint = "choose a run with the base's tokenizer and settings, but for model.backwards"
+        raise InputError("second_encoder_differs", message, argument="task.second_encoder", hint=hint)
+    is_frozen = train.freeze_encoder or train.freeze_embeddings or train.freeze_layers
+    if is_frozen or train.unfreeze_every is not None or train.layerwise_lr_decay < 1:
+        message = "with task.second_encoder, settings of train cannot treat layers differently"
+        hint = "omit it, or the settings that freeze or unfreeze layers and layerwise_lr_decay"
+        raise InputError("layers_of_two_encoders", message, argument="task.second_encoder", hint=hint)
     other.load_into("encoder", module.encoder)
 
 
 def _check_layer_settings(encoder: Encoder, train: FinetuneTrainSettings, num_frozen: int) -> None:
     num_layers = len(encoder.layers)
-    if train.freeze_encoder and (train.unfreeze_every is not None or train.layerwise_lr_decay < 1):
-        other = "unfreeze_every" if train.unfreeze_every is not None else "layerwise_lr_decay"
-        raise InputError(
-            "frozen_with_layer_settings",
-            f"train.freeze_encoder and train.{other} exclude each other, because no layer is trained",
-            argument=f"train.{other}",
-            hint="omit one of them",
-        )
     if num_frozen > num_layers:
-        raise InputError(
-            "freeze_layers_too_many",
-            f"train.freeze_layers={num_frozen}, and the model has {pluralize(num_layers, 'layer')}",
-            argument="train.freeze_layers",
-            hint=f"give at most {num_layers}",
-        )
+        message = f"train.freeze_layers={num_frozen}, and the model has {pluralize(num_layers, 'layer')}"
+        hint, argument = f"give at most {num_layers}", "train.freeze_layers"
+        raise InputError("freeze_layers_too_many", message, argument=argument, hint=hint)
     is_set = {
-        f"freeze_layers={train.freeze_layers}": 0 < train.freeze_layers < num_layers,
-        f"unfreeze_every={train.unfreeze_every}": train.unfreeze_every is not None,
-        f"layerwise_lr_decay={train.layerwise_lr_decay:g}": train.layerwise_lr_decay < 1,
+        "freeze_layers": 0 < train.freeze_layers < num_layers,
+        "unfreeze_every": train.unfreeze_every is not None,
+        "layerwise_lr_decay": train.layerwise_lr_decay < 1,
     }
-    settings = [name for name, value in is_set.items() if value]
-    if encoder.config.share != "none" and settings:
-        raise InputError(
-            "layers_share_weights",
-            f"train.{settings[0]} is impossible, because the layers of this model share their weights",
-            argument=f"train.{settings[0].partition('=')[0]}",
-            hint=f"omit it, or freeze all {num_layers} layers with train.freeze_layers",
-        )
-
-
-def _log_dropout(config: ModelConfig, base: ModelConfig) -> None:
-    """Log the dropout if it differs from the base's."""
-    values, base_values = ((c.hidden_dropout_prob, c.attention_probs_dropout_prob) for c in (config, base))
-    if values == base_values:
+    names = [name for name, value in is_set.items() if value]
+    if not names:
         return
-    text, base_text = (f"{a:g}" if a == b else f"{a:g} (attention {b:g})" for a, b in (values, base_values))
-    logger.info("dropout is %s in fine-tuning; the base has %s (model.hidden_dropout_prob)", text, base_text)
+    argument, hint = f"train.{names[-1]}", "omit one of them"
+    if train.freeze_encoder and names != ["freeze_layers"]:
+        message = f"train.freeze_encoder and {argument} exclude each other, because no layer is trained"
+        raise InputError("frozen_with_layer_settings", message, argument=argument, hint=hint)
+    if encoder.config.share != "none":
+        message = f"{argument} is impossible, because the layers of this model share their weights"
+        hint = f"omit it, or freeze all {num_layers} layers with train.freeze_layers"
+        raise InputError("layers_share_weights", message, argument=argument, hint=hint)

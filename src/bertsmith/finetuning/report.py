@@ -19,7 +19,7 @@ from bertsmith.tasks.base import TaskMetrics
 from bertsmith.tasks.batching import Answers, Item
 from bertsmith.tasks.error_analysis import prediction_report
 from bertsmith.tasks.fitted import FittedTask
-from bertsmith.tasks.results import DataSummary, Diagnostic, Metrics
+from bertsmith.tasks.results import DataSummary, Metrics
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.training.callbacks import LOG
 from bertsmith.training.training_job import TrainOutput
@@ -30,39 +30,35 @@ _MAX_LOCATIONS = 5  # of a diagnostic in a terminal
 _MAX_UNKNOWN_RATIO = 0.05  # of the tokens; with more, the vocabulary hardly fits the texts
 _MAX_POINTS = 400  # of a curve
 _LONGER_FACTOR = 3  # times the budget, if that was too small
-_MIN_UPDATES = 100  # a new head hardly learns anything in fewer
 
 
-def log_examples(summary: DataSummary, warnings: Sequence[Diagnostic], files: FileSettings) -> None:
+def log_examples(summary: DataSummary, files: FileSettings) -> None:
     """Log the tables of a summary, then a table of all diagnostics with their first locations.
 
     Args:
         summary: The tables and diagnostics of the examples.
-        warnings: Diagnostics of reading the examples.
         files: The files of the examples; locations omit their folders if the names differ.
     """
-    for table in summary.tables:
-        logger.info("%s", console.format_table(table.title, table.columns, table.rows))
-    diagnostics = [*summary.diagnostics, *warnings]
-    if not diagnostics:
-        return
     names = {file: Path(file).name for file in (files.train, files.validation) if file}
-    short_names = names if len(set(names.values())) == len(names) else {}
+    short_names = names.items() if len(set(names.values())) == len(names) else ()
 
     def shorten(text: str) -> str:
-        for file in sorted(short_names, key=len, reverse=True):
-            text = text.replace(file, short_names[file])
+        for file, name in short_names:
+            text = text.replace(file, name)
         return text
 
+    for table in summary.tables:
+        logger.info("%s", console.format_table(table.title, table.columns, table.rows))
     rows: list[Sequence[object]] = []
-    for diagnostic in diagnostics:
+    for diagnostic in summary.diagnostics:
         lines = list(diagnostic.displayed)
         rest = len(lines) - _MAX_LOCATIONS
         more = [f"and {rest:,} more"] if rest > 0 else []
         text = ": ".join(filter(None, [diagnostic.message, diagnostic.consequence]))
         rows.append([shorten(text), tuple(map(shorten, [*lines[:_MAX_LOCATIONS], *more])) or "–"])
-    title = "possible problems in the examples"
-    logger.info("%s", console.format_table(title, ["problem", "where"], rows, ruled=True))
+    if rows:
+        title = "possible problems in the examples"
+        logger.info("%s", console.format_table(title, ["problem", "where"], rows, ruled=True))
 
 
 def log_truncation(task: FittedTask, items: Sequence[Item], examples: Examples, tokenizer: Tokenizer) -> None:
@@ -148,12 +144,11 @@ def data_report(
     """
     stats = dict(zip(("train", "dev"), map(task.truncation, items), strict=True))
     losses = task.metrics.example_losses(answers)
-    diagnostics = [*examples.summary.diagnostics, *examples.read_warnings]
     return {
         "answers": prediction_report(task.report, metrics, answers.predictions, answers.examples, losses),
         "lengths": {part: part_stats.lengths() for part, part_stats in stats.items()},
         "truncation": {part: part_stats.to_dict() for part, part_stats in stats.items()},
-        "findings": [diagnostic.to_dict() for diagnostic in diagnostics],
+        "findings": [diagnostic.to_dict() for diagnostic in examples.summary.diagnostics],
     }
 
 
@@ -219,17 +214,11 @@ def learning_warnings(
             "examples with other answers"
         ]
     name, value = next(iter(budget.items()))
-    longer = f"train longer (resume with train.{name}={_LONGER_FACTOR * value:.10g})"
-    updates_made = pluralize(num_updates, "update was", "updates were")
-    advice = (
-        f"only {updates_made} made: {longer}, with more examples if you can"
-        if num_updates < _MIN_UPDATES
-        else f"try another learning rate (train.learning_rate=2e-5), {longer}, and check the labels"
-    )
-    useless = "" if task_metrics.baseline_reads_text else "the model learned nothing useful; "
     return [
         f"the best {metric} on the validation data, {score:.4f}, is no better than {task_metrics.baseline_name} "
-        f"({baseline_score:.4f}): {useless}{advice}"
+        f"({baseline_score:.4f}) after {pluralize(num_updates, 'update')}: train longer (resume with "
+        f"train.{name}={_LONGER_FACTOR * value:.10g}), add examples, try another train.learning_rate, and check "
+        "the labels"
     ]
 
 

@@ -38,11 +38,7 @@ def file_settings(
 
 
 def new_settings(
-    task: Task,
-    base: Model,
-    files: Mapping[str, Any],
-    recipe: str | Path | None,
-    changes: Mapping[str, Any],
+    task: Task, base: Model, files: Mapping[str, Any], recipe: str | Path | None, changes: Mapping[str, Any]
 ) -> FinetuneSettings:
     """Return the settings of a new run: of the recipe, the files, and the changes.
 
@@ -56,7 +52,7 @@ def new_settings(
         changes: Settings by their full names.
 
     Raises:
-        InputError: The settings name another model.
+        InputError: The settings name another model, or the model does not support them.
     """
     path, folder = str(base.path), base.folder
     values = read_yaml(recipe) if recipe is not None else {}
@@ -64,27 +60,17 @@ def new_settings(
     settings = settings_type(task).of(values, str(recipe or "settings"))
     settings = settings.changed(without_other_budgets(changes))
     if settings.base != path:
-        raise InputError(
-            "base_differs",
-            f"base is {settings.base} in the settings, and the model is {path}",
-            argument="base",
-            hint=f"name the model with {option('model')} only",
-        )
+        message = f"base is {settings.base} in the settings, and the model is {path}"
+        hint = f"name the model with {option('model')} only"
+        raise InputError("base_differs", message, argument="base", hint=hint)
+    if settings.train.max_minutes:
+        message = "train.max_minutes is a setting of pre-training only"
+        hint = "set train.num_train_epochs or train.max_steps"
+        raise InputError("minutes_in_finetuning", message, argument="train.max_minutes", hint=hint)
     data: TaskData = task.part("data")(settings.task, {})
     task_settings = data.resolve_settings(folder.path, folder.config.max_length)
+    check_max_length(task_settings, folder.config.max_length)
     return settings.model_copy(update={"task": task_settings})
-
-
-def check_settings(settings: FinetuneSettings, base: Model) -> None:
-    """Raise InputError for settings that fine-tuning or the base model does not support."""
-    if settings.train.max_minutes:
-        raise InputError(
-            "minutes_in_finetuning",
-            "train.max_minutes is a setting of pre-training only",
-            argument="train.max_minutes",
-            hint="set train.num_train_epochs or train.max_steps",
-        )
-    check_max_length(settings.task, base.folder.config.max_length)
 
 
 def resumed_settings(

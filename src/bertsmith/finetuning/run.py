@@ -12,12 +12,7 @@ from bertsmith.finetuning.feature_cache import FEATURES, remove_features
 from bertsmith.finetuning.job import FinetuneJob
 from bertsmith.finetuning.model import build_model
 from bertsmith.finetuning.report import log_examples
-from bertsmith.finetuning.resolve_settings import (
-    check_settings,
-    file_settings,
-    new_settings,
-    resumed_settings,
-)
+from bertsmith.finetuning.resolve_settings import file_settings, new_settings, resumed_settings
 from bertsmith.finetuning.settings import OWN_ARGUMENTS, FinetuneSettings, settings_type
 from bertsmith.inference.model import Model, load
 from bertsmith.io.sources import Source, is_path
@@ -98,7 +93,6 @@ def finetune(
         run_settings = resumed_settings(declaration, out, files, recipe, changes)
     else:
         run_settings = new_settings(declaration, base, files, recipe, changes)
-        check_settings(run_settings, base)
     context = ComputeContext.for_training(run_settings.train)
     num_parameters = sum(term.size for term in count_parameters(base.folder.config))
     hardware.check_memory(num_parameters, hardware.memory_bytes(context.device))
@@ -107,7 +101,7 @@ def finetune(
     with steps.step("reading the files"):
         sources = {"train": train, "validation": validation}
         examples = load_examples(declaration, run_settings.files, run_settings.task, sources)
-    log_examples(examples.summary, examples.read_warnings, run_settings.files)
+    log_examples(examples.summary, run_settings.files)
     with steps.step("building the model"):
         encoder, fitted = build_model(declaration, base.folder, run_settings, examples.metadata, context)
     job = FinetuneJob(run_settings, base, encoder, fitted, examples, context, steps)
@@ -121,7 +115,7 @@ def finetune(
         if not run_settings.train.eval_steps:
             job.update_train_settings(eval_steps=max(1, round(job.updates_per_epoch)))
     if run_settings.train.freeze_encoder:
-        job.cache_features(Path(states or out / FEATURES), lazily=is_resuming)
+        job.cache_features(Path(states or out / FEATURES))
 
     train_settings, module = job.settings.train, job.module
     throughput = measure_throughput(module, [job.phase()], train_settings, job.context, resuming=is_resuming)

@@ -86,14 +86,9 @@ class FinetuneTrainSettings(TrainSettings):
         description="train the head alone: the encoder stays as it is, without dropout, and its hidden states are "
         "computed once and kept on disk as long as the run lasts",
     )
-    freeze_embeddings: bool = Field(
-        False,
-        description="leave the embeddings as the base has them",
-    )
+    freeze_embeddings: bool = Field(False, description="leave the embeddings as the base has them")
     freeze_layers: int = Field(
-        0,
-        ge=0,
-        description="leave so many first layers, and the embeddings below them, as the base has them",
+        0, ge=0, description="leave so many first layers, and the embeddings below them, as the base has them"
     )
     unfreeze_every: Annotated[int | Literal["epoch"] | None, BeforeValidator(_updates_or_epoch)] = Field(
         None,
@@ -134,16 +129,9 @@ class DropoutSettings(Settings):
 class TeacherSettings(Settings):
     """A fine-tuned model whose outputs are learned besides the labels."""
 
-    model: str = Field(
-        "",
-        description="the teacher: a run of the same task, or a model folder; empty: none",
-    )
+    model: str = Field("", description="the teacher: a run of the same task, or a model folder; empty: none")
     temperature: float = Field(2.0, gt=0, description="what both models' logits are divided by")
-    soft_weight: float = Field(
-        0.5,
-        gt=0,
-        description="weight of the distance to the teacher's answers",
-    )
+    soft_weight: float = Field(0.5, gt=0, description="weight of the distance to the teacher's answers")
     task_weight: float = Field(0.5, ge=0, description="weight of the examples' own answers")
 
 

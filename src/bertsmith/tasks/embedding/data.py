@@ -41,11 +41,6 @@ _FORMAT_OF_LOSS: Mapping[str, DataFormat] = {
     "contrastive": "labeled",
     "softmax": "retrieval",
 }
-_FORMAT_NAMES = {
-    "graded": "pairs with a score",
-    "labeled": "pairs with one of two labels",
-    "retrieval": "pairs without labels, triples, or queries with passages",
-}
 _TEXT_COLUMNS = (
     ("text", "second"),
     ("sentence1", "sentence2"),
@@ -250,14 +245,9 @@ def detect_format(examples: Sequence[EmbeddingExample], settings: EmbedSettings)
         for example in examples:
             parse_number(example.label, example.location)
     if required not in (None, data_format):
-        raise InputError(
-            "loss_not_applicable",
-            f"the loss '{settings.loss}' takes {_FORMAT_NAMES[required]}, and these are "
-            f"{_FORMAT_NAMES[data_format]}",
-            location=examples[0].location,
-            argument="loss",
-            hint=f"choose another {option('loss')}, or remove it",
-        )
+        message = f"the loss '{settings.loss}' takes {required} examples, and these are {data_format}"
+        location, hint = examples[0].location, f"choose another {option('loss')}, or remove it"
+        raise InputError("loss_not_applicable", message, location=location, argument="loss", hint=hint)
     return data_format
 
 
@@ -272,13 +262,9 @@ def detect_same_label(examples: Sequence[EmbeddingExample], settings: EmbedSetti
         return settings.same_label
     matching = [label for label in labels if label.casefold() in MATCH_LABELS]
     if len(matching) != 1:
-        raise InputError(
-            "same_label_missing",
-            f"it is not clear which of the labels {join_names(labels)} means that two texts match",
-            location=examples[0].location,
-            argument="same_label",
-            hint=f"name it, as in {option('same_label', labels[0])}",
-        )
+        message = f"it is not clear which of the labels {join_names(labels)} means that two texts match"
+        location, hint = examples[0].location, f"name it, as in {option('same_label', labels[0])}"
+        raise InputError("same_label_missing", message, location=location, argument="same_label", hint=hint)
     return matching[0]
 
 
@@ -318,12 +304,9 @@ def _find_columns(table: Table, settings: EmbedSettings, *, labeled: bool) -> _C
         )
     label, negative = settings.label_column, settings.negative_column
     if label is not None and negative is not None:
-        raise InputError(
-            "label_and_negative_column",
-            f"pairs have labels ('{label}') and triples have negatives ('{negative}'); examples cannot have both",
-            argument="negative_column",
-            hint=f"remove {option('label_column')} or {option('negative_column')}",
-        )
+        message = f"pairs have labels ('{label}'), triples have negatives ('{negative}'); no example has both"
+        hint = f"remove {option('label_column')} or {option('negative_column')}"
+        raise InputError("label_and_negative_column", message, argument="negative_column", hint=hint)
     if label is None and negative is None:
         usual = ["negative", *(["label", "score"] if settings.header else [])]
         name = next((name for name in usual if name in columns), None)

@@ -207,9 +207,10 @@ def choice_index(
         return equal[0]
     if not letters and not equal and text.upper() in names:
         return names.index(text.upper())
-    code = "ambiguous_answer" if equal else "unknown_answer"
     message = f"the answer {text!r:.60} equals {len(equal) or 'none'} of the {len(choices)} choices"
-    raise InputError(code, message, location=location, hint=valid)
+    if equal:
+        raise InputError("ambiguous_answer", message, location=location, hint=valid)
+    raise InputError("unknown_answer", message, location=location, hint=valid)
 
 
 def check_choices(choices: Sequence[Any], location: str) -> tuple[str, ...]:
@@ -253,9 +254,10 @@ def _parse_choices(value: Any, location: str) -> tuple[tuple[str, ...], tuple[st
     if isinstance(value, Mapping) and isinstance(value.get("text"), list):
         letters, value = value.get("label") or (), value["text"]
     if not isinstance(value, list | tuple):
-        code = "choices_missing" if value is None else "not_a_list"
         message = f"the choices are not a list, but {value!r:.40}"
-        raise InputError(code, message, location=location, hint=_ROW_HINT)
+        if value is None:
+            raise InputError("choices_missing", message, location=location, hint=_ROW_HINT)
+        raise InputError("not_a_list", message, location=location, hint=_ROW_HINT)
     if value and all(isinstance(choice, Mapping) for choice in value):
         letters = [choice.get("label", "") for choice in value]
         value = [choice.get("text") for choice in value]

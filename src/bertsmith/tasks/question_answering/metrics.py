@@ -146,11 +146,12 @@ class QuestionAnsweringReport(TaskReport):
         answers: dict[str, str] = {}
         for example, prediction in answered:
             if example.id is None or example.id in answers:
-                is_missing = example.id is None
-                message = "the question has no id" if is_missing else f"the id '{example.id}' occurs twice"
                 hint = f"give each question an id of its own, or choose another {option('format')}"
-                code = "id_missing" if is_missing else "duplicate_id"
-                raise InputError(code, message, location=example.location, hint=hint)
+                if example.id is None:
+                    message = "the question has no id"
+                    raise InputError("id_missing", message, location=example.location, hint=hint)
+                message = f"the id '{example.id}' occurs twice"
+                raise InputError("duplicate_id", message, location=example.location, hint=hint)
             answers[example.id] = prediction.answer if prediction else ""
         yield json.dumps(answers, ensure_ascii=False) + "\n"
 

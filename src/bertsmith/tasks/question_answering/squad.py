@@ -150,11 +150,14 @@ def _validation_error(location: str, error: ValidationError) -> InputError:
         message = f"this is not JSON: {first['ctx']['error']}"
         hint = "the file is incomplete or damaged, or it has one object per line and should be called .jsonl"
         return InputError("not_json", message, location=location, hint=hint)
-    code, message, path = "invalid_value", first["msg"].removeprefix("Value error, "), list(first["loc"])
+    path, name = list(first["loc"]), None
     if first["type"] == "missing":
-        code, message = "field_missing", f"the field '{path.pop()}' is missing"
+        name = path.pop()
     if keys := "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in path):
         location += keys if location.endswith("]") else f": {keys.removeprefix('.')}"
     options = ", ".join(option(f"{part}_column") for part in ("question", "context", "answer", "start"))
     hint = f"write SQuAD's JSON, or rows with question, context, answer, and start, or name the columns: {options}"
-    return InputError(code, message[0].lower() + message[1:], location=location, hint=hint)
+    if name is not None:
+        return InputError("field_missing", f"the field '{name}' is missing", location=location, hint=hint)
+    message = first["msg"].removeprefix("Value error, ")
+    return InputError("invalid_value", message[0].lower() + message[1:], location=location, hint=hint)

@@ -84,13 +84,9 @@ class RelationData(TaskData):
             if label_map.id(str(example.relation)) is None:
                 raise label_map.unknown_label_error(str(example.relation), example.location, "label_column")
         if len(labels) < 2:
-            raise InputError(
-                "single_label",
-                f"all examples have the relation '{labels[0]}'",
-                location=examples[0].location,
-                argument="label_column",
-                hint=f"two relations or more are needed; check {option('label_column')}",
-            )
+            location, message = examples[0].location, f"all examples have the relation '{labels[0]}'"
+            hint = f"two relations or more are needed; check {option('label_column')}"
+            raise InputError("single_label", message, location=location, argument="label_column", hint=hint)
         return {**metadata, "none": no_relation_label(labels, self.settings.none_label)}
 
     def metadata_from_hf(self, checkpoint: HFCheckpoint) -> Metadata | None:

@@ -158,9 +158,10 @@ def of_tagged(text: str, location: str) -> tuple[str, Span, Span]:
     for entity in ("e1", "e2"):
         starts, ends = positions[f"<{entity}>"], positions[f"</{entity}>"]
         if len(starts) != 1 or len(ends) != 1:
-            code = "invalid_tags" if starts or ends else "entity_missing"
             message = f"the text has {len(starts)} <{entity}> and {len(ends)} </{entity}>, not one of each"
-            raise InputError(code, message, location=location, hint=_ROW_HINT)
+            if not starts and not ends:
+                raise InputError("entity_missing", message, location=location, hint=_ROW_HINT)
+            raise InputError("invalid_tags", message, location=location, hint=_ROW_HINT)
         spans.append((starts[0], ends[0]))
     return plain, *_check_spans(spans[0], spans[1], len(plain), "characters", location)
 
