@@ -20,6 +20,7 @@ LabelNames = Sequence[str] | Mapping[str, str]
 """Names of labels from a user: in the order of the ids, or by code."""
 
 _MAX_LISTED = 10  # labels in a hint
+_FILE_HINT = "write one name per row, or a code and its name: 0,joy"
 _COLUMN_NAMES = {"code", "id", "label_id", "label", "name", "label_name", "class", "category"}  # of a header
 
 
@@ -203,24 +204,22 @@ def _read_label_file(file: str | Path) -> LabelNames:
     rows = [row for row in rows if any(row)]
     has_header = bool(rows) and {cell.lower() for cell in rows[0]} <= _COLUMN_NAMES
 
-    def error(code: str, message: str) -> InputError:
-        hint = "write one name per row, or a code and its name: 0,joy"
-        return InputError(code, message, location=file, argument="label_names", hint=hint)
-
+    where: dict[str, Any] = {"location": file, "argument": "label_names", "hint": _FILE_HINT}
     if rows and len(rows[0]) == 1:
         names = [row[0] for row in rows[has_header:]]
         if len(names) < 2:
-            raise error("too_few_label_names", "this file does not name two labels or more")
+            message = "this file does not name two labels or more"
+            raise InputError("too_few_label_names", message, **where)
         return names
     if not rows or len(rows[0]) != 2:
-        raise error("label_names_column_count", "this file does not have one or two columns")
+        raise InputError("label_names_column_count", "this file does not have one or two columns", **where)
     codes, names = (list(column) for column in zip(*rows, strict=True))
     if has_header or (len(rows) > 2 and not is_integer(codes[0]) and all(map(is_integer, codes[1:]))):
         codes, names = codes[1:], names[1:]
     if all(map(is_integer, names)) and not any(map(is_integer, codes)):
         codes, names = names, codes
     if not all(codes) or not all(names):
-        raise error("empty_label_name", "a code or a name is empty")
+        raise InputError("empty_label_name", "a code or a name is empty", **where)
     if repeated := [code for code, count in Counter(codes).items() if count > 1]:
-        raise error("duplicate_label_code", f"the code '{repeated[0]}' occurs twice")
+        raise InputError("duplicate_label_code", f"the code '{repeated[0]}' occurs twice", **where)
     return dict(zip(codes, names, strict=True))

@@ -64,8 +64,8 @@ def split_windows(
     Raises:
         InputError: The rest leaves no token for the text.
     """
-    whole = TokenSequence.from_encoding(encoding, with_offsets=True)
-    sources = np.asarray(whole.sources)
+    full = TokenSequence.from_encoding(encoding, with_offsets=True)
+    sources = np.asarray(full.sources)
     text_rows = np.flatnonzero(sources == source)
     begin, end = (
         (int(text_rows[0]), int(text_rows[-1]) + 1) if len(text_rows) else (len(sources), len(sources))
@@ -90,7 +90,7 @@ def split_windows(
     for first in range(0, max(1, len(text_rows)), step):
         size = min(max_size, len(text_rows) - first)
         rows = np.concatenate([before, begin + first + np.arange(size), after])
-        windows.append(Window(_select(whole, rows, lost), len(before), first, size))
+        windows.append(Window(_select(full, rows, lost), len(before), first, size))
         if first + size == len(text_rows):
             break
     return windows
@@ -101,13 +101,13 @@ def single_window(encoding: Encoding, first: int, size: int, *, source: int = 0)
 
     The rest of the text counts as truncated.
     """
-    whole = TokenSequence.from_encoding(encoding, with_offsets=True)
-    sources = np.asarray(whole.sources)
+    full = TokenSequence.from_encoding(encoding, with_offsets=True)
+    sources = np.asarray(full.sources)
     text_rows = np.flatnonzero(sources == source)
     outside = np.concatenate([text_rows[:first], text_rows[first + size :]])
     rows = np.delete(np.arange(len(sources)), outside)
     begin = int(text_rows[0]) if len(text_rows) else len(sources)
-    return Window(_select(whole, rows, len(outside)), begin, first, size)
+    return Window(_select(full, rows, len(outside)), begin, first, size)
 
 
 def best_windows(windows: Sequence[Window]) -> NDArray[np.int64]:
@@ -129,11 +129,11 @@ def best_windows(windows: Sequence[Window]) -> NDArray[np.int64]:
     return best_window
 
 
-def _select(whole: TokenSequence, rows: NDArray[np.int64], num_lost: int) -> TokenSequence:
+def _select(full: TokenSequence, rows: NDArray[np.int64], num_lost: int) -> TokenSequence:
     """Return the sequence of some tokens of an encoding, whose text has `num_lost` more tokens."""
-    assert whole.sources is not None
-    assert whole.offsets is not None
-    sources = whole.sources[rows]
+    assert full.sources is not None
+    assert full.offsets is not None
+    sources = full.sources[rows]
     read = int((sources >= 0).sum())
-    offsets = whole.offsets[rows]
-    return TokenSequence(whole.ids[rows], whole.segments[rows], read + num_lost, read, offsets, sources)
+    offsets = full.offsets[rows]
+    return TokenSequence(full.ids[rows], full.segments[rows], read + num_lost, read, offsets, sources)
