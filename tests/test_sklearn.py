@@ -136,6 +136,9 @@ def test_pipelines_grid_search_and_cross_validation(base: Path) -> None:
 # Checks of scikit-learn that apply only to estimators of numeric features.
 NUMERIC_CHECKS = {
     "check_array_api_input": "texts are not part of the array API",
+    "check_complex_data": "texts are not complex numbers",
+    "check_transformer_data_not_an_array": "texts have no features",
+    "check_transformer_general": "texts have no features",
     "check_classifiers_train": "its clusters of points are not texts",
     "check_estimator_sparse_array": "texts are never sparse",
     "check_estimator_sparse_matrix": "texts are never sparse",
@@ -208,13 +211,8 @@ FEW_STEPS = {**SHORT, "train.max_steps": 2}
     "create",
     [
         lambda base: NumericClassifier(base, random_state=0, settings=FEW_STEPS),
-        pytest.param(
-            lambda base: NumericRegressor(base, random_state=0, settings=FEW_STEPS),
-            marks=pytest.mark.xfail(reason="one check of a single example fails", strict=True),
-        ),
-        pytest.param(
-            NumericEmbedder, marks=pytest.mark.xfail(reason="four checks of numeric input fail", strict=True)
-        ),
+        lambda base: NumericRegressor(base, random_state=0, settings=FEW_STEPS),
+        NumericEmbedder,
     ],
     ids=["classifier", "regressor", "embedder"],
 )

@@ -88,15 +88,10 @@ def render_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any
 
 def _mapping_table(name: str, values: Mapping[str, Any]) -> str:
     """Return a table with a row per entry; if all entries are mappings, with a column for each of their keys."""
-    nested = [value for value in values.values() if isinstance(value, Mapping)]
-    if len(nested) < len(values):
-        return render_table(
-            name, (), ((key, value) for key, value in values.items() if not isinstance(value, Mapping))
-        )
-    columns = list(dict.fromkeys(key for value in nested for key in value))
-    return render_table(
-        name, ("", *columns), ([key, *(row.get(c, "") for c in columns)] for key, row in values.items())
-    )
+    plain = [(key, value) for key, value in values.items() if not isinstance(value, Mapping)]
+    if plain:
+        return render_table(name, (), plain)
+    return _list_table(name, [{"": key, **row} for key, row in values.items()])
 
 
 def _list_table(name: str, values: Sequence[Any]) -> str:

@@ -303,7 +303,9 @@ class BertRegressor(RegressorMixin, _FinetunedEstimator):  # type: ignore[misc]
         """
         columns = _text_columns(X)
         check_consistent_length(columns["text"], y)
-        targets = check_array(column_or_1d(y, warn=True), ensure_2d=False, dtype=np.float64)
+        targets = check_array(
+            column_or_1d(y, warn=True), ensure_2d=False, dtype=np.float64, ensure_min_samples=2
+        )
         self.model_ = self._finetune("regress", columns, targets.tolist())
         self.mean_ = float(targets.mean())
         return self
@@ -345,6 +347,11 @@ class BertEmbedder(_SavedModelMixin, TransformerMixin, BaseEstimator):  # type: 
         self.max_length = max_length
         self.batch_size = batch_size
         self.device = device
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.transformer_tags.preserves_dtype = []
+        return tags
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Load the model; `y` is ignored."""

@@ -13,7 +13,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 
 import bertsmith as bs
@@ -84,16 +83,14 @@ def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], wo
 
 def test_vectors_are_those_of_python_in_every_format(call: Call, world: Path, tmp_path: Path) -> None:
     wanted = bs.load(world / "near").embed([*TEXTS[:5], "", *TEXTS[5:]])
-    for suffix in ("npy", "parquet", "jsonl"):
+    for suffix in ("npy", "jsonl"):
         found = call("embed", "near", "--input", "texts.txt", "--output", tmp_path / f"v.{suffix}")
         assert (found.code, found.out) == (0, ""), found.err
         assert f"{len(wanted)} vectors of 32 numbers" in found.err
     np.testing.assert_array_equal(np.load(tmp_path / "v.npy"), wanted)
-    table = pq.read_table(tmp_path / "v.parquet")
-    assert table.column("text").to_pylist() == [*TEXTS[:5], "", *TEXTS[5:]]
-    assert table.column("id").to_pylist() == [str(i) for i in range(1, len(wanted) + 1)]
-    np.testing.assert_array_equal(np.array(table.column("vector").to_pylist(), np.float32), wanted)
     lines = [json.loads(line) for line in (tmp_path / "v.jsonl").read_text().splitlines()]
+    assert [line["text"] for line in lines] == [*TEXTS[:5], "", *TEXTS[5:]]
+    assert [line["id"] for line in lines] == [str(i) for i in range(1, len(wanted) + 1)]
     np.testing.assert_array_equal(np.array([line["vector"] for line in lines], np.float32), wanted)
 
 
@@ -136,14 +133,14 @@ def test_a_text_that_is_null_is_refused(verb: str, run: str, call: Call, tmp_pat
     found = call(verb, run, "--input", tmp_path / "null.jsonl")
     assert found.code == 2
     assert "null.jsonl:1: " in found.err.replace("\n", "")
-    assert re.search("no column has a value|is not a string, but null", found.err)
+    assert re.search("no column has a value|is missing or null", found.err)
     assert len(found.err.splitlines()) == 2
 
 
 def test_what_the_model_tells_is_a_note(call: Call) -> None:
     found = call("search", "index", TEXTS[7], "--precision", "int8")
     assert found.code == 0, found.err
-    assert "on 1 text, the smallest cosine" in found.err
+    assert "on 1 text, vectors in int8 and fp32 differ by 0.0" in found.err
     assert "Warning" not in found.err
 
 
@@ -280,8 +277,8 @@ def test_approximate_search_says_what_it_finds(call: Call, tmp_path: Path) -> No
         ),
         (["embed", "near", "--input", "texts.jsonl", "--id-column", "x"], ":1: the field 'x' is missing"),
         (["embed", "near", "--input", "nowhere.txt"], "nowhere.txt"),
-        (["search", "nowhere", "kaba"], "nowhere: this folder does not exist"),
-        (["search", "bert", "kaba"], "bert: this folder is not an index"),
+        (["search", "nowhere", "kaba"], "nowhere: this is not the folder of an index"),
+        (["search", "bert", "kaba"], "bert: this is not the folder of an index"),
         (["search", "index"], "there is no text"),
         (["search", "index", " "], "the query is empty"),
         (["search", "index", "kaba", "--input", "texts.txt"], "both texts and a file are given"),
@@ -295,7 +292,7 @@ def test_approximate_search_says_what_it_finds(call: Call, tmp_path: Path) -> No
         ),
         (
             ["search", "index", "--input", "texts.jsonl", "--qrels", "qrels.tsv"],
-            "qrels.tsv: no query of texts.jsonl is in this file: its first query is 'd0', and the first here is",
+            "qrels.tsv: no query of texts.jsonl is in this file; its first query is 'd0'",
         ),
     ],
 )

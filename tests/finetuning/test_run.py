@@ -179,7 +179,7 @@ def test_a_model_of_pairs_takes_no_single_texts(base: bs.Model, tmp_path: Path) 
     for call in (
         lambda: model.predict(["kaba"]),
         lambda: list(model.predict_file(tmp_path / "lines.txt")),
-        lambda: list(model.predict_lines([b"kaba\n"], "standard input")),
+        lambda: list(model.predictor.examples_of_lines([b"kaba\n"], "standard input")),
     ):
         with pytest.raises(InputError) as caught:
             call()

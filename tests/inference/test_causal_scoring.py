@@ -67,7 +67,9 @@ def test_equal_texts_have_equal_scores_in_whichever_pass(
     encoder = model.encoder.forward
     monkeypatch.setattr(batching, "_MAX_TOKENS_CPU", 12)
     monkeypatch.setattr(
-        model.encoder, "forward", lambda packed: passes.append(packed.num_sequences) or encoder(packed)
+        model.encoder,
+        "forward",
+        lambda packed, rows: passes.append(packed.num_sequences) or encoder(packed, rows=rows),
     )
     texts = [" ".join(tiny_run.WORDS[i : i + 4]) for i in range(6)] * 3
     scores = [one.score for one in model.scorer().scores(texts)]
@@ -124,7 +126,7 @@ def test_pairs_and_variants(model: bs.Model, tmp_path: Path) -> None:
     assert (scores["pairs"], scores["variant"]) == (2, "left_to_right")
     with pytest.raises(InputError) as caught:
         model.score(["kaba"], variant="token")
-    assert (caught.value.code, caught.value.argument) == ("variant_mismatch", "variant")
+    assert (caught.value.code, caught.value.argument) == ("unknown_variant", "variant")
 
 
 def test_pairs_on_a_runs_way(tmp_path: Path) -> None:

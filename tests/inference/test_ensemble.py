@@ -53,7 +53,7 @@ def test_runs_that_do_not_fit_together_are_told(
 ) -> None:
     data = folder / "test.csv"
     _, err = run(capsys, verb, folder / "a", folder / "fewer", "--data", data, code=2)
-    assert f"{folder / 'fewer'}: this model lacks 1 label that {folder / 'a'} has: joy" in err
+    assert f"{folder / 'fewer'}: only one of this model and {folder / 'a'} has 1 label: joy" in err
     _, err = run(capsys, verb, folder / "a", folder / "numbers", "--data", data, code=2)
     assert "is for" in err
     _, err = run(capsys, verb, folder / "a", folder / "bert", "--data", data, code=2)
@@ -146,7 +146,7 @@ def test_what_is_compared_must_be_the_same_texts(folder: Path, tmp_path: Path) -
     )
     with pytest.raises(InputError) as caught:
         bs.compare(folder / "a", other, data)
-    assert (caught.value.code, caught.value.location) == ("texts_differ", f"{data}:2")
+    assert (caught.value.code, caught.value.location) == ("examples_differ", f"{data}:2")
     assert bs.compare(folder / "a", other, data, text_column="text", rounds=5)["examples"] == 12
     with pytest.raises(InputError) as caught:
         bs.compare(folder / "a", other, data, rounds=0)

@@ -85,9 +85,7 @@ def test_vectors_of_a_real_checkpoint_are_near(checkpoint: Path, logged: Callabl
     found = model.embed(TEXTS)
     assert cosines(found, exact).min() >= 0.995
     (message,) = logged()
-    assert message.startswith(
-        f"{checkpoint}: on 4 texts, the smallest cosine between vectors in int8 and fp32 is 0.99"
-    )
+    assert message.startswith(f"{checkpoint}: on 4 texts, vectors in int8 and fp32 differ by 0.00")
     for i, text in enumerate(TEXTS):
         np.testing.assert_array_equal(model.embed([text])[0], found[i])
     assert logged() == [message]  # once per model
@@ -140,7 +138,7 @@ def test_a_score_that_falls_is_refused(run: Path, monkeypatch: pytest.MonkeyPatc
     assert (caught.value.code, caught.value.location) == ("int8_score_too_low", str(run))
     with pytest.raises(InputError) as caught:
         bs.load(run, precision="int8").embed(["kaba lobe", "tuzu mide"])
-    assert (caught.value.code, caught.value.location) == ("int8_vectors_differ", str(run))
+    assert (caught.value.code, caught.value.location) == ("int8_answers_differ", str(run))
 
 
 def test_many_examples_are_thinned_out(
@@ -157,7 +155,6 @@ def test_without_a_validation_file_it_is_refused(run: Path, tmp_path: Path) -> N
     try:
         with pytest.raises(InputError) as caught:
             bs.load(run, precision="int8").predict(["kaba"])
-        assert caught.value.code == "validation_file_missing"
         assert (caught.value.code, caught.value.location) == ("validation_file_missing", str(run))
     finally:
         hidden.rename(dev)
@@ -228,8 +225,7 @@ def test_what_is_no_number_is_refused(run: Path) -> None:
         model.encoder.get_parameter("blocks.0.output_norm.weight")[3] = torch.nan
     with pytest.raises(InputError) as caught:
         model.embed(TEXTS)
-    assert caught.value.code == "int8_vectors_differ"
-    assert caught.value.code == "int8_vectors_differ"
+    assert caught.value.code == "int8_answers_differ"
 
 
 @pytest.mark.parametrize("precision", ["auto", "fp32", "bf16", "int8"])
@@ -301,7 +297,7 @@ def test_guesses_are_near_and_compared_first(run: Path, logged: Callable[[], lis
     assert shares[0] != shares[1]
     (message,) = logged()
     assert message.startswith(
-        f"{run.parent / 'base'}: on 3 masks, the likeliest token in int8 and fp32 is the same for "
+        f"{run.parent / 'base'}: on 2 texts, probabilities of the likeliest token in int8 and fp32 differ by 0.0"
     )
     assert model.fill_mask(texts[1]) == model.fill_mask(texts)[1]
     assert logged() == [message]  # once per model
@@ -315,10 +311,10 @@ def test_scores_and_guesses_too_far_apart_are_refused(monkeypatch: pytest.Monkey
     monkeypatch.setattr("bertsmith.inference.precision.quantize", lambda *_: spoilt)
     with pytest.raises(InputError) as caught:
         model.score(TEXTS)
-    assert caught.value.code == "int8_scores_differ"
+    assert caught.value.code == "int8_answers_differ"
     with pytest.raises(InputError) as caught:
         model.fill_mask("Paris is the [MASK] of France.")
-    assert caught.value.code == "int8_predictions_differ"
+    assert caught.value.code == "int8_answers_differ"
 
 
 def test_a_precision_that_is_not_known_or_not_given_to_load_is_refused(run: Path) -> None:
@@ -327,7 +323,7 @@ def test_a_precision_that_is_not_known_or_not_given_to_load_is_refused(run: Path
     assert (caught.value.code, caught.value.argument) == ("unknown_precision", "precision")
     with pytest.raises(InputError) as caught:
         bs.load(run).predict(["kaba"], precision="int8")
-    assert (caught.value.code, caught.value.argument) == ("not_a_task_setting", "precision")
+    assert (caught.value.code, caught.value.argument) == ("unknown_setting", "precision")
     with pytest.raises(InputError) as caught:
         bs.load(run).predict(["kaba"], precisoin="int8")
     assert (caught.value.code, caught.value.argument) == ("unknown_setting", "precisoin")

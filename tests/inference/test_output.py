@@ -143,7 +143,7 @@ def test_pairs_stand_in_a_file_or_with_a_tab_between(pairs: bs.Model, tmp_path: 
     assert (found["text"], found["second"], found["score"]) == ("kaba lode", "migi", wanted.score)
     for call in (
         lambda: pairs.predict(["kaba"]),
-        lambda: list(pairs.predict_lines([b"a\tb", b"kaba"], "here")),
+        lambda: list(pairs.predictor.examples_of_lines([b"a\tb", b"kaba"], "here")),
     ):
         with pytest.raises(InputError) as caught:
             call()
@@ -167,7 +167,7 @@ def test_what_cannot_be_written_is_refused(moods: bs.Model, tmp_path: Path) -> N
         assert "--json" in done.stderr
     assert (tmp_path / "there.csv").read_text() == "x"
     assert output_format("a.CSV", None) == "csv"
-    assert output_format("a.csv", "table") == "table"
+    assert output_format(None, "table") == "table"
 
 
 def test_places(moods: bs.Model) -> None:

@@ -27,9 +27,26 @@ WarningsOf = Callable[..., list[str]]
 TEXTS = ["a short text", "what a day !", "it rains in the mountains , and the river rises under the bridge ."]
 
 
-def moved(folder: Path, share: float, record: Mapping[str, str]) -> Path:
-    """That model with each weight moved towards one aim by a share of the half step by which rounding moves one,
-    as a short fine-tuning in fp32 does."""
+Moved = Callable[..., Path]
+
+
+@pytest.fixture(scope="module")
+def moved(tmp_path_factory: pytest.TempPathFactory) -> Moved:
+    """Return a function that returns the folder of a model by its share and record, and writes it once."""
+    folder, written = tmp_path_factory.mktemp("moved"), dict[tuple[float, str], Path]()
+
+    def moved(share: float, record: Mapping[str, str]) -> Path:
+        key = (share, json.dumps(record))
+        if key not in written:
+            written[key] = write_moved(folder / str(len(written)), share, record)
+        return written[key]
+
+    return moved
+
+
+def write_moved(folder: Path, share: float, record: Mapping[str, str]) -> Path:
+    """Write that model with each weight moved towards one aim by a share of the half step by which rounding moves
+    one, as a short fine-tuning in fp32 does."""
     model = bs.load(STORED_IN_BF16, "cpu", precision="fp32")
     encoder = model.encoder
     ids = torch.arange(1000, 1032)[None]
@@ -65,20 +82,20 @@ def least_cosine(folder: Path) -> float:
 
 
 def test_under_auto_it_answers_in_fp32_then(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warnings_of: WarningsOf
+    moved: Moved, monkeypatch: pytest.MonkeyPatch, warnings_of: WarningsOf
 ) -> None:
     """Wherever bf16 is faster."""
     monkeypatch.setattr(hardware, "choose_precision", lambda _: "bf16")
-    folder = moved(tmp_path / "short", 0.9, {})
+    folder = moved(0.9, {})
     assert warnings_of(folder, "auto") == []
     assert bs.load(folder, "cpu").context.precision == "fp32"
-    assert bs.load(moved(tmp_path / "far", 40, {}), "cpu").context.precision == "bf16"
-    trained_so = moved(tmp_path / "so", 0.9, {"precision": "bf16"})
+    assert bs.load(moved(40, {}), "cpu").context.precision == "bf16"
+    trained_so = moved(0.9, {"precision": "bf16"})
     assert bs.load(trained_so, "cpu").context.precision == "bf16"
 
 
-def test_a_large_effect_of_rounding_is_logged(tmp_path: Path, warnings_of: WarningsOf) -> None:
-    folder = moved(tmp_path / "short", 0.9, {"precision": "fp32"})
+def test_a_large_effect_of_rounding_is_logged(moved: Moved, warnings_of: WarningsOf) -> None:
+    folder = moved(0.9, {"precision": "fp32"})
     assert least_cosine(folder) < 0.999
     (warning,) = warnings_of(folder, "bf16")
     assert re.fullmatch(
@@ -92,10 +109,10 @@ def test_a_large_effect_of_rounding_is_logged(tmp_path: Path, warnings_of: Warni
 
 
 def test_it_is_logged_once_for_the_same_weights_and_only_where_something_is_read(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    moved: Moved, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING, logger="bertsmith")
-    folder = moved(tmp_path / "short", 0.9, {})
+    folder = moved(0.9, {})
     model = bs.load(folder, "cpu", precision="bf16")
     model.embed([])
     assert caplog.messages == []
@@ -111,10 +128,10 @@ def test_it_is_logged_once_for_the_same_weights_and_only_where_something_is_read
         assert len(caplog.messages) == number
 
 
-def test_under_auto_changed_weights_are_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_under_auto_changed_weights_are_tried_again(moved: Moved, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hardware, "choose_precision", lambda _: "bf16")
-    short = bs.load(moved(tmp_path / "short", 0.9, {}), "cpu", precision="fp32")
-    model = bs.load(moved(tmp_path / "stored", 0, {}), "cpu")
+    short = bs.load(moved(0.9, {}), "cpu", precision="fp32")
+    model = bs.load(moved(0, {}), "cpu")
     assert model.context.precision == "bf16"
     model.encoder.load_state_dict(short.encoder.state_dict())
     assert model.context.precision == "fp32"
@@ -122,8 +139,8 @@ def test_under_auto_changed_weights_are_tried_again(tmp_path: Path, monkeypatch:
     np.testing.assert_array_equal(model.embed(TEXTS), exact)
 
 
-def test_an_embedder_is_pickled_without_the_model(tmp_path: Path) -> None:
-    model = bs.load(moved(tmp_path / "short", 0.9, {}), "cpu", precision="bf16")
+def test_an_embedder_is_pickled_without_the_model(moved: Moved) -> None:
+    model = bs.load(moved(0.9, {}), "cpu", precision="bf16")
     embedder = model.embedder()
     vectors = embedder(TEXTS)
     pickled = pickle.dumps(embedder)
@@ -171,11 +188,11 @@ def test_a_vocabulary_of_special_tokens_alone_is_tried(tmp_path: Path, warnings_
 
 @pytest.mark.parametrize(("share", "record"), [(0.9, {"precision": "bf16"}), (0, {}), (40, {})])
 def test_where_rounding_changes_little_nothing_is_logged(
-    share: float, record: Mapping[str, str], tmp_path: Path, warnings_of: WarningsOf
+    moved: Moved, share: float, record: Mapping[str, str], warnings_of: WarningsOf
 ) -> None:
     """Of a model that was trained so, whose weights were rounded all the time; of the stored one; and of one that
     has moved further than rounding does."""
-    folder = moved(tmp_path / "model", share, record)
+    folder = moved(share, record)
     assert warnings_of(folder, "bf16") == []
     if not record:
         assert least_cosine(folder) > 0.999

@@ -9,12 +9,7 @@ from hypothesis import strategies as st
 from scipy.stats import bootstrap, pearsonr, permutation_test
 from sklearn.metrics import f1_score, matthews_corrcoef
 
-from bertsmith.inference.significance import (
-    compare_predictions,
-    compare_statistics,
-    num_rounds,
-    num_slow_rounds,
-)
+from bertsmith.inference.significance import compare_predictions, compare_statistics, num_rounds
 from bertsmith.metrics.sufficient_statistics import (
     count_statistics,
     f1,
@@ -151,4 +146,4 @@ def test_what_is_not_of_the_same_examples_is_refused() -> None:
 
 def test_rounds_take_seconds() -> None:
     assert [num_rounds(n) for n in (1, 5_000, 20_000, 10**7)] == [10_000, 10_000, 2_500, 1_000]
-    assert [num_slow_rounds(n) for n in (1, 1_000, 2_000, 10**7)] == [1_000, 1_000, 500, 200]
+    assert [num_rounds(n, is_slow=True) for n in (1, 1_000, 2_000, 10**7)] == [1_000, 1_000, 500, 200]

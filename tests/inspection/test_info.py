@@ -70,12 +70,9 @@ def test_a_missing_folder_is_an_error(folder: Path) -> None:
 def test_a_continued_run_shows_its_new_budget(folder: Path, tmp_path: Path) -> None:
     shutil.copytree(folder / "bert", tmp_path / "bert")
     tiny_run.run(folder / "shards", tmp_path / "bert", "train.max_steps=9", resume=True)
-    report, shown = run_info(tmp_path / "bert")
+    report, _ = run_info(tmp_path / "bert")
     assert report["run"]["settings"]["train.max_steps"] == 9
     assert (report["run"]["step"], report["run"]["of"]) == (9, 9)
-    assert "started with train.max_steps=6, continued with train.max_steps=9 in total" in " ".join(
-        shown.split()
-    )
 
 
 def test_a_tokenizer(folder: Path) -> None:
@@ -160,16 +157,16 @@ def test_a_published_name_without_cached_weights_has_its_sizes(
 
 
 def test_other_paths_are_errors_with_suggestions(folder: Path, tmp_path: Path) -> None:
-    for path, code, hint in (
-        (folder, "unknown_folder", r"\S+bert \(a run\), .*shards \(prepared data\)"),
-        (folder / "bert" / "checkpoints" / "step-6", "part_of_run", r"\S+bert$"),
-        (folder / "bert" / "checkpoints", "part_of_run", r"\S+bert$"),
-        (folder / "rows.csv", "is_a_file", "tokenizer"),
-        (tmp_path, "unknown_folder", "tokenizer"),
+    for path, hint in (
+        (folder, r"\S+bert, .*shards"),
+        (folder / "bert" / "checkpoints" / "step-6", r"\S+bert$"),
+        (folder / "bert" / "checkpoints", r"\S+bert$"),
+        (folder / "rows.csv", "tokenizer"),
+        (tmp_path, "tokenizer"),
     ):
         with pytest.raises(InputError) as caught:
             bs.info(path)
-        assert (caught.value.code, caught.value.location) == (code, str(path))
+        assert (caught.value.code, caught.value.location) == ("not_describable", str(path))
         assert re.search(hint, str(caught.value.hint))
     with pytest.raises(InputError) as caught:
         bs.info(folder / "berd")

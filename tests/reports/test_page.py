@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import jinja2
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertsmith.reports import plots
@@ -100,6 +100,7 @@ def test_few_bars_do_not_fill_the_plot(edges: list[int]) -> None:
     assert all(low < bar.get_x() and bar.get_x() + bar.get_width() < high for bar in axes.patches)
 
 
+@settings(max_examples=25)
 @given(
     st.lists(st.integers(1, 10**7), min_size=2, max_size=42, unique=True).map(sorted),
     st.integers(0, 10**9),
@@ -108,51 +109,10 @@ def test_ticks_of_a_histogram_are_few_and_distinct(edges: list[int], count: int)
     figure = plots.histogram(edges, [count] * (len(edges) - 1), "x", "y")
     (axes,) = figure.axes
     for axis in (axes.xaxis, axes.yaxis):
-        labels = [label.get_text() for label in axis.get_ticklabels()]
-        assert 1 <= len(labels) <= 6
+        low, high = axis.get_view_interval()
+        ticks = zip(axis.get_ticklocs(), axis.get_ticklabels(), strict=True)
+        labels = [label.get_text() for tick, label in ticks if low <= tick <= high]
+        assert 1 <= len(labels) <= 7
         assert len(set(labels)) == len(labels)
         assert not any("e" in label for label in labels)
         assert not axis.get_minorticklocs().size
-
-
-@given(st.integers(0, 10**9), st.integers(0, 10**9), st.integers(4, 12))
-def test_whole_ticks_are_few_even_and_in_range(low: int, span: int, max_ticks: int) -> None:
-    ticks = plots.integer_ticks(low, low + span, max_ticks)
-    assert len(ticks) <= max_ticks
-    assert all(low <= tick <= low + span for tick in ticks)
-    assert len({after - before for before, after in pairwise(ticks)}) <= 1
-    assert ticks
-    if span < max_ticks:
-        assert ticks == list(range(low, low + span + 1))
-
-
-@given(st.integers(1, 10**9), st.integers(0, 10**9), st.integers(4, 12))
-def test_log_ticks_are_few_increasing_and_in_range(low: int, span: int, max_ticks: int) -> None:
-    ticks = plots.log_ticks(low, low + span, max_ticks)
-    assert len(ticks) <= max_ticks
-    assert all(low <= tick <= low + span for tick in ticks)
-    assert all(before < after for before, after in pairwise(ticks))
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "ticks"),
-    [(2, 231, [3, 10, 30, 100]), (1, 60, [1, 2, 5, 10, 20, 50]), (37, 60, [40, 50, 60]),
-     (1, 10**6, [1, 100, 10**4, 10**6])],
-)  # fmt: skip
-def test_log_ticks_cover_the_axis(low: int, high: int, ticks: list[int]) -> None:
-    assert plots.log_ticks(low, high) == ticks
-
-
-@given(st.integers(0, 10**12), st.integers(0, 10**12))
-def test_labels_are_exact(a: int, b: int) -> None:
-    assert (plots.tick_label(a) == plots.tick_label(b)) == (a == b)
-    assert len(plots.tick_label(a * 100_000)) <= len(f"{a * 100_000:,}")
-
-
-@pytest.mark.parametrize(
-    ("tick", "label"),
-    [(0, "0"), (950, "950"), (2500, "2,500"), (20_000, "20 k"), (100_000, "0.1 M"), (1_500_000, "1.5 M"),
-     (2_000_000, "2 M"), (12_345, "12,345")],
-)  # fmt: skip
-def test_labels_are_short(tick: int, label: str) -> None:
-    assert plots.tick_label(tick) == label

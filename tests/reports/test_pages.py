@@ -13,8 +13,7 @@ import pytest
 import tiny_run
 from bertsmith.corpus.checks.tokenizer_comparison import compare_tokenizers
 from bertsmith.inspection.check import check_corpus
-from bertsmith.reports.corpus import corpus_page
-from bertsmith.reports.tokenizers import PARTS, tokenizers_page, tokenizers_plot, word_shares
+from bertsmith.reports.corpus import corpus_page, tokenizers_page, word_shares
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -193,18 +192,6 @@ def test_unknown_words_are_a_separate_part(tmp_path: Path) -> None:
     assert "unknown 75.0\u00a0%" in page
     assert '<span class="problem">75.0\u00a0% of the words are unknown</span>' in page
     assert "Not comparable" in page
-
-
-def test_the_plot_has_a_bar_for_each_tokenizer_and_part(tmp_path: Path) -> None:
-    (text := tmp_path / "a.txt").write_text("kaba κ $x$ _y\n", encoding="utf-8")
-    few = Tokenizer.from_vocabulary(SPECIALS, lowercase=True)
-    report = compare_tokenizers([text], {"_few$x$": few, "words": tiny_run.tokenizer()})
-    (axes,) = tokenizers_plot(report).axes
-    assert len(axes.patches) == 2 * len(PARTS)
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["words", r"_few\$x\$"]
-    for place in (0, 1):
-        bars = axes.patches[place::2]
-        assert sum(bar.get_width() for bar in bars) == pytest.approx(1)
 
 
 @pytest.mark.slow

@@ -11,9 +11,8 @@ import pytest
 
 from bertsmith.metrics.calibration import reliability_bins
 from bertsmith.reports.page import score_name
-from bertsmith.reports.run import render_run_page, write_figures, write_report
+from bertsmith.reports.run import StepTimer, render_run_page, write_figures, write_report
 from bertsmith.reports.run_figures import report_figures
-from bertsmith.reports.step_times import StepTimer
 from bertsmith.tasks.error_analysis import confusion, number_scatter, reliability, shorten
 
 NASTY = "<script>alert(1)</script> & \u202eevil\u202c \x1b[31m"
@@ -124,7 +123,7 @@ def test_the_page_has_the_numbers_of_the_report(tmp_path: Path) -> None:
         "9.250 a text label a text · prediction b f:0",
     ):
         assert expected in words, expected
-    for name in ("loss", "scores", "learning_rate", "reliability", "numbers", "confusion", "labels"):
+    for name in ("loss", "scores", "learning_rate", "reliability", "numbers", "confusion"):
         assert (tmp_path / "figures" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
     assert words.count("1 text is empty") == 1  # among the findings, not among the warnings as well
     assert "the model did not learn" in words

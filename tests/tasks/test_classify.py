@@ -216,7 +216,6 @@ def test_settings_of_the_call_hold_for_reading_and_for_encoding(moods: bs.Model,
     (answer,) = moods.predict_file(file, max_length=4)
     assert (answer["tokens"], answer["tokens_read"]) == (5, 2)
     assert moods.predict(["kaba lode migi"], max_length=4)[0].tokens_read == 2
-    assert next(moods.predict_lines([b"kaba lode migi"], "here", max_length=4))["tokens_read"] == 2
     assert moods.evaluate(file, max_length=4).truncation["cut"] == {"texts": 1, "tokens": 3}
     assert moods.evaluate(file).truncation["cut"] == {"texts": 0, "tokens": 0}
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 @options.text_column
 @options.id_column
 @options.encoding
-@click.option("--output", type=FILE, help="Write the vectors here: .npy, .parquet, or .jsonl.")
+@click.option("--output", type=FILE, help="Write the vectors here: .npy or .jsonl.")
 @click.option("--index", type=DIR, help="Build an index for `bertsmith search` in this folder.")
 @click.option("--approximate", is_flag=True, help="Also build the graph of the index for approximate search.")
 @options.choice(
@@ -176,8 +176,13 @@ def search(
     """
     from bertsmith.inference.indexing import recall_message
     from bertsmith.inference.output import refuse_existing
-    from bertsmith.inference.reranking import Reranker
-    from bertsmith.inference.search import ScoredSearch, SearchOptions, load_searcher, read_search_queries
+    from bertsmith.inference.search import (
+        Reranker,
+        ScoredSearch,
+        Searcher,
+        load_index_model,
+        read_search_queries,
+    )
     from bertsmith.io import atomic
     from bertsmith.retrieval.index import Index
 
@@ -190,10 +195,11 @@ def search(
     opened = Index(index)
     opened.check_approximate(approximate)
     reranker = Reranker(options.load_model(rerank, device, precision), rerank_label) if rerank else None
-    searcher = load_searcher(opened, model, device=device, precision=precision, mapped=True)
-    results = ScoredSearch(parsed, searcher, SearchOptions(top_k, approximate, reranker, rerank_top))
+    loaded = load_index_model(opened, model, device=device, precision=precision, mapped=True)
+    searcher = Searcher(opened, loaded, top_k, approximate, reranker, rerank_top)
+    results = ScoredSearch(parsed, searcher)
     if approximate:
-        console.print_note(recall_message(searcher.index))
+        console.print_note(recall_message(opened))
     answers = []
     if output:
         with atomic.atomic_file(Path(output)) as path, path.open("w", encoding="utf-8") as out:

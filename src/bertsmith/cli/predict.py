@@ -25,7 +25,7 @@ from bertsmith.formatting import pluralize
 @click.option(
     "--input", "file", type=FILE, help="Examples in a format of the task, or a .txt with a text per line."
 )
-@click.option("--output", type=FILE, help="Write the predictions here: .csv, .jsonl, .json, or .txt.")
+@click.option("--output", type=FILE, help="Write the predictions here: .csv, .jsonl, or .json.")
 @click.option(
     "--format",
     metavar="NAME",

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     help="Mask each token together with the later tokens of its word, or alone; default: within_word. Causal "
     "models have no variant.",
 )
-@click.option("--output", type=FILE, help="Write a row for each text or pair: .csv, .jsonl, .json, or .txt.")
+@click.option("--output", type=FILE, help="Write a row for each text or pair: .csv, .jsonl, or .json.")
 @options.computation
 @options.as_json
 def score(
@@ -107,9 +107,13 @@ def _score_texts(
 ) -> list[dict[str, Any]]:
     """Return a row for each text, the most likely first."""
     from bertsmith.inference.scoring import score_and_rank
-    from bertsmith.inference.text_input import read_texts
+    from bertsmith.inference.text_input import read_text_rows
 
-    located = read_texts(file, text_column, encoding) if file else options.read_lines(texts)
+    if file:
+        texts_of_file = read_text_rows(file, text_column, encoding=encoding)
+        located = [(row.location, row.text) for row in texts_of_file]
+    else:
+        located = options.read_lines(texts)
     if not located:
         raise click.UsageError("there is no text; give texts, --input FILE, or --pairs FILE")
     with console.ProgressBar("scoring", len(located), unit="texts") as bar:

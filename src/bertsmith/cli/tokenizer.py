@@ -128,7 +128,6 @@ def _omissions(record: dict[str, Any]) -> Iterator[str]:
 @click.option("--cased", multiple=True, type=FILE, help="A vocab.txt of these that keeps case.")
 @click.option("--limit", type=Size(), help="Read only this much text, such as 10MB.")
 @options.html
-@click.option("--plot", type=FILE, help="Draw kept and unknown words: a .png or .svg.")
 @options.as_json
 def tokenizer_inspect(
     tokenizers: tuple[str, ...], files: tuple[str, ...], as_json: bool, **arguments: Any
@@ -151,9 +150,8 @@ def tokenizer_inspect(
             tokenizers, files, reading=reading, progress=bar.update_bytes, **arguments
         )
     tables.show(report, as_json, corpus_tables.print_inspection)
-    for file in (arguments["html"], arguments["plot"]):
-        if file is not None:
-            console.print_note(f"written: {file}")
+    if arguments["html"] is not None:
+        console.print_note(f"written: {arguments['html']}")
 
 
 @tokenizer.command("extend")

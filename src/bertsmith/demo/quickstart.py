@@ -35,7 +35,7 @@ from bertsmith.objectives.objective import MODEL
 from bertsmith.pretraining.model import first_weights
 from bertsmith.pretraining.run import pretrain
 from bertsmith.pretraining.settings import PretrainSettings
-from bertsmith.reports.step_times import StepTimer
+from bertsmith.reports.run import StepTimer
 from bertsmith.runs.run_folder import SETTINGS, write_report, write_whole
 from bertsmith.tokenizer_training.train import train_tokenizer
 

@@ -44,7 +44,7 @@ from bertsmith.io import atomic
 from bertsmith.kernels.backend_selection import select_training_backend
 from bertsmith.pretraining.run import pretrain
 from bertsmith.pretraining.settings import PretrainSettings
-from bertsmith.reports.ablation import plot_paper_values, plot_seeds
+from bertsmith.reports.result_plots import plot_paper_values, plot_seeds
 from bertsmith.runs.run_folder import holds_run, keeping_runs, previous_arguments, write_json, write_report
 from bertsmith.settings import Changes
 

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from bertsmith.device import ComputeContext
-from bertsmith.errors import InputError, MachineError
+from bertsmith.errors import InputError
 from bertsmith.io import atomic
 from bertsmith.models.encoder import Encoder
 from bertsmith.packed import Packed
@@ -101,7 +101,8 @@ class AttentionMaps:
         Raises:
             InputError: There are more than 64 tokens.
         """
-        from bertsmith.reports.attention import plot_attention
+        from bertsmith.reports.page import report_write_errors
+        from bertsmith.reports.result_plots import plot_attention
 
         if len(self.tokens) > _MAX_PLOTTED_TOKENS:
             raise InputError(
@@ -109,13 +110,9 @@ class AttentionMaps:
                 f"the text has {len(self.tokens):,} tokens, and a plot shows at most {_MAX_PLOTTED_TOKENS}",
                 hint="use a shorter text",
             )
-        file = Path(file)
-        try:
-            atomic.write_bytes(file, plot_attention(self.tokens, self.weights, self.layers, self.heads))
-        except OSError as error:
-            message = f"the plot could not be written: {error}"
-            raise MachineError("plot_not_written", message, location=file) from error
-        return file
+        with report_write_errors(file):
+            atomic.write_bytes(Path(file), plot_attention(self.tokens, self.weights, self.layers, self.heads))
+        return Path(file)
 
 
 def _positions(indices: Sequence[int] | None, available: Sequence[int], name: str) -> list[int]:

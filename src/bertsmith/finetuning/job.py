@@ -20,8 +20,7 @@ from bertsmith.finetuning.settings import FinetuneSettings
 from bertsmith.inference.model import Model
 from bertsmith.models.encoder import Encoder
 from bertsmith.objectives.objective import Objective
-from bertsmith.reports.run import write_figures, write_report
-from bertsmith.reports.step_times import StepTimer
+from bertsmith.reports.run import StepTimer, write_figures, write_report
 from bertsmith.runs.run_folder import CHECKPOINTS, IntermediateSaver
 from bertsmith.runs.settings import check_accumulation, fingerprint_settings
 from bertsmith.tasks.batching import Answers, Item, ItemStream

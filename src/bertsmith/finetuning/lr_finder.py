@@ -27,7 +27,7 @@ from bertsmith.io.sources import Source
 from bertsmith.keywords import FinetuneKeywords
 from bertsmith.log_handlers import without_repeats
 from bertsmith.models.parameter_count import count_parameters
-from bertsmith.reports.lr_range_plot import plot_lr_range_test
+from bertsmith.reports.result_plots import plot_lr_range_test
 from bertsmith.settings import Changes, resolve
 from bertsmith.tasks.batching import Item, ItemStream
 from bertsmith.tasks.labels import LabelNames

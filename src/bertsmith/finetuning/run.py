@@ -18,7 +18,7 @@ from bertsmith.inference.model import Model, load
 from bertsmith.io.sources import Source, is_path
 from bertsmith.keywords import FinetuneKeywords
 from bertsmith.models.parameter_count import count_parameters
-from bertsmith.reports.step_times import StepTimer
+from bertsmith.reports.run import StepTimer
 from bertsmith.runs.compute_setup import measure_throughput, training_budget
 from bertsmith.runs.run_folder import (
     SETTINGS,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from operator import is_not
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -99,7 +98,6 @@ class Ensemble(TaskInterface):
     def __init__(self, models: Sequence[Model]) -> None:
         """Combine models; raise InputError if they do not fit together."""
         self.models = list(models)
-        self._predictor: EnsemblePredictor | None = None
         if not self.models:
             raise InputError("no_models", "an ensemble needs at least one model", hint="name a run")
         for model in self.models[1:]:
@@ -112,17 +110,15 @@ class Ensemble(TaskInterface):
     def predictor(self) -> EnsemblePredictor:
         """The predictor, whose calibrated thresholds are the means of the models'."""
         members = tuple(model.predictor for model in self.models)
-        if self._predictor is None or any(map(is_not, self._predictor.members, members)):
-            first = members[0]
-            self._predictor = EnsemblePredictor(
-                first.task.for_ensemble([member.task for member in members[1:]]),
-                first.encoder,
-                first.tokenizer,
-                first.context,
-                members,
-                check=partial(_check_members, members),
-            )
-        return self._predictor
+        first = members[0]
+        return EnsemblePredictor(
+            first.task.for_ensemble([member.task for member in members[1:]]),
+            first.encoder,
+            first.tokenizer,
+            first.context,
+            members,
+            check=partial(_check_members, members),
+        )
 
     def scores(self, data: Source, **settings: Any) -> EnsembleScores:
         """Return the metrics of the ensemble and of each model on labeled data."""
@@ -174,21 +170,34 @@ def ensemble(
     )
 
 
-def _check_fit(first: Model, other: Model) -> None:
-    """Raise InputError if the outputs of two models cannot be averaged."""
+def check_same_task(first: Model, other: Model) -> None:
+    """Raise InputError if two models are for different tasks, or have different labels."""
     a, b = first.task, other.task
-    if type(a.model) is not type(b.model):
+    if type(a.model) is not type(b.model) or a.primary_metric != b.primary_metric:
         raise InputError(
             "task_mismatch",
             f"this model is for the task '{b.name}' ({b.declaration.summary}), and {first.path} is for '{a.name}' "
             f"({a.declaration.summary})",
             location=other.path,
-            hint="combine models of one task",
+            hint="use models of one task",
         )
-    if a.labels != b.labels:
-        raise label_mismatch_error(first, other)
+    if different := set(a.labels or ()) ^ set(b.labels or ()):
+        raise InputError(
+            "labels_mismatch",
+            f"only one of this model and {first.path} has {pluralize(len(different), 'label')}: "
+            f"{join_names(sorted(different), _MAX_LABELS)}",
+            location=other.path,
+            hint="use models with the same labels",
+        )
+
+
+def _check_fit(first: Model, other: Model) -> None:
+    """Raise InputError if the outputs of two models cannot be averaged."""
+    check_same_task(first, other)
+    a, b = first.task, other.task
     metadata, other_metadata = (
-        task.declaration.part("metadata_type")(**task.metadata).model_dump() for task in (a, b)
+        {**task.declaration.part("metadata_type")(**task.metadata).model_dump(), "labels": task.labels}
+        for task in (a, b)
     )
     for name, value in metadata.items():
         if name not in a.declaration.averaged_metadata and value != other_metadata[name]:
@@ -206,21 +215,3 @@ def _check_fit(first: Model, other: Model) -> None:
             location=other.path,
             hint=f"for the task '{a.name}', combine models whose base models have the same tokenizer",
         )
-
-
-def label_mismatch_error(first: Model, other: Model) -> InputError:
-    """Return the error for two models with different labels."""
-    a, b = (model.task.labels or [] for model in (first, other))
-    extra, verbs = [label for label in b if label not in a], ("has", "lacks")
-    if not extra:
-        extra, verbs = [label for label in a if label not in b], ("lacks", "has")
-    if not extra:
-        message = f"this model has its labels in another order than {first.path}"
-        return InputError("label_order_mismatch", message, location=other.path, hint="train it again")
-    labels = pluralize(len(extra), "label")
-    return InputError(
-        "labels_mismatch",
-        f"this model {verbs[0]} {labels} that {first.path} {verbs[1]}: {join_names(extra, _MAX_LABELS)}",
-        location=other.path,
-        hint="use models with the same labels",
-    )

@@ -4,26 +4,22 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from bertsmith.formatting import join_names, pluralize
 from bertsmith.inference.embedding import Embedder
 from bertsmith.inference.output import check_suffix, refuse_existing
-from bertsmith.inference.text_input import read_text_rows
 from bertsmith.io import atomic
-from bertsmith.io.sources import Source
 from bertsmith.retrieval.index import EmbeddingSource, Index, TextRow, write_index
 from bertsmith.retrieval.vector_file import open_vector_file
 
-FORMATS = (".npy", ".parquet", ".jsonl")
+FORMATS = (".npy", ".jsonl")
 _CHUNK_SIZE = 4096  # texts
 
 EmbeddedRows = tuple[list[TextRow], NDArray[np.float32]]
@@ -51,35 +47,19 @@ def write_vectors(parts: Iterable[EmbeddedRows], size: int, output: Path) -> int
     Args:
         parts: Texts and vectors.
         size: The number of dimensions.
-        output: A .npy (float32 [n, H]), or a .parquet or .jsonl (id, text, and vector).
+        output: A .npy (float32 [n, H]), or a .jsonl (id, text, and vector).
     """
-    count, suffix = 0, output.suffix.lower()
     with atomic.atomic_file(output) as path:
-        if suffix == ".npy":
+        if output.suffix.lower() == ".npy":
             with open_vector_file(path, size) as vector_file:
                 for _, vectors in parts:
                     vector_file.write(vectors)
             return vector_file.rows
-        if suffix == ".parquet":
-            fields = [
-                ("id", pa.string()),
-                ("text", pa.large_string()),
-                ("vector", pa.list_(pa.float32(), size)),
-            ]
-            with pq.ParquetWriter(path, pa.schema(fields)) as parquet:
-                for rows, vectors in parts:
-                    columns = [
-                        pa.array([row.id for row in rows], pa.string()),
-                        pa.array([row.text for row in rows], pa.large_string()),
-                        pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel(), pa.float32()), size),
-                    ]
-                    parquet.write_batch(pa.record_batch(columns, schema=pa.schema(fields)))
-                    count += len(rows)
-            return count
+        count = 0
         with path.open("w", encoding="utf-8") as file:
             for count, value in enumerate(vector_objects(parts), start=1):  # noqa: B007
                 file.write(json.dumps(value, ensure_ascii=False) + "\n")
-    return count
+        return count
 
 
 def vector_objects(parts: Iterable[EmbeddedRows]) -> Iterator[dict[str, Any]]:
@@ -90,37 +70,23 @@ def vector_objects(parts: Iterable[EmbeddedRows]) -> Iterator[dict[str, Any]]:
 
 
 def build_index(
+    output_dir: str | Path,
+    rows: Iterable[TextRow],
     embedder: Embedder,
     source: EmbeddingSource,
-    texts: Source,
-    output_dir: str | Path,
-    *,
-    text_column: str | None = None,
-    id_column: str | None = None,
-    encoding: str | None = None,
-    approximate: bool = False,
-    overwrite: bool = False,
-    progress: Callable[[int], None] = lambda done: None,
+    **options: Any,
 ) -> Index:
-    """Build an index of the texts that are not empty; see `Model.index`."""
+    """Build an index of the texts that are not empty; see `Model.index`, and `write_index` for the options."""
     empty: list[str] = []
 
     def nonempty() -> Iterator[TextRow]:
-        for row in read_text_rows(texts, text_column, id_column, encoding):
+        for row in rows:
             if row.text.strip():
                 yield row
             else:
                 empty.append(row.location)
 
-    index = write_index(
-        output_dir,
-        nonempty(),
-        embedder,
-        source,
-        approximate=approximate,
-        overwrite=overwrite,
-        progress=progress,
-    )
+    index = write_index(output_dir, nonempty(), embedder, source, **options)
     if empty:
         count = pluralize(len(empty), "text is", "texts are")
         logger.warning("%s empty and not indexed: %s", count, join_names(empty))

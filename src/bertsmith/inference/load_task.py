@@ -80,18 +80,12 @@ def _task_and_metadata(path: Path, folder: ModelFolder) -> tuple[Task, Metadata]
     if (name := record.get("task")) in TASKS:
         task = get_task(name)
         metadata = record.get("metadata")
-        if metadata is None:
+        if metadata is not None:
+            validate(task.part("metadata_type"), metadata, f"{location / 'bertsmith.json'}: metadata")
+        if metadata is None or metadata.get("labels", folder.labels) != folder.labels:
             raise InputError(
                 "metadata_config_mismatch",
-                "bertsmith.json and config.json do not match",
-                location=location,
-                hint=_MISMATCH_HINT,
-            )
-        validate(task.part("metadata_type"), metadata, f"{location / 'bertsmith.json'}: metadata")
-        if metadata.get("labels", folder.labels) != folder.labels:
-            raise InputError(
-                "labels_mismatch",
-                "bertsmith.json and config.json name different labels",
+                "bertsmith.json and config.json do not match, or have different labels",
                 location=location,
                 hint=_MISMATCH_HINT,
             )

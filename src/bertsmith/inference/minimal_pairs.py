@@ -17,7 +17,7 @@ from bertsmith.inference.scoring import Scorer, TextScore, score_messages
 from bertsmith.io.sources import Source, to_source
 from bertsmith.io.tables import Table, read_table, text_of
 
-CHANCE = 0.5
+_COST_SAMPLE = 1000  # pairs from which the cost of all pairs is estimated
 _GOOD_COLUMNS, _BAD_COLUMNS = ("good", "sentence_good"), ("bad", "sentence_bad")  # ours, and BLiMP's
 _GROUP_COLUMNS = (("phenomenon", "linguistics_term"), ("paradigm", "UID"))
 
@@ -77,8 +77,9 @@ class MinimalPairs:
         return replace(self, pairs=[self.pairs[i] for i in indices])
 
     def cost(self, scorer: Scorer) -> int:
-        """Return the number of tokens that the model reads to score the pairs."""
-        return scorer.cost(self.sentences[: len(self)]) + scorer.cost(self.sentences[len(self) :])
+        """Estimate the number of tokens that the model reads to score the pairs, from a sample of them."""
+        sample = self.sample(_COST_SAMPLE)
+        return round(scorer.cost(sample.sentences) * len(self) / len(sample))
 
 
 @dataclass(frozen=True)
@@ -111,12 +112,6 @@ class PairScores:
         return sum(self.correct) / len(self.correct)
 
     @property
-    def lines_without_tokens(self) -> list[int]:
-        """The lines of pairs of which a sentence has no tokens."""
-        scored_pairs = zip(self.pairs.pairs, self.good, self.bad, strict=True)
-        return [pair.line for pair, good, bad in scored_pairs if not (good.tokens and bad.tokens)]
-
-    @property
     def ties(self) -> int:
         """The number of pairs whose sentences have the same score."""
         return sum(good.score == bad.score for good, bad in zip(self.good, self.bad, strict=True))
@@ -144,7 +139,7 @@ class PairScores:
             "pairs": len(self.pairs),
             "of": self.pairs.total,
             "accuracy": self.accuracy,
-            "chance": CHANCE,
+            "chance": 0.5,
             "ties": self.ties,
             "mean_over": means,
             **{f"by_{column}": groups for column, groups in by_column.items()},
@@ -173,7 +168,8 @@ class PairScores:
         if self.ties:
             ties = pluralize(self.ties, "pair is a tie", "pairs are ties")
             yield f"{ties}: both sentences have the same score; ties count as wrong"
-        if lines := self.lines_without_tokens:
+        scored_pairs = zip(pairs.pairs, self.good, self.bad, strict=True)
+        if lines := [pair.line for pair, good, bad in scored_pairs if not (good.tokens and bad.tokens)]:
             locations = join_names(f"{pairs.path}:{line}" for line in lines)
             count = pluralize(len(lines), "pair has", "pairs have")
             yield f"{count} a sentence without tokens, which counts as wrong: {locations}"

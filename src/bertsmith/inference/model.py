@@ -138,14 +138,11 @@ class Model(TaskInterface):
     def _vocabulary_head(self) -> MaskedLMHead:
         """The head with a logit for each token of the vocabulary."""
         if not self.folder.has("masked"):
-            generator = self.path / GENERATOR
             raise InputError(
                 "no_masked_lm_head",
                 "this model has no masked-LM head, so it cannot predict masked words",
                 location=self.path,
-                hint=f"use its generator, which has one: {generator}"
-                if generator.is_dir()
-                else f"use a pre-trained run ({command('pretrain')})",
+                hint=f"use a pre-trained run ({command('pretrain')}), or the {GENERATOR} in one with ELECTRA",
             )
         with torch.inference_mode(False):
             head = MaskedLMHead(self.folder.config, torch.Generator())
@@ -230,26 +227,19 @@ class Model(TaskInterface):
             progress: Receives the number of texts that are done.
         """
         from bertsmith.inference.indexing import build_index
+        from bertsmith.inference.text_input import read_text_rows
         from bertsmith.retrieval.index import EmbeddingSource
 
         embedder = self.embedder(pooling, True, max_length)
-        model = str(self.path.resolve() if self.path.exists() else self.path)
-        config = embedder.config
         source = EmbeddingSource(
-            model=model, digest=self.vectors_digest, pooling=config.pooling, max_length=config.max_length
+            model=str(self.path.resolve() if self.path.exists() else self.path),
+            digest=self.vectors_digest,
+            pooling=embedder.config.pooling,
+            max_length=embedder.config.max_length,
         )
-        return build_index(
-            embedder,
-            source,
-            texts,
-            output_dir,
-            text_column=text_column,
-            id_column=id_column,
-            encoding=encoding,
-            approximate=approximate,
-            overwrite=overwrite,
-            progress=progress,
-        )
+        rows = read_text_rows(texts, text_column, id_column, encoding)
+        options = {"approximate": approximate, "overwrite": overwrite, "progress": progress}
+        return build_index(output_dir, rows, embedder, source, **options)
 
     @property
     def vectors_digest(self) -> str:
@@ -301,12 +291,16 @@ class Model(TaskInterface):
         Raises:
             InputError: The model has no masked-LM head, or the variant does not fit it.
         """
-        from bertsmith.inference.causal_scoring import create_scorer
+        from bertsmith.inference.scoring import Scorer, default_variant
 
         head = self._vocabulary_head
         return self._precision.predictor(
-            lambda encoder, context: create_scorer(
-                encoder, head, self.tokenizer, with_batch_size(context, batch_size), variant
+            lambda encoder, context: Scorer(
+                encoder,
+                head,
+                self.tokenizer,
+                with_batch_size(context, batch_size),
+                variant or default_variant(encoder),
             ),
             compare_scores,
         )
@@ -332,16 +326,7 @@ class Model(TaskInterface):
         from bertsmith.inference.scoring import log_scores
 
         values = [texts] if isinstance(texts, str) else column_values(texts, "texts")
-        values = ["" if is_missing(text) else text for text in values]
-        for number, text in enumerate(values, start=1):
-            if not isinstance(text, str):
-                raise InputError(
-                    "text_not_a_string",
-                    f"{text!r:.60} is not a string",
-                    location=f"text {number}",
-                    hint="pass each text as a string",
-                )
-        scores = self.scorer(variant, batch_size).scores(values)
+        scores = self.scorer(variant, batch_size).scores("" if is_missing(text) else text for text in values)
         log_scores(scores, [f"text {i}" for i in range(1, len(scores) + 1)])
         return scores[0] if isinstance(texts, str) else scores
 
@@ -434,23 +419,17 @@ class Model(TaskInterface):
         return copy_model(self.folder.path, Path(folder), overwrite=overwrite)
 
     def _repr_html_(self) -> str:
-        from bertsmith.reports.loss_curve import plot_loss_curve
-
-        config, record, info = self.folder.config, self.folder.record, self.info()
+        info, record = self.info(), self.folder.record
         values = {
             "path": str(self.path),
             "architecture": info["architecture"],
             "parameters": info["parameters"],
-            "layers": config.num_hidden_layers,
-            "hidden size": config.hidden_size,
-            "vocabulary": config.vocab_size,
             "task": record.get("task"),
             "labels": ", ".join(self.labels) if self.labels else None,
             "updates": record.get("steps"),
         }
-        values = {name: value for name, value in values.items() if value is not None}
         scores = {name: record[name] for name in ("held_out", "dev") if isinstance(record.get(name), dict)}
-        return render_page("Model", values | scores, footer=plot_loss_curve(self.path / "log.jsonl") or "")
+        return render_page("Model", {name: v for name, v in values.items() if v is not None} | scores)
 
 
 def load(

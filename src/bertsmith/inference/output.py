@@ -8,10 +8,10 @@ import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from io import StringIO
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from bertsmith import console
 from bertsmith.errors import InputError, option
 from bertsmith.formatting import join_names, pluralize
 from bertsmith.io import atomic
@@ -23,10 +23,9 @@ if TYPE_CHECKING:
     from bertsmith.inference.task_predictor import TaskPredictor
     from bertsmith.tasks.results import Metrics
 
-FORMATS = {".csv": "csv", ".jsonl": "json", ".json": "json", ".txt": "table"}
+FORMATS = {".csv": "csv", ".jsonl": "json", ".json": "json"}
 """The format of a file by its suffix."""
 
-_FILE_WIDTH = 120  # characters of a table in a file
 _DECIMALS = 4  # of a number in a cell; JSON has all
 
 logger = logging.getLogger(__name__)
@@ -57,7 +56,7 @@ def output_format(
     Raises:
         InputError: The format or the suffix is unknown.
     """
-    names, suffixes = list(dict.fromkeys(FORMATS.values())), dict(FORMATS)
+    names, suffixes = ["csv", "json", *(["table"] if output is None else [])], dict(FORMATS)
     if task_format is not None:
         names.append(task_format.name)
         suffixes |= {task_format.suffix: task_format.name} if task_format.suffix else {}
@@ -94,35 +93,34 @@ def csv_lines(report: TaskReport, answered: Iterable[Answered], delimiter: str =
 
     Examples that do not come from a table have columns for the line, the inputs, and the prediction.
     """
-    names: dict[str, str] | None = None  # of the prediction's cells in the table
-    header: list[str] = []
-    waiting: list[dict[str, Any]] = []  # empty examples before the first prediction, which defines the header
-    for example, prediction in answered:
-        source = dict(example.table_row or {})
-        if prediction is None:
-            row = source or {**line_or_place(example), **example.display_inputs}
-            if names is None:
-                waiting.append(row)
-            else:
-                yield _csv_line([row.get(name, "") for name in header], delimiter)
-            continue
-        for cells in report.table_rows(example, prediction):
-            if source:
-                cells = {name: cell for name, cell in cells.items() if name not in example.display_inputs}
-            else:
-                cells = {**line_or_place(example), **cells}
-            if names is None:
-                names = {name: _unused_name(name, source) for name in cells}
-                header = [*source, *names.values()]
-                yield _csv_line(header, delimiter)
-                for row in waiting:
-                    yield _csv_line([row.get(name, "") for name in header], delimiter)
-            row = source | {names[name]: _cell(cell) for name, cell in cells.items() if name in names}
+    remaining = iter(answered)
+    head: list[Answered] = []  # up to the first prediction, whose cells define the header
+    for pair in remaining:
+        head.append(pair)
+        if pair.prediction is not None:
+            break
+    if not head:
+        return
+    source = head[-1].example.table_row or {}
+    names = {name: _unused_name(name, source) for name in next(_csv_cells(report, head[-1]), {})}
+    header = [*source, *names.values()]
+    yield _csv_line(header, delimiter)
+    for pair in chain(head, remaining):
+        for cells in _csv_cells(report, pair):
+            new_cells = {names[name]: _cell(cell) for name, cell in cells.items() if name in names}
+            row = {**(pair.example.table_row or {}), **new_cells}
             yield _csv_line([row.get(name, "") for name in header], delimiter)
-    if names is None and waiting:
-        yield _csv_line(list(waiting[0]), delimiter)
-        for row in waiting:
-            yield _csv_line(list(row.values()), delimiter)
+
+
+def _csv_cells(report: TaskReport, pair: Answered) -> Iterator[dict[str, Any]]:
+    """Yield the cells that a prediction adds to the row of its example; those of the inputs if it is empty."""
+    example, prediction = pair
+    inputs = example.display_inputs
+    for cells in [inputs] if prediction is None else report.table_rows(example, prediction):
+        if example.table_row:
+            yield {name: cell for name, cell in cells.items() if name not in inputs}
+        else:
+            yield {**line_or_place(example), **cells}
 
 
 def table_of(
@@ -176,9 +174,6 @@ def write_predictions(
         if format == "csv":
             file.write("\ufeff")
             file.writelines(csv_lines(report, counted(), delimiter))
-        elif format == "table":
-            columns, rows = table_of(report, counted(), _FILE_WIDTH)
-            file.write(console.format_table("", columns, rows, width=_FILE_WIDTH) + "\n")
         elif format == "json":
             file.writelines(json_lines(prediction_objects(counted()), output))
         else:
@@ -197,16 +192,13 @@ def json_lines(objects: Iterable[Mapping[str, Any]], output: Path) -> Iterator[s
 def write_rows(rows: Sequence[Mapping[str, Any]], format: str, output: Path) -> None:
     """Write rows of plain values to a file atomically; raise InputError if it exists."""
     refuse_existing(output)
-    columns = list(dict.fromkeys(name for row in rows for name in row))
     with atomic.atomic_file(output) as path, path.open("w", encoding="utf-8", newline="") as file:
         if format == "csv":
             file.write("\ufeff")
+            columns = list(dict.fromkeys(name for row in rows for name in row))
             writer = csv.DictWriter(file, columns, lineterminator="\n")
             writer.writeheader()
             writer.writerows(rows)
-        elif format == "table":
-            cells = [tuple(shorten(row.get(name, ""), _FILE_WIDTH // 3) for name in columns) for row in rows]
-            file.write(console.format_table("", columns, cells, width=_FILE_WIDTH) + "\n")
         else:
             file.writelines(json_lines(rows, output))
 
@@ -254,8 +246,7 @@ def evaluation_report(predictor: TaskPredictor, source: Source, folder: Path, mo
         folder: The new folder.
         model: The name of the model in the report.
     """
-    from bertsmith.reports.run import write_figures, write_report
-    from bertsmith.reports.step_times import StepTimer
+    from bertsmith.reports.run import StepTimer, write_figures, write_report
     from bertsmith.tasks.data_checks import empty_text_diagnostic
     from bertsmith.tasks.error_analysis import prediction_report
 

@@ -14,13 +14,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from threading import RLock
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 import torch
 
 from bertsmith import rng
-from bertsmith.artifacts.folder import ModelFolder
 from bertsmith.device import ComputeContext
 from bertsmith.errors import InputError, option
 from bertsmith.formatting import pluralize
@@ -36,6 +35,7 @@ from bertsmith.tokenizer.tokenizer import Tokenizer
 if TYPE_CHECKING:  # each verb imports only its own predictor
     from bertsmith.inference.embedding import Embedder
     from bertsmith.inference.fill_mask import MaskFiller
+    from bertsmith.inference.model import Model
     from bertsmith.inference.scoring import Scorer
     from bertsmith.inference.task_predictor import TaskPredictor
 
@@ -44,10 +44,7 @@ MIN_BF16_COSINE = 0.999
 """The smallest cosine between hidden states in bf16 and fp32 that rounding usually leaves; models of all sizes had
 more than 0.9997 on random texts."""
 _MAX_METRIC_LOSS = 0.01
-_MIN_INT8_COSINE = 0.995  # between vectors
-_MAX_NATS = 0.05  # mean difference of scores per token
-_MAX_PROBABILITY_DIFFERENCE = 0.05  # mean difference for the most probable token
-_MAX_EXAMPLES, _MAX_TEXTS, _MAX_SCORED_TEXTS = 1_000, 64, 16  # that are predicted in fp32, too
+_MAX_EXAMPLES = 1_000  # that are predicted in fp32, too
 _TOP_K = 10  # tokens in int8 among which the most probable token in fp32 is searched
 _BF16_SEQUENCES, _INT8_SEQUENCES = 4, 128  # random sequences
 # Tokens of a random sequence: few, so that the special tokens, some channels of which are by far the largest, have
@@ -58,26 +55,9 @@ _HINT = f"use {option('precision', 'bf16')} or {option('precision', 'fp32')}"
 logger = logging.getLogger(__name__)
 
 PredictorT = TypeVar("PredictorT", bound=Predictor)
-Compare = Callable[[PredictorT, PredictorT, Sequence[Any], Path], str | None]
+Compare = Callable[[Any, Any, Sequence[Any], Path], str | None]
 """Compares predictors in fp32 and int8 on requests, and returns a message; None if nothing can be compared.
 Raises InputError if they differ too much. The path is the model's, for messages."""
-
-
-class LoadedModel(Protocol):
-    """The parts of a model that its precision depends on."""
-
-    path: Path
-    folder: ModelFolder
-    device: str
-    precision: str
-
-    @property
-    def encoder(self) -> Encoder:
-        """The encoder in fp32."""
-
-    @property
-    def tokenizer(self) -> Tokenizer:
-        """The tokenizer."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +79,7 @@ class ModelPrecision:
     Results are kept as long as the weights are the same. Threads may share it; its pickle has no results.
     """
 
-    def __init__(self, model: LoadedModel) -> None:
+    def __init__(self, model: Model) -> None:
         self.model = model
         self._lock = RLock()
         self._versions: WeightVersions | None = None
@@ -150,7 +130,7 @@ class ModelPrecision:
                     self._results["logged"] = True
 
     def predictor(
-        self, create: Callable[[Encoder, ComputeContext], PredictorT], compare: Compare[PredictorT]
+        self, create: Callable[[Encoder, ComputeContext], PredictorT], compare: Compare
     ) -> PredictorT:
         """Return a predictor in the precision, which is checked before its first answer.
 
@@ -167,17 +147,13 @@ class ModelPrecision:
         return replace(quantized, check=partial(self._check_int8, compare, exact, quantized))
 
     def cached_predictor(
-        self, create: Callable[[Encoder, ComputeContext], PredictorT], compare: Compare[PredictorT]
+        self, create: Callable[[Encoder, ComputeContext], PredictorT], compare: Compare
     ) -> PredictorT:
         """Return the same predictor as before, as long as the weights are the same."""
         return cast(PredictorT, self._once("predictor", partial(self.predictor, create, compare)))
 
     def _check_int8(
-        self,
-        compare: Compare[PredictorT],
-        exact: PredictorT,
-        quantized: PredictorT,
-        requests: Sequence[Any],
+        self, compare: Compare, exact: Predictor, quantized: Predictor, requests: Sequence[Any]
     ) -> None:
         def message() -> str | None:
             text = compare(exact, quantized, requests, self.model.path)
@@ -239,7 +215,7 @@ def quantize(encoder: Encoder, tokenizer: Tokenizer) -> Encoder:
     return quantize_encoder(encoder, texts, select_inference_backend(encoder.config.hidden_size))
 
 
-# Each comparison below is written as `not … >= …`, so that NaN is refused, too.
+# Comparisons are written as `not … >= …`, so that NaN is refused, too.
 
 
 def compare_task(exact: TaskPredictor, quantized: TaskPredictor, requests: Sequence[Any], path: Path) -> str:
@@ -262,58 +238,71 @@ def compare_task(exact: TaskPredictor, quantized: TaskPredictor, requests: Seque
     return message
 
 
-def compare_vectors(exact: Embedder, quantized: Embedder, requests: Sequence[str], path: Path) -> str | None:
-    """Compare the vectors of some texts."""
-    if not (texts := _sample(requests, _MAX_TEXTS)):
-        return None
+@dataclass(frozen=True)
+class Comparison:
+    """Compares answers of predictors in fp32 and int8 on some of the first texts.
+
+    Attributes:
+        answers: The name of the answers.
+        unit: The unit of the difference.
+        max_difference: The largest difference that is not an error.
+        max_texts: The maximum number of texts to compare.
+        measure: Returns the difference on texts; None if there is nothing to compare.
+    """
+
+    answers: str
+    unit: str
+    max_difference: float
+    max_texts: int
+    measure: Callable[[Any, Any, Sequence[str]], float | None]
+
+    def __call__(self, exact: Any, quantized: Any, requests: Sequence[str], path: Path) -> str | None:
+        """Compare two predictors."""
+        texts = requests[:: max(1, -(-len(requests) // self.max_texts))]  # evenly spaced
+        if (difference := self.measure(exact, quantized, texts)) is None:
+            return None
+        count = pluralize(len(texts), "text")
+        message = f"on {count}, {self.answers} in int8 and fp32 differ by {difference:.4f} {self.unit}"
+        if not difference <= self.max_difference:
+            message += f", more than {self.max_difference:g}"
+            raise InputError("int8_answers_differ", message, location=path, hint=_HINT)
+        return message
+
+
+def _vector_difference(exact: Embedder, quantized: Embedder, texts: Sequence[str]) -> float | None:
+    """Return 1 minus the smallest cosine."""
     a, b = exact(texts).astype(np.float64), quantized(texts).astype(np.float64)
     norms = np.maximum(np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1), 1e-12)
-    cosine = float(((a * b).sum(1) / norms).min())
-    count = pluralize(len(texts), "text")
-    message = f"on {count}, the smallest cosine between vectors in int8 and fp32 is {cosine:.4f}"
-    if not cosine >= _MIN_INT8_COSINE:
-        message += f", below {_MIN_INT8_COSINE}"
-        raise InputError("int8_vectors_differ", message, location=path, hint=_HINT)
-    return message
+    return 1 - float(((a * b).sum(1) / norms).min()) if texts else None
 
 
-def compare_scores(exact: Scorer, quantized: Scorer, requests: Sequence[str], path: Path) -> str | None:
-    """Compare the scores of some texts."""
-    texts = _sample(requests, _MAX_SCORED_TEXTS)
+def _score_difference(exact: Scorer, quantized: Scorer, texts: Sequence[str]) -> float | None:
     pairs = list(zip(exact.scores(texts), quantized.scores(texts), strict=True))
-    if not (tokens := sum(a.tokens for a, _ in pairs)):
-        return None
-    nats = sum(abs((a.score or 0.0) - (b.score or 0.0)) for a, b in pairs) / tokens
-    count = pluralize(len(texts), "text")
-    message = f"on {count}, scores in int8 and fp32 differ by {nats:.4f} nats per token on average"
-    if not nats <= _MAX_NATS:
-        message += f", more than {_MAX_NATS:g}"
-        raise InputError("int8_scores_differ", message, location=path, hint=_HINT)
-    return message
+    tokens = sum(a.tokens for a, _ in pairs)
+    return sum(abs((a.score or 0.0) - (b.score or 0.0)) for a, b in pairs) / tokens if tokens else None
 
 
-def compare_masks(
-    exact: MaskFiller, quantized: MaskFiller, requests: Sequence[str], path: Path
-) -> str | None:
-    """Compare the predictions for the masks of some texts."""
-    texts = _sample(requests, _MAX_TEXTS)
+def _mask_difference(exact: MaskFiller, quantized: MaskFiller, texts: Sequence[str]) -> float | None:
+    """Return the mean difference; a token that is no longer among the most probable ones has probability 0."""
     before = [best for text in replace(exact, top_k=1)(texts) for best, *_ in text]
     after = [top for text in replace(quantized, top_k=_TOP_K)(texts) for top in text]
-    if not before:
-        return None
-    pairs = list(zip(before, after, strict=True))
-    num_equal = sum(best.token == top[0].token for best, top in pairs)
-    # A token that is no longer among the most probable ones counts as if its probability were 0.
-    scores = [next((p.score for p in top if p.token == best.token), 0.0) for best, top in pairs]
-    difference = float(np.mean([abs(best.score - score) for best, score in zip(before, scores, strict=True)]))
-    message = (
-        f"on {pluralize(len(before), 'mask')}, the likeliest token in int8 and fp32 is the same for "
-        f"{num_equal:,}, and its probability differs by {difference:.4f} on average"
+    scores = (
+        next((p.score for p in top if p.token == best.token), 0.0)
+        for best, top in zip(before, after, strict=True)
     )
-    if not difference <= _MAX_PROBABILITY_DIFFERENCE:
-        message += f", more than {_MAX_PROBABILITY_DIFFERENCE:g}"
-        raise InputError("int8_predictions_differ", message, location=path, hint=_HINT)
-    return message
+    differences = [abs(best.score - score) for best, score in zip(before, scores, strict=True)]
+    return float(np.mean(differences)) if differences else None
+
+
+compare_vectors = Comparison("vectors", "(1 - cosine)", 0.005, 64, _vector_difference)
+compare_scores = Comparison("scores", "nats per token on average", 0.05, 16, _score_difference)
+compare_masks = Comparison(
+    "probabilities of the likeliest token",
+    "on average",
+    0.05,
+    64,
+    _mask_difference,
+)
 
 
 def validation_file(run: Path) -> Path:
@@ -327,23 +316,10 @@ def validation_file(run: Path) -> Path:
             break
     if recorded and Path(recorded).is_file():
         return Path(recorded)
-    if recorded and not Path(recorded).is_absolute():
-        problem, hint = (
-            f"{recorded} is not in {Path.cwd()}",
-            "change to the folder in which the run was started",
-        )
-    elif recorded:
-        problem, hint = f"{recorded} does not exist", "restore it"
-    else:
-        problem, hint = "this folder names none", "name the folder of the run"
+    problem = f"{recorded} does not exist" if recorded else "this folder names none"
     raise InputError(
         "validation_file_missing",
         f"int8 is compared with fp32 on the run's validation file, and {problem}",
         location=run,
-        hint=f"{hint}, or {_HINT}",
+        hint=f"name the run, and start in the folder in which it was started, or {_HINT}",
     )
-
-
-def _sample(texts: Sequence[str], max_texts: int) -> Sequence[str]:
-    """Return at most so many texts, evenly spaced."""
-    return texts[:: -(-len(texts) // max_texts)] if texts else []

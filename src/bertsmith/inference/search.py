@@ -1,4 +1,7 @@
-"""Search an index for the texts that are nearest to queries, and score searches with known relevant texts."""
+"""Search an index for the texts that are nearest to queries, and score searches with known relevant texts.
+
+A cross-encoder, a model that reads the query and a text together, may rerank the results.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +12,14 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from bertsmith.errors import InputError, option
+from bertsmith.errors import InputError, command, option
 from bertsmith.formatting import join_names, pluralize
 from bertsmith.inference.model import Model, load
-from bertsmith.inference.reranking import Reranker, SearchResult
 from bertsmith.inference.text_input import read_text_rows
 from bertsmith.io.text_io import read_lines
 from bertsmith.metrics.ranking import ranking_metrics
 from bertsmith.retrieval.index import Index
+from bertsmith.tasks.embedding.data import MATCH_LABELS
 from bertsmith.tasks.retrieval_queries import is_query_file, read_queries
 
 _QUERIES_PER_PASS = 256
@@ -26,28 +29,120 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class SearchOptions:
-    """Options of a search.
+class SearchResult:
+    """A text of an index for a query.
 
     Attributes:
+        rank: The rank, from 1.
+        score: The cosine of the vectors.
+        text: The text.
+        location: The file and line of the text when the index was built.
+        id: Its id.
+        rerank_score: The score by the reranking model; None without one.
+    """
+
+    rank: int
+    score: float
+    text: str
+    location: str
+    id: str
+    rerank_score: float | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields; the location is called "place", and a missing `rerank_score` is left out."""
+        values = {
+            "rank": self.rank,
+            "score": self.score,
+            "text": self.text,
+            "place": self.location,
+            "id": self.id,
+        }
+        return values if self.rerank_score is None else {**values, "rerank_score": self.rerank_score}
+
+
+class Reranker:
+    """A classifier or regressor of pairs of texts: the query, and a text of the index."""
+
+    def __init__(self, model: Model, label: str | None = None) -> None:
+        """Wrap a model.
+
+        Args:
+            model: The model.
+            label: The label of relevant texts; None: the only label such as "1", "yes", or "same".
+
+        Raises:
+            InputError: The model does not read pairs, or the label is unknown.
+        """
+        self._model, self._label = model, label
+        if "text_pair" not in model.task.declaration.inputs or model.task.metadata.get("pairs") is False:
+            raise InputError(
+                "not_a_pair_model",
+                "this model was not trained on pairs of texts, so it cannot rerank",
+                location=model.path,
+                hint=f"fine-tune a model on pairs: {command('finetune', 'classify', second_column='NAME')}",
+            )
+        labels = model.task.labels
+        if labels is None or len(labels) < 2:
+            if label is not None:
+                message, hint = f"{model.path} has no labels", f"omit {option('rerank_label')}"
+                raise InputError("no_labels", message, argument="rerank_label", hint=hint)
+            return
+        if label is None:
+            matches = [name for name in labels if name.casefold() in MATCH_LABELS]
+            self._label = matches[0] if len(matches) == 1 else None
+        if self._label not in labels:
+            raise InputError(
+                "rerank_label_unknown",
+                f"there is no label '{label}'" if label else "the label of relevant texts is unknown",
+                location=model.path,
+                argument="rerank_label",
+                hint=f"set {option('rerank_label')} to one of {join_names(labels)}",
+            )
+
+    def rerank(self, query: str, results: Sequence[SearchResult]) -> list[SearchResult]:
+        """Return the results by the model's score, best first; equal scores keep their order."""
+        predictor = self._model.predictor
+        examples = predictor.examples(
+            {"text": [query] * len(results), "text_pair": [result.text for result in results]}
+        )
+        scores = map(self._score, predictor.predict_all(examples))
+        scored = [replace(r, rerank_score=score) for r, score in zip(results, scores, strict=True)]
+        return sorted(scored, key=lambda result: -(result.rerank_score or 0.0))
+
+    def _score(self, prediction: Any) -> float:
+        if self._label is not None and hasattr(prediction, "scores"):
+            return float(prediction.scores[self._label])
+        return float(prediction.number if hasattr(prediction, "number") else prediction.cosine)
+
+
+@dataclass(frozen=True)
+class Searcher:
+    """An index with the model that its vectors are from.
+
+    Attributes:
+        index: The index.
+        model: Its model.
         top_k: Results per query.
         approximate: Search the graph of the index.
         reranker: The model that reranks results.
         rerank_top: The number of results to rerank.
+
+    Raises:
+        InputError: The model is another one, or a number is out of range.
     """
 
+    index: Index
+    model: Model = field(repr=False)
     top_k: int = 5
     approximate: bool = False
     reranker: Reranker | None = field(default=None, repr=False)
     rerank_top: int = 50
 
     def __post_init__(self) -> None:
-        if self.top_k < 1:
-            message, hint = f"{self.top_k} is less than 1", "use the number of texts per query"
-            raise InputError("top_k_too_small", message, argument="top_k", hint=hint)
-        if self.rerank_top < 1:
-            message, hint = f"{self.rerank_top} is less than 1", "use the number of texts to rerank"
-            raise InputError("rerank_top_too_small", message, argument="rerank_top", hint=hint)
+        for name, value in (("top_k", self.top_k), ("rerank_top", self.rerank_top)):
+            if value < 1:
+                message, hint = f"{value} is less than 1", "use a number of texts per query"
+                raise InputError("number_too_small", message, argument=name, hint=hint)
         if self.reranker is not None and self.rerank_top < self.top_k:
             raise InputError(
                 "rerank_top_below_top_k",
@@ -55,37 +150,29 @@ class SearchOptions:
                 argument="rerank_top",
                 hint="rerank at least as many texts as you retrieve",
             )
-
-
-class Searcher:
-    """An index with the model that its vectors are from."""
-
-    def __init__(self, index: Index, model: Model) -> None:
-        """Combine an index and its model; raise InputError for another model."""
-        source = index.source
-        if model.vectors_digest != source.digest:
+        source = self.index.source
+        if self.model.vectors_digest != source.digest:
             raise InputError(
                 "index_model_mismatch",
-                f"this index was built with {source.model}, and {model.path} is another model",
-                location=index.folder,
+                f"this index was built with {source.model}, and {self.model.path} is another model",
+                location=self.index.folder,
                 argument="model",
                 hint=f"search with {option('model', source.model)}, or build the index again",
             )
-        self.index = index
-        self._embed = model.embedder(source.pooling, True, source.max_length)
 
-    def search(self, queries: Sequence[str], options: SearchOptions) -> Iterator[list[SearchResult]]:
+    def search(self, queries: Sequence[str]) -> Iterator[list[SearchResult]]:
         """Yield the results of each query, best first."""
-        remaining = iter(queries)
-        depth = options.top_k if options.reranker is None else options.rerank_top
+        source, remaining = self.index.source, iter(queries)
+        embed = self.model.embedder(source.pooling, True, source.max_length)
+        depth = self.top_k if self.reranker is None else self.rerank_top
         while chunk := list(islice(remaining, _QUERIES_PER_PASS)):
-            rows, cosines = self.index.nearest(self._embed(chunk), depth, approximate=options.approximate)
+            rows, cosines = self.index.nearest(embed(chunk), depth, approximate=self.approximate)
             for query, query_rows, scores in zip(chunk, rows.tolist(), cosines.tolist(), strict=True):
                 pairs = zip(query_rows, scores, strict=True)
                 results = [SearchResult(0, score, *self.index.row(i)) for i, score in pairs if i >= 0]
-                if options.reranker is not None:
-                    results = options.reranker.rerank(query, results)
-                yield [replace(r, rank=rank) for rank, r in enumerate(results[: options.top_k], start=1)]
+                if self.reranker is not None:
+                    results = self.reranker.rerank(query, results)
+                yield [replace(r, rank=rank) for rank, r in enumerate(results[: self.top_k], start=1)]
 
 
 def search(
@@ -119,11 +206,11 @@ def search(
         A list of `SearchResult` for a query, best first; a list of such lists for a list of queries.
     """
     opened = index if isinstance(index, Index) else Index(index)
-    searcher = load_searcher(opened, model, device, precision=precision)
     if isinstance(rerank, str | Path):
         rerank = load(rerank, device, precision=precision)
     reranker = None if rerank is None else Reranker(rerank, rerank_label)
-    options = SearchOptions(top_k, approximate, reranker, rerank_top)
+    loaded = load_index_model(opened, model, device, precision=precision)
+    searcher = Searcher(opened, loaded, top_k, approximate, reranker, rerank_top)
     batch = [queries] if isinstance(queries, str) else list(queries)
     for number, query in enumerate(batch, start=1):
         if not isinstance(query, str) or not query.strip():
@@ -133,33 +220,30 @@ def search(
                 location=f"query {number}",
                 hint="pass each query as a string that is not blank",
             )
-    results = list(searcher.search(batch, options))
+    results = list(searcher.search(batch))
     return results[0] if isinstance(queries, str) else results
 
 
-def load_searcher(
+def load_index_model(
     index: Index,
     model: str | Path | Model | None = None,
     device: str = "auto",
     *,
     precision: str = "auto",
     mapped: bool = False,
-) -> Searcher:
-    """Return an index with its model, from the path that the index recorded or from `model`."""
+) -> Model:
+    """Load the model of an index, from the path that the index recorded or from `model`."""
     if model is None:
-        path = Path(index.source.model)
-        if path.is_absolute() and not path.exists():
+        model = index.source.model
+        if Path(model).is_absolute() and not Path(model).exists():
             raise InputError(
                 "index_model_missing",
-                f"the model of this index is no longer at {path}",
+                f"the model of this index is no longer at {model}",
                 location=index.folder,
                 argument="model",
                 hint=f"name its folder with {option('model')}",
             )
-        model = path if path.is_absolute() else index.source.model
-    if isinstance(model, str | Path):
-        model = load(model, device, precision=precision, mapped=mapped)
-    return Searcher(index, model)
+    return model if isinstance(model, Model) else load(model, device, precision=precision, mapped=mapped)
 
 
 @dataclass(frozen=True)
@@ -216,8 +300,7 @@ def read_search_queries(
     if not any(query.id in relevant for query in queries):
         raise InputError(
             "qrels_mismatch",
-            f"no query of {file} is in this file: its first query is '{queries[0].id}', and the first here is "
-            f"'{next(iter(relevant))}'",
+            f"no query of {file} is in this file; its first query is '{queries[0].id}'",
             location=qrels,
             argument="qrels",
             hint=f"name the column of the query ids with {option('id_column')}",
@@ -233,16 +316,15 @@ def read_qrels(file: str | Path) -> dict[str, frozenset[str]]:
     relevant: dict[str, set[str]] = {}
     for number, line in read_lines(file):
         fields = line.split()
-        if not fields or (number == 1 and not _is_number(fields[-1])):
-            continue
-        if len(fields) not in (3, 4) or not _is_number(fields[-1]):
+        relevance = _relevance(fields)
+        if relevance is None and fields and number > 1:
             raise InputError(
                 "invalid_qrels_line",
                 "this line is not a query id, a text id, and a relevance",
                 location=f"{file}:{number}",
                 hint="write QUERY TEXT RELEVANCE, or QUERY 0 TEXT RELEVANCE, on each line",
             )
-        if float(fields[-1]) > 0:
+        if relevance is not None and relevance > 0:
             relevant.setdefault(fields[0], set()).add(fields[-2])
     if not relevant:
         message, hint = "no relevance in this file is above 0", "use a file of relevance judgments"
@@ -250,12 +332,12 @@ def read_qrels(file: str | Path) -> dict[str, frozenset[str]]:
     return {query: frozenset(texts) for query, texts in relevant.items()}
 
 
-def _is_number(text: str) -> bool:
+def _relevance(fields: Sequence[str]) -> float | None:
+    """Return the number at the end of a line of judgments; None for a header and for other lines."""
     try:
-        float(text)
+        return float(fields[-1]) if len(fields) in (3, 4) else None
     except ValueError:
-        return False
-    return True
+        return None
 
 
 @dataclass
@@ -264,26 +346,24 @@ class ScoredSearch:
 
     Attributes:
         queries: The queries.
-        searcher: The index and its model.
-        options: The options.
+        searcher: The index, its model, and the options.
     """
 
     queries: Sequence[Query]
     searcher: Searcher
-    options: SearchOptions
     _rankings: list[list[str]] = field(default_factory=list, repr=False)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """Yield {"query", "id", "results"} for each query."""
-        options = self.options
-        if self.has_relevant_texts and options.top_k < _METRICS_DEPTH:
-            rerank_top = max(options.rerank_top, _METRICS_DEPTH)
-            options = replace(options, top_k=_METRICS_DEPTH, rerank_top=rerank_top)
-        all_results = self.searcher.search([query.text for query in self.queries], options)
+        searcher, top_k = self.searcher, self.searcher.top_k
+        if self.has_relevant_texts and top_k < _METRICS_DEPTH:
+            rerank_top = max(searcher.rerank_top, _METRICS_DEPTH)
+            searcher = replace(searcher, top_k=_METRICS_DEPTH, rerank_top=rerank_top)
+        all_results = searcher.search([query.text for query in self.queries])
         for query, results in zip(self.queries, all_results, strict=True):
             ranking = (result.text if query.relevant_texts else result.id for result in results)
             self._rankings.append(list(dict.fromkeys(ranking)))
-            objects = [result.to_dict() for result in results[: self.options.top_k]]
+            objects = [result.to_dict() for result in results[:top_k]]
             yield {"query": query.text, "id": query.id, "results": objects}
 
     @property

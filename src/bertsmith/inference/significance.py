@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 
 from bertsmith import rng
 from bertsmith.errors import InputError, option
-from bertsmith.inference.ensemble import label_mismatch_error
+from bertsmith.formatting import pluralize
+from bertsmith.inference.ensemble import check_same_task
 from bertsmith.inference.model import Model, load
 from bertsmith.io.sources import Source, name_of
 from bertsmith.metrics.sufficient_statistics import SufficientStatistics
@@ -28,8 +29,6 @@ from bertsmith.notebook import Report
 CONFIDENCE_LEVEL = 0.95
 MAX_P_VALUE = 0.05
 """The largest p-value at which two models differ by more than chance."""
-_MIN_ROUNDS, _MAX_ROUNDS, _MAX_DRAWS = 1_000, 10_000, 50_000_000  # seconds of work
-_MIN_SLOW_ROUNDS, _MAX_SLOW_ROUNDS, _MAX_SLOW_DRAWS = 200, 1_000, 1_000_000
 _DRAWS_IN_MEMORY = 4_000_000
 _TOLERANCE = 1e-12
 
@@ -56,14 +55,16 @@ class Difference(NamedTuple):
     rounds: int
 
 
-def num_rounds(examples: int) -> int:
-    """Return the number of resamples that take seconds: 10,000, down to 1,000 for more than 5,000 examples."""
-    return min(_MAX_ROUNDS, max(_MIN_ROUNDS, _MAX_DRAWS // max(1, examples)))
+def num_rounds(examples: int, *, is_slow: bool = False) -> int:
+    """Return the number of resamples that take seconds: 10,000, down to 1,000 for more than 5,000 examples.
 
-
-def num_slow_rounds(examples: int) -> int:
-    """Return the number of resamples if each computes the score anew: 1,000, down to 200 for many examples."""
-    return min(_MAX_SLOW_ROUNDS, max(_MIN_SLOW_ROUNDS, _MAX_SLOW_DRAWS // max(1, examples)))
+    Args:
+        examples: The number of examples.
+        is_slow: Each resample computes the score anew: 1,000, down to 200 for more than 1,000 examples.
+    """
+    if is_slow:
+        return min(1_000, max(200, 1_000_000 // max(1, examples)))
+    return min(10_000, max(1_000, 50_000_000 // max(1, examples)))
 
 
 def compare_statistics(
@@ -118,7 +119,7 @@ def compare_predictions(
         rounds: The number of resamples.
     """
     size = len(examples)
-    rounds = rounds or num_slow_rounds(size)
+    rounds = rounds or num_rounds(size, is_slow=True)
     a, b = (score(system, examples) for system in predictions)
     drawn = []
     for counts in _resamples(size, rounds, seed):
@@ -200,7 +201,7 @@ def compare(
         message, hint = f"{rounds} is less than 1", "use the number of resamples"
         raise InputError("rounds_too_small", message, argument="rounds", hint=hint)
     models = [m if isinstance(m, Model) else load(m, device, precision=precision) for m in (a, b)]
-    _check_fit(*models)
+    check_same_task(*models)
     task = models[0].task
     examples, predictions = _predict(models, data, settings)
     statistics = [task.metrics.sufficient_statistics(system, examples) for system in predictions]
@@ -246,21 +247,6 @@ def comparison_message(report: dict[str, Any]) -> str:
     )
 
 
-def _check_fit(a: Model, b: Model) -> None:
-    """Raise InputError if the predictions of two models have different scores."""
-    first, second = a.task, b.task
-    if type(first.model) is not type(second.model) or first.primary_metric != second.primary_metric:
-        raise InputError(
-            "task_mismatch",
-            f"this model is for the task '{second.name}' ({second.primary_metric}), and {a.path} is for "
-            f"'{first.name}' ({first.primary_metric})",
-            location=b.path,
-            hint="compare models of one task",
-        )
-    if set(first.labels or ()) != set(second.labels or ()):
-        raise label_mismatch_error(a, b)
-
-
 def _predict(
     models: Sequence[Model], data: Source, settings: dict[str, Any]
 ) -> tuple[list[Any], list[list[Any]]]:
@@ -272,21 +258,15 @@ def _predict(
     predictors = [model.predictor.with_settings(settings, "compare", data) for model in models]
     examples, examples_b = (predictor.read(data) for predictor in predictors)
     a, b = (model.path for model in models)
-    if len(examples) != len(examples_b):
+    pairs = zip(examples, examples_b, strict=False)
+    different = next((second for first, second in pairs if first.group_key != second.group_key), None)
+    if different is not None or len(examples) != len(examples_b):
         raise InputError(
-            "example_count_mismatch",
-            f"{a} reads {len(examples):,} examples from this data, and {b} {len(examples_b):,}",
-            location=name_of(data, "data"),
-            hint=f"the models were trained on files of different formats: pass the settings that differ, such as "
-            f"{option('delimiter')}",
+            "examples_differ",
+            f"{a} reads {pluralize(len(examples), 'example')} from this data, and {b} {len(examples_b):,}, which "
+            "differ",
+            location=name_of(data, "data") if different is None else different.location,
+            hint="the models were trained on files of different formats: pass the settings that differ, such as "
+            f"{option('text_column', 'text')} or {option('delimiter')}",
         )
-    for first, second in zip(examples, examples_b, strict=True):
-        if first.group_key != second.group_key:
-            raise InputError(
-                "texts_differ",
-                f"{a} and {b} read different texts from this row",
-                location=second.location,
-                hint=f"the models were trained on other columns: name those of this file, such as "
-                f"{option('text_column', 'text')}",
-            )
     return examples, [predictors[0].predict(examples), predictors[1].predict(examples_b)]

@@ -37,8 +37,6 @@ from bertsmith.tasks.results import Metrics
 from bertsmith.tasks.truncation import TruncationStats
 from bertsmith.tokenizer.tokenizer import Tokenizer, validate_texts
 
-_LOAD_ARGUMENTS = ("device", "precision")  # that users give to `predict`, and `load` takes
-
 Changes = Mapping[str, Any]
 """Settings of one call: settings of the task, and `batch_size`; None leaves a setting as it is."""
 
@@ -97,14 +95,6 @@ class TaskPredictor(Predictor):
         """
         values = {name: value for name, value in changes.items() if value is not None}
         fields = self.task.declaration.settings_type.model_fields
-        for name in _LOAD_ARGUMENTS:
-            if name in values and name not in fields:
-                raise InputError(
-                    "not_a_task_setting",
-                    f"{caller} has no setting '{name}'",
-                    argument=name,
-                    hint=f"pass it where the model is loaded: {option(name, values[name])}",
-                )
         batch_size = values.pop("batch_size", None)
         if is_path(source) and format_suffix(source) == ".tsv" and "delimiter" in fields:
             values.setdefault("delimiter", None)
@@ -323,9 +313,8 @@ class TaskInterface(ABC):
 
         Args:
             file: The file, read as `evaluate` reads it, except that labels are ignored.
-            output: The file to write: .csv (the rows of the input with predictions), .jsonl, .json, or .txt (a
-                table for reading).
-            format: csv, json, table, or the official format of the task; None: by the suffix of `output`.
+            output: The file to write: .csv (the rows of the input with predictions), .jsonl, or .json.
+            format: csv, json, or the official format of the task; None: by the suffix of `output`.
             overwrite: Replace an existing file.
             settings: Settings of the task for this call, such as text_column, delimiter, or max_length.
 
@@ -347,13 +336,6 @@ class TaskInterface(ABC):
         answered = predictor.answered_file(file)
         write_predictions(predictor.task.report, answered, format, delimiter_of(file, predictor.task), path)
         return path
-
-    def predict_lines(
-        self, lines: Iterable[bytes], location: str, **settings: Any
-    ) -> Iterator[dict[str, Any]]:
-        """Yield the predictions for a stream of UTF-8 lines, as `predict_file`; blank lines are left out."""
-        predictor = self.predictor.with_settings(settings)
-        return prediction_objects(predictor.answered(predictor.examples_of_lines(lines, location)))
 
     def evaluate(
         self,

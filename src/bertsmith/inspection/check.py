@@ -11,9 +11,9 @@ from bertsmith import console, hardware
 from bertsmith.corpus.checks.check import CheckOptions, check_files
 from bertsmith.errors import InputError, option
 from bertsmith.formatting import format_percent, pluralize
-from bertsmith.inspection.output_files import check_output_file, report_write_errors
 from bertsmith.instances.settings import MEAN_FILL_RATIO, TOKEN_REPETITION
 from bertsmith.io import atomic
+from bertsmith.io.compression import check_name
 from bertsmith.io.documents import Reading
 from bertsmith.io.folders import find_files
 from bertsmith.io.sources import Sources, size_of, to_sources
@@ -24,6 +24,7 @@ from bertsmith.models.family import preset
 from bertsmith.models.parameter_count import count_parameters, flops_per_token
 from bertsmith.notebook import Report
 from bertsmith.settings import with_keywords
+from bertsmith.suggestions import not_found_error
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.training.settings import TrainSettings
 
@@ -106,6 +107,7 @@ def check_corpus(
     report["forecast"] = forecast(report, config, preset_name, epochs, benchmark, options.sample, files)
     if html is not None:
         from bertsmith.reports.corpus import corpus_page
+        from bertsmith.reports.page import report_write_errors
 
         with report_write_errors(html):
             atomic.write_text(Path(html), corpus_page(report))
@@ -251,3 +253,20 @@ def _describe_basis(has_tokenizer: bool) -> str:
         f"{tokens}; segment pairs of {_SEQUENCE_LENGTH} tokens filled to {format_percent(MEAN_FILL_RATIO)}, "
         f"{TOKEN_REPETITION:g} tokens in them for each token of the text"
     )
+
+
+def check_output_file(path: str | Path, argument: str) -> None:
+    """Raise InputError for a file that cannot be written.
+
+    Args:
+        path: The file.
+        argument: The argument that names it.
+    """
+    path = Path(path)
+    check_name(path)
+    if path.is_dir():
+        raise InputError(
+            "is_a_folder", "this is a folder", location=path, argument=argument, hint="name a file"
+        )
+    if not path.parent.is_dir():
+        raise not_found_error(path.parent, "folder", "create it first")

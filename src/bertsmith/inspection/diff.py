@@ -89,29 +89,16 @@ def _run_settings(name: str | Path) -> dict[str, Any]:
 
 
 def _family_traits(model_family: Family) -> dict[str, Any]:
-    """Return the traits of a family that its settings do not include."""
-    heads = model_family.heads
-    has_pair_head = any("pair" in parts for parts in model_family.architectures)
+    """Return the tokenizer of a family, and how it is pre-trained."""
     defaults = {name: DataSettings.model_fields[name].default for name in _PRETRAINING_DATA}
     data = {**defaults, **model_family.pretraining}
+    training = {"adam_beta2": TrainSettings().adam_beta2, **model_family.training}
     return {
         "usual tokenizer": model_family.tokenizer,
-        "has a pooler": frozenset({"encoder", "pooler"}) in model_family.architectures,
-        "input of a classification head": _head_input(heads.dense_act),
-        "input of a multiple-choice head": _head_input(heads.choice_act),
-        "activation of the masked-LM head": heads.masked_act or "the encoder's",
-        "has a sentence pair head": has_pair_head,
         "pre-trained with objective": model_family.objective,
         **{f"pre-trained with data.{name}": value for name, value in data.items()},
-        "pre-trained with train.adam_beta2": model_family.training.get(
-            "adam_beta2", TrainSettings().adam_beta2
-        ),
+        **{f"pre-trained with train.{name}": value for name, value in training.items()},
     }
-
-
-def _head_input(activation: str | None) -> str:
-    """Describe the input of a head, which has a dense layer with this activation; None: it has none."""
-    return "the pooler" if activation is None else f"the first token, through a dense layer ({activation})"
 
 
 def _parameter_counts(config: ModelConfig) -> dict[str, int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -29,14 +29,6 @@ from bertsmith.training.checkpoint import newest_state
 from bertsmith.training.run_plan import PlanEntry, read_plan
 
 _TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "spiece.model")
-_KIND_NAMES = {
-    "run": "a run",
-    "runs": "a folder of runs",
-    "model": "a model",
-    "data": "prepared data",
-    "tokenizer": "a tokenizer",
-    "checkpoint": "a checkpoint of a run",
-}
 _HINT = "name a run, a model folder, prepared data, a tokenizer, or a published model"
 
 
@@ -68,7 +60,7 @@ def info(name: str | Path | None = None) -> dict[str, Any]:
         case "tokenizer":
             return {"kind": kind, "path": str(path), **Tokenizer.load(path).info()}
     if kind != "model" and path.exists():
-        raise _not_describable(path, kind)
+        raise _not_describable(path)
     try:
         return {"kind": "model", **load(name).info()}
     except InputError:
@@ -113,7 +105,7 @@ def _describe_machine() -> dict[str, Any]:
 
 
 def kind_of(path: Path) -> str | None:
-    """Return the kind of a folder by its files, a key of `_KIND_NAMES`; None for other folders."""
+    """Return the kind of a folder by its files ("run", "runs", "model", "data", …); None for others."""
     if not path.is_dir():
         return None
     if holds_run(path):
@@ -127,26 +119,15 @@ def kind_of(path: Path) -> str | None:
     return "tokenizer" if any((path / file).is_file() for file in _TOKENIZER_FILES) else None
 
 
-def _not_describable(path: Path, kind: str | None) -> InputError:
-    """Return the error for a path that `info` cannot describe, and suggest a subfolder or a parent."""
-    if not path.is_dir():
-        return InputError("is_a_file", "this is a file, not a folder", location=path, hint=_HINT)
-    run = next((parent for parent in path.absolute().parents if holds_run(parent)), None)
-    if run is not None:
-        kind_name = _KIND_NAMES[kind] if kind else "a part of a run"
-        return InputError(
-            "part_of_run", f"this is {kind_name}, not a run", location=path, hint=f"name the run: {run}"
-        )
-    children = [
-        f"{child} ({_KIND_NAMES[child_kind]})"
-        for child in sorted(path.iterdir())
-        if (child_kind := kind_of(child))
-    ]
+def _not_describable(path: Path) -> InputError:
+    """Return the error for a path that `info` cannot describe, which names what is beside it."""
+    folders = [*path.absolute().parents[:2], *(sorted(path.iterdir()) if path.is_dir() else ())]
+    others = [str(folder) for folder in folders if kind_of(folder) not in (None, "checkpoint")]
     return InputError(
-        "unknown_folder",
+        "not_describable",
         "this is no run, no model, no prepared data, and no tokenizer",
         location=path,
-        hint=f"name one of its folders: {', '.join(children[:5])}" if children else _HINT,
+        hint=f"name one of these: {', '.join(others[:5])}" if others else _HINT,
     )
 
 
@@ -187,7 +168,7 @@ def _describe_run(path: Path) -> dict[str, Any]:
         or _float_scores(report.get("dev"))
         or (state.evaluation if state else {}),
         "best_step": state.best_step if state is not None else None,
-        "remarks": [*report.get("remarks", []), *_budget_remarks([entry.budget for entry in plan])],
+        "remarks": report.get("remarks", []),
         "settings": _changed_settings(path / SETTINGS, values, record) | _changed_budget(plan),
         "model": None if model is None else str(model.model_folder),
         "model_of_step": (record.get("unfinished") or {}).get("step"),
@@ -202,17 +183,6 @@ def _changed_budget(plan: Sequence[PlanEntry]) -> dict[str, Any]:
         return {}
     names = {**plan[0].budget, **plan[-1].budget}
     return {f"train.{name}": plan[-1].budget.get(name) for name in names}
-
-
-def _budget_remarks(budgets: Sequence[Mapping[str, float]]) -> list[str]:
-    """Return a remark if the run was continued with another budget, since settings.yaml has only the first."""
-    if not budgets or budgets[-1] == budgets[0]:
-        return []
-    first, last = (
-        ", ".join(f"train.{name}={value:g}" for name, value in budget.items())
-        for budget in (budgets[0], budgets[-1])
-    )
-    return [f"started with {first}, continued with {last} in total"]
 
 
 def _finetune_verb(record: dict[str, Any]) -> str:

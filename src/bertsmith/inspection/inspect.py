@@ -11,7 +11,7 @@ from bertsmith import console
 from bertsmith.artifacts.locate import locate_tokenizer
 from bertsmith.corpus.checks.tokenizer_comparison import compare_tokenizers
 from bertsmith.errors import InputError, option
-from bertsmith.inspection.output_files import check_output_file, report_write_errors
+from bertsmith.inspection.check import check_output_file
 from bertsmith.io import atomic
 from bertsmith.io.documents import Reading
 from bertsmith.io.sources import Sources, to_sources
@@ -31,7 +31,6 @@ def inspect_tokenizers(
     limit: int | None = None,
     max_examples: int = 20,
     html: str | Path | None = None,
-    plot: str | Path | None = None,
     progress: Callable[[int], None] | None = None,
     **keywords: Unpack[ReadingKeywords],
 ) -> dict[str, Any]:
@@ -45,7 +44,6 @@ def inspect_tokenizers(
         limit: The number of bytes of text to read; None reads all.
         max_examples: The maximum number of examples in each list of the report.
         html: Also write the report as a page.
-        plot: Also write a plot of the words by number of pieces, as .png or .svg.
         progress: Called with the number of bytes done.
         **keywords: Fields of `reading` by name, such as text_column="title".
 
@@ -54,12 +52,10 @@ def inspect_tokenizers(
         tokenizer is the shortest unambiguous end of its path.
 
     Raises:
-        InputError: A path is not a tokenizer, one is named twice, or a page or plot cannot be written there.
+        InputError: A path is not a tokenizer, one is named twice, or the page cannot be written there.
     """
     if html is not None:
         check_output_file(html, "html")
-    if plot is not None:
-        check_output_file(plot, "plot", (".png", ".svg"))
     names = [str(name) for name in ([tokenizers] if isinstance(tokenizers, str | Path) else tokenizers)]
     if repeated := [name for name in names if names.count(name) > 1]:
         raise InputError(
@@ -88,15 +84,11 @@ def inspect_tokenizers(
         progress=progress,
     )
     if html is not None:
-        from bertsmith.reports.tokenizers import tokenizers_page
+        from bertsmith.reports.corpus import tokenizers_page
+        from bertsmith.reports.page import report_write_errors
 
         with report_write_errors(html):
             atomic.write_text(Path(html), tokenizers_page(report))
-    if plot is not None:
-        from bertsmith.reports.tokenizers import tokenizers_plot
-
-        with report_write_errors(plot), atomic.atomic_file(Path(plot)) as file:
-            tokenizers_plot(report).savefig(file, format=file.suffix[1:].lower(), dpi=150)
     return Report(report, display_keys=("text", "tokenizers", "notes"))
 
 

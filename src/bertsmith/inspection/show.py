@@ -119,7 +119,10 @@ def _describe_instance(
         "mask" if ids[i] == tokenizer.mask_token_id else "kept" if ids[i] == original[i] else "random"
         for i in positions
     ]
-    names = tokenizer.tokens
+    names, corruption = tokenizer.tokens, settings.data.corruption
+    corrupted = {}
+    if corruption in (corrupted_names := {"insertion": "inserted", "deletion": "deleted"}):
+        corrupted[corrupted_names[corruption]] = abs(len(ids) - int(plan.sizes[index]))
     num_ordinary = sum(i not in tokenizer.all_special_ids for i in original)
     return {
         **_describe_label(batch, settings.data),
@@ -139,15 +142,9 @@ def _describe_instance(
             "predicted": len(positions),
             "share": round(len(positions) / max(1, num_ordinary), 4),
             **{kind: replacements.count(kind) for kind in ("mask", "random", "kept")},
-            **_count_corrupted(settings.data.corruption, len(ids), int(plan.sizes[index])),
+            **corrupted,
         },
     }
-
-
-def _count_corrupted(corruption: str, num_tokens: int, num_planned: int) -> dict[str, int]:
-    """Return the number of tokens that data.corruption inserted or deleted, by its name in the report."""
-    names = {"insertion": "inserted", "deletion": "deleted"}
-    return {names[corruption]: abs(num_tokens - num_planned)} if corruption in names else {}
 
 
 def _describe_label(batch: MaskedBatch, data: DataSettings) -> dict[str, Any]:

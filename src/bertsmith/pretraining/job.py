@@ -12,10 +12,9 @@ from bertsmith.artifacts.folder import write_folder
 from bertsmith.device import ComputeContext
 from bertsmith.errors import InputError, option
 from bertsmith.formatting import pluralize
-from bertsmith.inference.causal_scoring import create_scorer
 from bertsmith.inference.minimal_pairs import MinimalPairs, read_pairs, score_pairs
 from bertsmith.inference.model import Model
-from bertsmith.inference.scoring import Scorer
+from bertsmith.inference.scoring import Scorer, default_variant
 from bertsmith.io import atomic
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import MaskedLMHead
@@ -97,7 +96,8 @@ class PretrainJob:
                 argument="evaluate_pairs",
                 hint=f"remove {option('evaluate_pairs')}",
             )
-        return create_scorer(self.encoder, head, self.data.shards.tokenizer, self.context)
+        variant = default_variant(self.encoder)
+        return Scorer(self.encoder, head, self.data.shards.tokenizer, self.context, variant)
 
     def training_job(self, budget: TrainingBudget, throughput: Throughput, out: Path) -> TrainingJob:
         """Return what the trainer needs."""

@@ -1,4 +1,4 @@
-"""The page of a corpus check."""
+"""The pages of a corpus check and of a comparison of tokenizers."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ _MAX_PIECES = 6  # the last bar is of words with this many pieces or more
 _UNKNOWN = "with an unknown piece"
 _MAX_FILES = 200  # files whose faults are listed
 _MAX_ROWS = 50  # rows of evaluation data that the corpus contains
+PARTS = ("one piece", "2 pieces", "3 pieces", "4 or more", "unknown")
+"""Groups of words by their number of pieces."""
 
 
 def corpus_page(report: Mapping[str, Any]) -> str:
@@ -95,3 +97,15 @@ def _piece_shares(report: Mapping[str, Any]) -> list[tuple[str, float]]:
         rows.pop()
     rows.append((_UNKNOWN, report["unknown_words"]))
     return [(name, count / total) for name, count in rows]
+
+
+def tokenizers_page(report: Mapping[str, Any]) -> str:
+    """Return the HTML page of a report of `bertsmith.inspect_tokenizers`; text from files is escaped."""
+    shares = {name: word_shares(row) for name, row in report["tokenizers"].items()}
+    return render("tokenizers.html", report=report, part_names=PARTS, shares=shares)
+
+
+def word_shares(row: Mapping[str, Any]) -> list[float]:
+    """Return the fraction of the words in each of `PARTS`; words without pieces count as unknown."""
+    (num_without_pieces, *counts), total = row["words_by_pieces"], max(1, row["words"])
+    return [n / total for n in (*counts[:3], sum(counts[3:]), row["unknown_words"] + num_without_pieces)]

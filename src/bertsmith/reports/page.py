@@ -7,13 +7,16 @@ Pages extend `base.html`, which has the styles, for light and dark color schemes
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import jinja2
 from markupsafe import Markup, escape
 
 from bertsmith import console, formatting
+from bertsmith.errors import MachineError
 
 _NO_BREAK_SPACE = "\u00a0"
 _UNIT = re.compile(r"(?<=\d) (?=%|(?:bytes?|kB|MB|GB|TB|ms|s|min|h)\b)")
@@ -43,6 +46,17 @@ def render(template: str, **values: Any) -> str:
         "duration": _unbroken(console.format_duration),
     }
     return environment.get_template(template).render(**values)
+
+
+@contextmanager
+def report_write_errors(path: str | Path) -> Iterator[None]:
+    """Raise MachineError for an OSError in the block."""
+    try:
+        yield
+    except OSError as error:
+        raise MachineError(
+            "report_not_written", f"the file could not be written ({error.strerror})", location=path
+        ) from None
 
 
 def number(value: float | None) -> str:

@@ -7,7 +7,6 @@ page's text at any width. Bar charts of shares are HTML: see the macro `bars` in
 from __future__ import annotations
 
 import io
-import math
 import re
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -17,6 +16,7 @@ from markupsafe import Markup
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
 # The page's colors in its light color scheme: of text, bars and lines of data, grid lines, and limits or a second
@@ -48,20 +48,27 @@ def histogram(
     """
 
     def draw(axes: Axes) -> None:
+        from matplotlib.ticker import LogLocator, StrMethodFormatter
+
         widths = [end - start for start, end in pairwise(edges)]
         low, high = edges[0], max(edges[0], edges[-1] - 1)
+        set_integer_ticks(axes.xaxis)
+        set_integer_ticks(axes.yaxis)
         if all(width == 1 for width in widths):
             axes.bar(edges[:-1], counts, width=0.9, color=BAR)
             margin = max(0.0, (_MIN_BARS - len(counts)) / 2)
             axes.set_xlim(low - 0.6 - margin, high + 0.6 + margin)
-            ticks = integer_ticks(low, high)
         else:
             axes.bar(edges[:-1], counts, width=widths, align="edge", color=BAR)
             axes.set_xscale("log")
-            ticks = log_ticks(low, high)
-        axes.set_xticks(ticks, [tick_label(tick) for tick in ticks])
-        y_ticks = integer_ticks(0, max(1, *counts), 5)
-        axes.set_yticks(y_ticks, [tick_label(tick) for tick in y_ticks])
+            if high < 10 * low:
+                set_integer_ticks(axes.xaxis)
+            else:
+                axes.xaxis.set_major_locator(
+                    LogLocator(subs=(1,) if high >= 100 * low else (1, 2, 5), numticks=5)
+                )
+                axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+        axes.set_ylim(0, 1.05 * max(1, *counts))
         axes.minorticks_off()
         if mark is not None and low <= mark <= high:
             axes.axvline(mark, color=ALERT, linestyle="--")
@@ -71,34 +78,12 @@ def histogram(
     return figure(draw)
 
 
-def integer_ticks(low: float, high: float, max_ticks: int = 6) -> list[int]:
-    """Return at most max_ticks (at least 4) integers from low to high, at a distance of 1, 2, or 5 times 10^n."""
-    step = 1
-    while (high - low) / step > max_ticks - 1:  # the steps are 1, 2, 5, 10, 20, 50, …
-        step = step * 5 // 2 if str(step)[0] == "2" else step * 2
-    return [n * step for n in range(math.ceil(low / step), math.floor(high / step) + 1)]
+def set_integer_ticks(axis: Axis) -> None:
+    """Use a few integers as ticks."""
+    from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
-
-def log_ticks(low: float, high: float, max_ticks: int = 6) -> list[int]:
-    """Return ticks of a logarithmic axis: 1, 2, 5, 10, …; or 1, 3, 10, …; or every power of ten, or every n-th.
-
-    The densest of these with at most max_ticks ticks is chosen; if it has fewer than three, the ticks are linear.
-    low is at least 1, max_ticks at least 4.
-    """
-    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    choices = [[digit * 10**power for power in powers for digit in digits] for digits in ((1, 2, 5), (1, 3))]
-    choices += [[10**power for power in powers[::stride]] for stride in range(1, len(powers) + 1)]
-    visible_choices = ([tick for tick in ticks if low <= tick <= high] for ticks in choices)
-    ticks = next((ticks for ticks in visible_choices if len(ticks) <= max_ticks), [])
-    return ticks if len(ticks) > 2 else integer_ticks(low, high, 4)
-
-
-def tick_label(tick: int) -> str:
-    """Format an integer exactly, in few characters: 950, 2,500, 20 k, 1.5 M."""
-    if tick and tick % 100_000 == 0:
-        millions, tenths = divmod(tick // 100_000, 10)
-        return f"{millions:,}.{tenths} M" if tenths else f"{millions:,} M"
-    return f"{tick // 1000:,} k" if tick >= 10_000 and tick % 1000 == 0 else f"{tick:,}"
+    axis.set_major_locator(MaxNLocator(4, integer=True))
+    axis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
 
 
 def to_svg(fig: Figure, description: str) -> Markup:

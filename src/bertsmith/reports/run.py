@@ -1,4 +1,7 @@
-"""The report of fine-tuning or of an evaluation: report.json, report.html with the same numbers, and figures."""
+"""The report of fine-tuning or of an evaluation: report.json, report.html with the same numbers, and figures.
+
+`StepTimer` measures the wall time of the steps that a report lists.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from bertsmith.errors import MachineError
+from bertsmith import hardware
 from bertsmith.io import atomic
 from bertsmith.reports import plots
-from bertsmith.reports.page import render, score_name
+from bertsmith.reports.page import render, report_write_errors, score_name
 from bertsmith.reports.run_figures import ReportFigure, report_figures
 
 REPORT, PAGE, FIGURES = "report.json", "report.html", "figures"
@@ -20,10 +23,51 @@ _MAX_LOCATIONS = 20  # of a finding
 _CHANCE = "chance"  # key of the accuracy of random choices, which some tasks report
 
 
+class StepTimer:
+    """Measure the seconds of each step, in order of first start; a step within another pauses the outer one."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[str, float] = {}
+        self._stack: list[str] = []
+        self._last_time = hardware.clock()
+
+    @contextmanager
+    def step(self, name: str) -> Iterator[None]:
+        """Return a context manager that adds the time of its block to a step."""
+        self._seconds.setdefault(name, 0.0)
+        self._add_elapsed()
+        self._stack.append(name)
+        try:
+            yield
+        finally:
+            self._add_elapsed()
+            self._stack.pop()
+
+    def reattribute(self, name: str, to: str, seconds: float) -> None:
+        """Move seconds from one step to another."""
+        self._seconds[name] = self._seconds.get(name, 0.0) - seconds
+        self._seconds[to] = self._seconds.get(to, 0.0) + seconds
+
+    def total(self) -> float:
+        """Return the seconds of all steps, including that of the current step so far."""
+        self._add_elapsed()
+        return sum(self._seconds.values())
+
+    def to_list(self) -> list[dict[str, Any]]:
+        """Return a dict for a report per step, with its name and seconds."""
+        return [{"step": name, "seconds": round(value, 3)} for name, value in self._seconds.items()]
+
+    def _add_elapsed(self) -> None:
+        now = hardware.clock()
+        if self._stack:
+            self._seconds[self._stack[-1]] += now - self._last_time
+        self._last_time = now
+
+
 def write_figures(folder: Path, report: Mapping[str, Any]) -> list[ReportFigure]:
     """Write the figures of a report to FOLDER/figures/*.png, replacing earlier ones, and return them."""
     figures = report_figures(report)
-    with _raise_write_errors(folder / FIGURES):
+    with report_write_errors(folder / FIGURES):
         if (folder / FIGURES).is_dir():
             atomic.remove_folder(folder / FIGURES)
         for figure in figures:
@@ -40,20 +84,9 @@ def write_report(folder: Path, report: Mapping[str, Any], figures: Sequence[Repo
         figures: The figures that `write_figures` returned.
     """
     page = render_run_page(report, figures)
-    with _raise_write_errors(folder / REPORT):
+    with report_write_errors(folder / REPORT):
         atomic.write_text(folder / PAGE, page)
         atomic.write_text(folder / REPORT, json.dumps(report, indent=2, ensure_ascii=False) + "\n")
-
-
-@contextmanager
-def _raise_write_errors(path: Path) -> Iterator[None]:
-    """Raise MachineError for an OSError in the block."""
-    try:
-        yield
-    except OSError as error:
-        raise MachineError(
-            "report_not_written", f"the file could not be written ({error.strerror})", location=path
-        ) from None
 
 
 def render_run_page(report: Mapping[str, Any], figures: Sequence[ReportFigure] | None = None) -> str:

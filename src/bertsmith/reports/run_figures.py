@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _MARKERS = ("o", "s", "^", "D")
-_MAX_BARS = 40  # labels in a bar chart
 _MAX_MARKED_POINTS = 40  # lines of more points have no markers
 _MIN_DOT_AREA, _MAX_DOT_AREA = 12, 100  # square points, of the bins of a reliability diagram
 _NOT_SCORES = ("step", "epoch", "loss", "best")  # keys of an evaluation
@@ -108,8 +107,7 @@ def _plot_lines(
             axes.axvline(best, color=plots.INK, linewidth=0.8, linestyle=":", label="weights kept")
         if len(series) > 1:
             axes.legend(frameon=False, labelcolor=plots.INK, fontsize="small")
-        ticks = plots.integer_ticks(0, max(steps), 5)
-        axes.set_xticks(ticks, [plots.tick_label(tick) for tick in ticks])
+        plots.set_integer_ticks(axes.xaxis)
         axes.set_xlabel("update")
         axes.set_ylabel(y_label)
 
@@ -123,12 +121,6 @@ def _answer_figures(answers: Mapping[str, Any]) -> Iterator[ReportFigure]:
             figure = _plot_matrix(confusion["labels"], confusion["counts"])
             caption = f"{confusion['number']:,} {confusion['of']}: {accuracy} right"
             yield ReportFigure("confusion", "Confusion", figure, caption, in_page=False)
-    for table in answers.get("tables", []):
-        if table["columns"][1:] and "F1" in table["columns"] and len(table["rows"]) > 1:
-            yield ReportFigure(
-                "labels", "F1 by label", _plot_f1_bars(table), "F1 of each label", in_page=False
-            )
-            break
     if reliability := answers.get("reliability"):
         caption = (
             f"{reliability['number']:,} {reliability['of']}; expected calibration error "
@@ -201,23 +193,6 @@ def _plot_matrix(labels: Sequence[str], counts: Sequence[Sequence[int]]) -> Figu
 
     side = 2.2 + 0.42 * len(labels)
     return plots.figure(draw, (side, side))
-
-
-def _plot_f1_bars(table: Mapping[str, Any]) -> Figure:
-    """Plot F1 of each row of a table, or of the first and last rows if there are many."""
-    column, rows = table["columns"].index("F1"), table["rows"]
-    if len(rows) > _MAX_BARS:
-        rows = [*rows[: _MAX_BARS // 2], *rows[-_MAX_BARS // 2 :]]
-
-    def draw(axes: Axes) -> None:
-        ticks = range(len(rows))
-        axes.barh(ticks, [float(row[column]) for row in rows], color=plots.BAR)
-        axes.set_yticks(ticks, plots.displayable_labels([row[0] for row in rows]), parse_math=False)
-        axes.set_ylim(len(rows) - 0.5, -0.5)
-        axes.set_xlim(0, 1)
-        axes.set_xlabel("F1")
-
-    return plots.figure(draw, (plots.WIDTH, 1 + 0.25 * len(rows)))
 
 
 def _length_figures(report: Mapping[str, Any]) -> Iterator[ReportFigure]:
