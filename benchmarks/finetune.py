@@ -13,6 +13,7 @@ frozen encoder, by the layers that the head reads. Results are recorded: the scr
 from __future__ import annotations
 
 import ctypes
+import json
 import math
 import shutil
 import statistics
@@ -33,6 +34,7 @@ from bertsmith import hardware, rng
 from bertsmith.formatting import pluralize
 from bertsmith.hardware import Precision
 from bertsmith.inference.significance import compare_statistics
+from bertsmith.io.jsonl import read_json
 from bertsmith.metrics.sufficient_statistics import SufficientStatistics
 from bertsmith.models.config import Layers
 from bertsmith.tasks.batching import Item, ItemStream, Outputs
@@ -145,6 +147,16 @@ def task_file(name: str, pattern: str) -> Path:
     """Return the file of a task; features-* and retrieval use the files of other tasks."""
     folder = "conll2003" if name.startswith("features") else {"retrieval": "squad1.1"}.get(name, name)
     (file,) = (record.DATA / "tasks" / folder).glob(pattern)
+    return write_queries(file) if name == "retrieval" else file
+
+
+def write_queries(squad: Path) -> Path:
+    """Write SQuAD's questions with their passages as rows for retrieval."""
+    record.WORK.mkdir(parents=True, exist_ok=True)
+    file = record.WORK / f"retrieval-{squad.name.partition('.')[0]}.jsonl"
+    paragraphs = (p for article in read_json(squad)["data"] for p in article["paragraphs"])
+    rows = ({"query": qa["question"], "positives": p["context"]} for p in paragraphs for qa in p["qas"])
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return file
 
 

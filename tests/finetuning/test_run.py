@@ -68,7 +68,7 @@ def test_a_split_without_a_label_or_an_example_is_reported(
     rows = [*((f"kaba {i}", "joy") for i in range(8)), ("lode zu", "fear"), ("lode zu", "fear")]
     file = tiny_run.table(tmp_path / "all.csv", rows)
     bs.finetune("classify", base, tmp_path / "a", train=file, validation_split=0.3, settings=FEW)
-    assert any("everything in dev has the label 'joy', so its" in line for line in caplog.messages)
+    assert any("1 label of train missing in dev" in line for line in caplog.messages)
     one = tmp_path / "one.jsonl"
     one.write_text('{"words": ["kaba", "lode"], "tags": ["A", "B"]}\n')
     with pytest.raises(InputError) as caught:
@@ -164,8 +164,8 @@ def test_a_label_with_one_example_is_learned_and_reported(
     assert (len(train), len(dev)) == (25, 6)
     assert [row["label"] for row in train].count("awe") == 1
     said = " ".join(" ".join(caplog.messages).split())
-    assert "│ 1 label of train is missing in dev, so its scores say nothing of it │ 'awe' │" in said
-    once = "│ 1 label occurs only once in training: too little to learn from │ 'awe' (all.csv:32) │"
+    assert "│ 1 label of train missing in dev, whose scores say nothing of them │ 'awe' │" in said
+    once = "│ 1 label with a single training example: too little to learn from │ 'awe' (all.csv:32) │"
     assert once in said
 
 

@@ -100,18 +100,6 @@ def test_a_table_fits_the_terminal(
         assert len(shown.splitlines()) == 4 + (3 if file == sheet else 1)
 
 
-def test_a_table_of_one_column_needs_no_name(moods: bs.Model, tmp_path: Path) -> None:
-    bare, headed = tmp_path / "bare.csv", tmp_path / "headed.csv"
-    bare.write_text('kaba lode\n"migi, nufo"\n')
-    headed.write_text("review\nkaba lode\nmigi nufo\n")
-    done = predict(moods.path, "--input", bare, "--format", "csv")
-    assert "its one column has no header, so the first line is read as a text" in done.stderr
-    assert [line.split(",")[0] for line in done.stdout.splitlines()] == ["line", "1", "2"]
-    done = predict(moods.path, "--input", headed, "--format", "csv")
-    assert "its one column, 'review', is read" in done.stderr
-    assert [line.split(",")[0] for line in done.stdout.splitlines()] == ["review", "kaba lode", "migi nufo"]
-
-
 def test_other_columns_are_named_on_the_call(moods: bs.Model, tmp_path: Path) -> None:
     file = tmp_path / "bare.tsv"
     file.write_text("7\tkaba lode\n8\tmigi\n")
@@ -132,7 +120,7 @@ def test_nothing_but_empty_texts(moods: bs.Model, tmp_path: Path) -> None:
     assert f"2 texts are empty and not predicted: {file}:2, {file}:3" in done.stderr
     assert predict(moods.path, "--input", file).stdout == ""
     half = tiny_run.table(tmp_path / "e.csv", [("", "joy"), ("kaba", "joy")])
-    assert moods.evaluate(half).notes == [f"1 text is empty: {half}:2: fill it in, or remove this row"]
+    assert moods.evaluate(half).notes == [f"1 text is empty: {half}:2: fill in each, or remove its row"]
 
 
 def test_a_byte_order_mark_of_a_stream_is_no_text(moods: bs.Model) -> None:

@@ -19,7 +19,7 @@ from bertsmith.io.tables import read_table
 from bertsmith.io.text_io import RejectedRow, read_lines
 from bertsmith.tasks.question_answering.squad import read_questions
 from bertsmith.tasks.settings import AnswerSettings, TagSettings
-from bertsmith.tasks.tagging.sentences import read_sentences
+from bertsmith.tasks.tagging.data import TagData
 
 SMART = "He said “don’t go” — it’s fine…\n"
 CHINESE = "红楼梦是中国古典小说。贾宝玉和林黛玉的故事，人人都知道。\n"
@@ -253,8 +253,7 @@ def test_task_files_of_every_form_are_read_in_the_named_encoding(tmp_path: Path)
     objects = file("a.jsonl", json.dumps({"text": "“go”"}, ensure_ascii=False))
     assert read_table(objects, encoding="cp1252").column("text") == ["“go”"]
     tagged = file("a.conll", "Café O\n")
-    settings = TagSettings(encoding="cp1252")
-    assert read_sentences(tagged, settings, labeled=True)[0].words == ("Café",)
+    assert TagData(TagSettings(encoding="cp1252"), {}).read(tagged)[0].words == ("Café",)
     row = {"question": "où?", "context": "à Paris", "answer": "Paris", "start": 2}
     squad = file("a.json", json.dumps([row], ensure_ascii=False))
     assert [asked.question for _, asked, _ in read_questions(squad, AnswerSettings(encoding="cp1252"))] == [

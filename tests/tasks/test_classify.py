@@ -15,7 +15,7 @@ from bertsmith.inference.output import csv_lines
 from bertsmith.models.family import build_encoder
 from bertsmith.tasks.classification import TASK
 from bertsmith.tasks.classification.data import ClassificationData, collect_labels, label_ids
-from bertsmith.tasks.classification.decode import ClassPrediction
+from bertsmith.tasks.classification.model import ClassPrediction
 from bertsmith.tasks.fitted import FittedTask
 from bertsmith.tasks.labels import LabelMap
 from bertsmith.tasks.settings import ClassSettings
@@ -259,7 +259,7 @@ def test_a_model_of_pairs_refuses_a_single_text() -> None:
     with pytest.raises(InputError) as caught:
         ClassificationData(settings, {}).from_inputs({"text": ["a", "b"]}, ["text 1", "text 2"])
     assert (caught.value.code, caught.value.location) == ("pairs_expected", "text 1")
-    assert "'text' and 'second'" in (caught.value.hint or "")
+    assert "second_column" in (caught.value.hint or "")
 
 
 def test_balanced_weights_make_labels_count_alike() -> None:

@@ -107,17 +107,6 @@ def test_pairs_without_labels_triples_and_queries(tmp_path: Path) -> None:
     assert read(file) == [EmbeddingExample("q", ("a", "b"), ("c",), None, f"{file}:1")]
 
 
-def test_questions_of_squad_are_queries(tmp_path: Path) -> None:
-    asked = [
-        {"id": "1", "question": "who", "answers": [{"text": "a", "answer_start": 0}]},
-        {"id": "2", "question": "why", "answers": [], "is_impossible": True},
-    ]
-    file = tmp_path / "s.json"
-    file.write_text(json.dumps({"data": [{"paragraphs": [{"context": "a b", "qas": asked}]}]}))
-    found = read(file)
-    assert [(one.query, one.positives) for one in found] == [("who", ("a b",))]
-
-
 def test_columns_of_other_names_and_no_header(tmp_path: Path) -> None:
     file = write(tmp_path / "p.csv", "0,a,b\n1,c,d\n")
     found = read(file, header=False, text_column="2", second_column="3", label_column="1")

@@ -7,11 +7,11 @@ import random
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
-from hypothesis import given
 from hypothesis import strategies as st
 
 import bertsmith as bs
@@ -22,8 +22,8 @@ from bertsmith.errors import InputError
 from bertsmith.models.family import build_encoder
 from bertsmith.tasks.batching import Outputs
 from bertsmith.tasks.classification import TASK
-from bertsmith.tasks.classification.data import ClassificationData, MultilabelData, make_data, split_labels
-from bertsmith.tasks.classification.decode import MultilabelDecoder, MultilabelPrediction
+from bertsmith.tasks.classification.data import ClassificationData, split_labels
+from bertsmith.tasks.classification.model import MultilabelDecoder, MultilabelPrediction
 from bertsmith.tasks.fitted import FittedTask
 from bertsmith.tasks.settings import ClassSettings
 from bertsmith.tasks.texts import TextExample
@@ -50,7 +50,7 @@ def head(**settings: object) -> FittedTask:
 
 
 def learned(examples: list[TextExample], settings: ClassSettings, names: list[str] | None = None) -> Any:
-    return MultilabelData(settings, {}).fit_metadata(examples, names)
+    return ClassificationData(settings, {}).fit_metadata(examples, names)
 
 
 def rows(number: int, seed: int = 0) -> list[tuple[str, str]]:
@@ -89,7 +89,7 @@ def test_files_of_every_form_hold_them(tmp_path: Path) -> None:
     (tmp_path / "c.tsv").write_text("kaba\t2,1\tx\nlode\t\ty\n")
     tabs = ClassSettings(multi_label=True, header=False, text_column="1", label_column="2")
     for name, settings in (("a.csv", SETTINGS), ("b.jsonl", SETTINGS), ("c.tsv", tabs)):
-        found = MultilabelData(settings, {}).read(tmp_path / name)
+        found = ClassificationData(settings, {}).read(tmp_path / name)
         facts = {"labels": LABELS, "numbered": True, "separator": ","}
         task = FittedTask.create(TASK, head().config, torch.Generator(), facts, settings)
         assert task.metrics.labels(found) == [("fear", "joy"), ()]
@@ -168,7 +168,8 @@ def test_a_label_that_all_examples_have_leaves_all_finite() -> None:
     assert all(parameter.isfinite().all() for parameter in task.model.parameters())
 
 
-@given(TRUTHS, st.data())
+@hypothesis.settings(max_examples=25)
+@hypothesis.given(TRUTHS, st.data())
 def test_scores_are_scikit_learns(truths: list[list[bool]], data: st.DataObject) -> None:
     from sklearn.metrics import f1_score
 
@@ -327,9 +328,3 @@ def test_the_command_line_takes_it(trained: bs.Model, tmp_path: Path) -> None:
     assert json.loads(result.stdout)["decided_by"] == "macro_f1"
     record = read_folder(tmp_path / "run" / "model").record
     assert len(record["metadata"]["weights"]) == len(record["decoder_state"]["thresholds"]) == 3
-
-
-def test_one_label_and_any_number_are_one_verb() -> None:
-    assert type(make_data(ClassSettings(), {})) is ClassificationData
-    assert type(make_data(SETTINGS, {})) is MultilabelData
-    assert type(make_data(ClassSettings(), {"separator": ","})) is MultilabelData

@@ -67,10 +67,10 @@ def test_roles_may_be_spans_and_stand_in_any_column(tmp_path: Path) -> None:
     ("name", "text", "line", "code"),
     [
         ("a.conllu", TWO.replace("\tARG0\t_", "\tARG0"), 2, "role_column_count"),
-        ("a.conllu", NONE, 1, "no_predicates"),
+        ("a.conllu", NONE, 1, "no_examples"),
         ("a.conllu", TWO.replace("ARG0", "(A0*"), 2, "role_in_brackets"),
-        ("a.jsonl", '{"words": ["a"], "tags": ["O"], "predicate": 1}', 1, "predicate_out_of_range"),
-        ("a.jsonl", '{"words": ["a", "a"], "tags": ["O", "O"], "predicate": "a"}', 1, "ambiguous_predicate"),
+        ("a.jsonl", '{"words": ["a"], "tags": ["O"], "predicate": 1}', 1, "unknown_predicate"),
+        ("a.jsonl", '{"words": ["a", "a"], "tags": ["O", "O"], "predicate": "a"}', 1, "unknown_predicate"),
     ],
 )
 def test_faults_have_a_code_and_a_location(
@@ -111,7 +111,7 @@ def test_a_model_of_roles_is_asked_with_predicates(roles: bs.Model, tmp_path: Pa
     assert sequence.segments.tolist() == [0] * 5 + [1] * 2
     with pytest.raises(InputError) as caught:
         roles.predict([words], ["lod"])
-    assert caught.value.code == "predicate_not_in_sentence"
+    assert caught.value.code == "unknown_predicate"
 
 
 def test_files_of_roles_are_scored_predicted_and_written(roles: bs.Model, tmp_path: Path) -> None:

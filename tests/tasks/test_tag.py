@@ -93,7 +93,7 @@ def test_conllu_has_names_and_leaves_out_what_is_no_word(tmp_path: Path) -> None
     assert task_data("tag", TagSettings(tag_column="XPOS")).read(file)[0].tags == ("VB",) * 3
     with pytest.raises(InputError) as caught:
         task_data("tag", TagSettings(tag_column="NER")).read(file)
-    assert str(caught.value).startswith(f"{file}:2: ")
+    assert str(caught.value).startswith(f"{file}:3: ")
     renamed = written(tmp_path / "b.conllu", "# global.columns = ID FORM UPOS\n1\tdo\tX\n")
     assert task_data("tag", PLAIN).read(renamed)[0].tags == ("X",)
 
@@ -169,12 +169,8 @@ def test_a_file_to_predict_is_read_as_columns_or_a_sentence_a_line(tmp_path: Pat
     assert words("a.txt", "kaba\nlode\n\nmigi\n") == [("kaba", "lode"), ("migi",)]
     assert words("a.txt", "kaba lode migi\nnufo\n\n") == [("kaba", "lode", "migi"), ("nufo",), ()]
     assert words("a.txt", "kaba lode\nmigi nufo\n") == [("kaba", "lode"), ("migi", "nufo")]
-    assert words("a.txt", "kaba O\nmigi O\n", TagSettings(layout="columns")) == [("kaba", "migi")]
     assert words("a.conll", "kaba lode\nmigi nufo\n") == [("kaba", "migi")]
     assert words("a.jsonl", '{"words": ["kaba"]}\n{"words": "lode migi"}') == [("kaba",), ("lode", "migi")]
-    with pytest.raises(InputError) as caught:
-        task_data("tag", TagSettings(layout="lines")).read(tmp_path / "a.txt")
-    assert (caught.value.code, caught.value.argument) == ("layout_with_tags", "layout")
 
 
 # What is learnt
@@ -349,7 +345,8 @@ def test_scores_are_those_of_the_entities_and_of_the_words() -> None:
     assert {name: row["f1"] for name, row in found.details["types"].items()} == pytest.approx(
         {"LOC": 2 / 3, "NEW": 0.0, "PER": 1.0}
     )
-    assert found.notes == ["1 word has a tag that the model never saw (B-NEW); each counts as wrong"]
+    (note,) = found.notes
+    assert "1 (B-NEW)" in note
     assert (task.primary_metric, task.metrics.logged_metrics) == ("f1", ("f1", "accuracy"))
 
 

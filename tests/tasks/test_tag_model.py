@@ -56,7 +56,7 @@ def names(tmp_path_factory: pytest.TempPathFactory) -> bs.Model:
         folder / "run",
         train=conll(folder / "all.txt", sentences(200, seed=0)),
         validation_split=0.2,
-        settings=[*SHORT, "train.num_train_epochs=16"],
+        settings=[*SHORT, "train.num_train_epochs=12"],
     )
 
 

@@ -170,8 +170,8 @@ def search(
       bertsmith search index "who painted the ceiling?" --rerank relevant
 
     Scores are cosine similarities; ties keep the order of the index. A file of queries with their passages
-    (.jsonl with query and positives, or SQuAD's .json), or with --qrels, is scored by recall, MRR, and nDCG; then
-    only --output has the results. Other queries from a file or standard input give one JSON object each. --json
+    (.jsonl with query and positives), or with --qrels, is scored by recall, MRR, and nDCG; then only --output has
+    the results. Other queries from a file or standard input give one JSON object each. --json
     prints one document.
     """
     from bertsmith.inference.indexing import recall_message

@@ -15,8 +15,7 @@ from bertsmith.runs.settings import settings_of_run
 from bertsmith.settings import read_yaml
 from bertsmith.tasks.base import TaskData
 from bertsmith.tasks.fitted import check_max_length
-from bertsmith.tasks.label_names import label_names_to_list, read_label_names
-from bertsmith.tasks.labels import LabelNames
+from bertsmith.tasks.labels import LabelNames, label_names_to_list, read_label_names
 from bertsmith.tasks.registry import Task
 
 

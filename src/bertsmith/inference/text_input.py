@@ -45,7 +45,7 @@ def read_text_rows(
 
     Args:
         source: A .jsonl, .csv, .tsv, or .parquet file, or data in memory: the texts of a column. Queries with
-            passages (.jsonl, SQuAD's .json): the passages, each once. Any other file: its lines.
+            passages (.jsonl): the passages, each once. Any other file: its lines.
         text_column: The column of the texts, by default "text".
         id_column: The column of the ids, by default "_id" or "id" if there is one, else the number of the row.
         encoding: The encoding of a file that is not UTF-8.

@@ -159,6 +159,16 @@ class Counts:
             2 * self.num_correct / (self.num_references + self.num_predictions) if self.num_correct else 0.0
         )
 
+    def to_dict(self) -> dict[str, float]:
+        """Return precision, recall, F1, and the numbers of references (`support`) and predictions (`found`)."""
+        return {
+            "precision": self.precision,
+            "recall": self.recall,
+            "f1": self.f1,
+            "support": self.num_references,
+            "found": self.num_predictions,
+        }
+
 
 def sum_counts(types: Mapping[str, Counts]) -> Counts:
     """Return the sums of the counts over all types."""

@@ -65,17 +65,14 @@ class HFCheckpoint(Protocol):
     @property
     def architecture(self) -> str:
         """The class of the model in config.json."""
-        ...
 
     @property
     def labels(self) -> list[str] | None:
         """The names of the classes by id."""
-        ...
 
     @property
     def problem_type(self) -> str | None:
         """The `problem_type` of config.json."""
-        ...
 
 
 class Example(ABC):
@@ -486,17 +483,18 @@ class TaskReport:
 
     def answer_summary(self, train: Sequence[Any], validation: Sequence[Any]) -> DataSummary:
         """Return the part of `data_summary` that depends on the form of answers: for labels, their frequencies."""
-        train_counts, validation_counts = (
-            LabelCounts.from_pairs(
-                (label, example.location)
-                for example, labels in zip(part, self.metrics.labels(part), strict=True)
-                for label in labels
-            )
-            for part in (train, validation)
-        )
+        train_counts, validation_counts = self.label_counts(train), self.label_counts(validation)
         if not train_counts.counts:
             return DataSummary()
         return summarize_labels(train_counts, validation_counts, self.metadata.get("labels", ()))
+
+    def label_counts(self, examples: Sequence[Any]) -> LabelCounts:
+        """Count the labels of examples."""
+        return LabelCounts.from_pairs(
+            (label, example.location)
+            for example, labels in zip(examples, self.metrics.labels(examples), strict=True)
+            for label in labels
+        )
 
     def error_analysis(self, predictions: Sequence[Any], examples: Sequence[Any]) -> ErrorAnalysis:
         """Return what a report shows besides the metrics: a confusion matrix, a reliability diagram, tables."""

@@ -5,10 +5,9 @@ The functions take plain values with their locations and return tables and diagn
 
 from __future__ import annotations
 
-import re
 import unicodedata
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 from statistics import fmean, pstdev
 from typing import Any, NamedTuple
@@ -19,10 +18,6 @@ from bertsmith.tasks.results import DataSummary, Diagnostic, MetricTable
 
 _MAX_LABEL_ROWS = 20  # of a table; the other labels are summed in one more row
 _EXCERPT_LENGTH = 40  # characters of a text in a message
-# A label may be a misspelling of another one if it occurs at most twice or 0.5 % as often, and a fifth as often.
-_MAX_MISSPELT, _MAX_MISSPELT_RATIO, _MIN_FREQUENCY_RATIO = 2, 0.005, 5
-_MIN_NAME_LENGTH = 4  # in shorter names one letter makes a difference (NN and NNS)
-_TAG_PREFIX = re.compile(r"([BIESLUM])[-_](?=.)")  # the position of a word in an entity
 
 
 class LabelCounts(NamedTuple):
@@ -61,11 +56,8 @@ def summarize_labels(train: LabelCounts, validation: LabelCounts, model_labels: 
         model_labels: The labels that the model will have.
     """
     counts = {"train": dict(train.counts.most_common()), "dev": dict(validation.counts.most_common())}
-    diagnostics = [
-        *_rare(train),
-        *_missing(train, validation, model_labels),
-        *_similar(train, validation),
-    ]
+    missing = _missing(train, validation, model_labels)
+    diagnostics = [*_rare(train), *missing, *_similar(train, validation)]
     return DataSummary({"labels": counts}, [label_table(train.counts, validation.counts)], diagnostics)
 
 
@@ -81,20 +73,20 @@ def label_table(train: Counter[str], validation: Counter[str]) -> MetricTable:
 
 def summarize_numbers(train: Sequence[float], validation: Sequence[float]) -> DataSummary:
     """Return a table of the distribution of numbers."""
+    functions: dict[str, Callable[[Sequence[float]], float]] = {
+        "count": len,
+        "mean": fmean,
+        "deviation": pstdev,
+        "lowest": min,
+        "highest": max,
+    }
     statistics = {
-        part: {
-            "count": len(numbers),
-            "mean": fmean(numbers),
-            "deviation": pstdev(numbers),
-            "lowest": min(numbers),
-            "highest": max(numbers),
-        }
-        for part, numbers in {"train": train, "dev": validation}.items()
+        part: {name: function(numbers) for name, function in functions.items()}
+        for part, numbers in (("train", train), ("dev", validation))
         if numbers
     }
     rows = [[part, *(f"{value:,.6g}" for value in values.values())] for part, values in statistics.items()]
-    columns = ["part", "count", "mean", "deviation", "lowest", "highest"]
-    return DataSummary({"numbers": statistics}, [MetricTable("numbers", columns, rows)])
+    return DataSummary({"numbers": statistics}, [MetricTable("numbers", ["part", *functions], rows)])
 
 
 def example_diagnostics(examples: Sequence[Any], labels: Sequence[tuple[str, ...]]) -> list[Diagnostic]:
@@ -115,13 +107,8 @@ def example_diagnostics(examples: Sequence[Any], labels: Sequence[tuple[str, ...
 
 def empty_text_diagnostic(locations: Sequence[str]) -> Diagnostic:
     """Return the diagnostic for examples without any text."""
-    is_one = len(locations) == 1
-    return Diagnostic(
-        "empty texts",
-        f"{pluralize(len(locations), 'text is', 'texts are')} empty",
-        locations,
-        consequence=f"fill {'it in, or remove this row' if is_one else 'them in, or remove these rows'}",
-    )
+    message = f"{pluralize(len(locations), 'text is', 'texts are')} empty"
+    return Diagnostic("empty texts", message, locations, consequence="fill in each, or remove its row")
 
 
 def find_contradictions(labeled_examples: Iterable[tuple[Any, tuple[str, ...]]]) -> Diagnostic | None:
@@ -154,10 +141,9 @@ def find_repeats(keys: Iterable[tuple[Hashable, str]]) -> Diagnostic | None:
     ]
     if not repeats:
         return None
-    repeat = "repeats" if len(repeats) == 1 else "repeat"
     return Diagnostic(
         "repeated examples",
-        f"{pluralize(len(repeats), 'training example')} {repeat} an earlier one",
+        f"{pluralize(len(repeats), 'training example repeats', 'training examples repeat')} an earlier one",
         [location for location, _ in repeats],
         [f"{location} is {earlier}" for location, earlier in repeats],
         "each copy counts again in training",
@@ -183,22 +169,11 @@ def check_examples(examples: Sequence[Any], source: Any, noun: str) -> None:
         hint = f"give a file with at least one {noun.removesuffix('s')}"
         raise InputError("no_examples", f"this file has no {noun}", location=source, hint=hint)
     first: dict[str, str] = {}
-    repeats = [
-        (example.id, example.location)
-        for example in examples
-        if example.id is not None and first.setdefault(example.id, example.location) != example.location
-    ]
-    if not repeats:
-        return
-    (repeated_id, location), *others = repeats
-    more = join_names(f"'{i}' ({at})" for i, at in others)
-    raise InputError(
-        "duplicate_id",
-        f"the id '{repeated_id}' occurs twice (first at {first[repeated_id]})"
-        + (f", and so do {len(others):,} more: {more}" if others else ""),
-        location=location,
-        hint="give each example an id of its own, or none",
-    )
+    for example in examples:
+        if example.id is not None and first.setdefault(example.id, example.location) != example.location:
+            message = f"the id '{example.id}' occurs twice, first at {first[example.id]}"
+            hint = "give each example an id of its own, or none"
+            raise InputError("duplicate_id", message, location=example.location, hint=hint)
 
 
 def find_overlap(train: Sequence[Any], validation: Sequence[Any]) -> Diagnostic | None:
@@ -207,11 +182,10 @@ def find_overlap(train: Sequence[Any], validation: Sequence[Any]) -> Diagnostic 
     shared = [example for example in validation if example.group_key in first_location]
     if not shared:
         return None
-    have = "has a text that is" if len(shared) == 1 else "have a text that is"
     of_examples = pluralize(len(validation), "dev example")
     return Diagnostic(
         "dev texts that are trained on",
-        f"{len(shared):,} of {of_examples} {have} also trained on, which raises the scores",
+        f"{len(shared):,} of {of_examples} have a text that is also trained on, which raises the scores",
         [f"{example.location} is {first_location[example.group_key]}" for example in shared],
     )
 
@@ -223,10 +197,9 @@ def _cells(labels: Sequence[str], counts: Counter[str]) -> tuple[str, str]:
 
 def _rare(train: LabelCounts) -> Iterator[Diagnostic]:
     if labels := [label for label, count in train.counts.items() if count == 1]:
-        occur = "occurs only once in training" if len(labels) == 1 else "occur only once in training"
         yield Diagnostic(
             "labels that occur once",
-            f"{pluralize(len(labels), 'label')} {occur}",
+            f"{pluralize(len(labels), 'label')} with a single training example",
             [train.first[label] for label in labels],
             list(map(train.with_location, labels)),
             "too little to learn from",
@@ -239,110 +212,45 @@ def _missing(
     if unseen := [label for label in validation.counts if label not in train.counts]:
         yield Diagnostic(
             "labels of dev unseen in training",
-            f"{pluralize(len(unseen), 'label of dev does', 'labels of dev do')} not "
-            "occur in training, so the model "
-            f"cannot learn {'it' if len(unseen) == 1 else 'them'}",
+            f"{pluralize(len(unseen), 'label')} of dev without a training example, which cannot be learned",
             [validation.first[label] for label in unseen],
             list(map(validation.with_location, unseen)),
         )
     in_data = train.counts | validation.counts
     if unused := [label for label in model_labels if label not in in_data]:
-        has = "has" if len(unused) == 1 else "have"
-        message = f"{pluralize(len(unused), 'label')} {has} no training example"
+        message = f"{pluralize(len(unused), 'label')} without any example"
         yield Diagnostic("labels without an example", message, excerpts=_quoted(unused))
-    if not validation.counts:
-        return
     missing = [label for label in train.counts if label not in validation.counts]
-    if len(validation.counts) == 1 and missing:
-        (label,) = validation.counts
-        yield Diagnostic(
-            "a dev of one label",
-            f"everything in dev has the label '{label}', so its scores say nothing of the others",
-            consequence="dev needs examples of each label",
-        )
-    elif missing:
-        are, them = ("is", "it") if len(missing) == 1 else ("are", "them")
+    if missing and validation.counts:
         yield Diagnostic(
             "labels missing in dev",
-            f"{pluralize(len(missing), 'label')} of train {are} missing in dev, so "
-            f"its scores say nothing of {them}",
+            f"{pluralize(len(missing), 'label')} of train missing in dev, whose scores say nothing of them",
             [train.first[label] for label in missing],
             _quoted(missing),
         )
 
 
 def _similar(train: LabelCounts, validation: LabelCounts) -> Iterator[Diagnostic]:
-    """Yield diagnostics for labels that are spelled almost like another one."""
+    """Yield a diagnostic for labels that differ only by case, spaces, and invisible characters."""
     counts, first = train.counts + validation.counts, {**validation.first, **train.first}
-
-    def by_count(pair: tuple[str, str]) -> tuple[str, str]:
-        a, b = sorted(pair, key=lambda label: (counts[label], label))
-        return a, b
-
-    def diagnostic(kind: str, message: str, pairs: Sequence[tuple[str, str]]) -> Diagnostic:
-        excerpts = [f"'{a}' ({first[a]}) and '{b}' ({pluralize(counts[b], 'time')})" for a, b in pairs]
-        return Diagnostic(kind, message, [first[a] for a, _ in pairs], excerpts)
-
     by_form: dict[str, list[str]] = {}
-    for label in counts:
+    for label in sorted(counts, key=lambda label: (counts[label], label)):
         by_form.setdefault(_normalized(label), []).append(label)
-    pairs = [by_count(pair) for labels in by_form.values() for pair in combinations(labels, 2)]
+    pairs = [pair for labels in by_form.values() for pair in combinations(labels, 2)]
+    # Single letters may differ by case on purpose.
     if pairs := [(a, b) for a, b in pairs if len(a) > 1 or 10 * counts[a] <= counts[b]]:
-        yield diagnostic(
+        yield Diagnostic(
             "labels nearly alike",
             "labels that differ only by case or spaces are different labels to the model",
-            pairs,
+            [first[a] for a, _ in pairs],
+            [f"'{a}' ({first[a]}) and '{b}' ({pluralize(counts[b], 'time')})" for a, b in pairs],
         )
-    similar = {by_count(pair) for pair in _one_letter_pairs(counts)}
-    if pairs := sorted((a, b) for a, b in similar if _may_be_misspelt(counts[a], counts[b])):
-        yield diagnostic(
-            "labels that may be misspelt", "labels that may be misspelt, one letter from another", pairs
-        )
-
-
-def _may_be_misspelt(count: int, other_count: int) -> bool:
-    is_rare = count <= max(_MAX_MISSPELT, _MAX_MISSPELT_RATIO * other_count)
-    return is_rare and _MIN_FREQUENCY_RATIO * count <= other_count
 
 
 def _normalized(label: str) -> str:
     """Return a label without case, spaces, and invisible characters."""
     folded = unicodedata.normalize("NFKC", label).casefold()
     return "".join(c for c in folded if not c.isspace() and unicodedata.category(c) != "Cf")
-
-
-def _one_letter_pairs(labels: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Yield labels that differ by one inserted, removed, replaced, or transposed letter.
-
-    Two such labels share a name with one character left out, so that not all pairs are compared.
-    """
-    by_shortened: dict[tuple[str, str], list[str]] = {}
-    for label in labels:
-        prefix, name = _split_prefix(label)
-        for key in {name, *(name[:i] + name[i + 1 :] for i in range(len(name)))}:
-            by_shortened.setdefault((prefix, key), []).append(label)
-    for candidates in by_shortened.values():
-        yield from (pair for pair in combinations(candidates, 2) if _differ_by_one_letter(*pair))
-
-
-def _split_prefix(label: str) -> tuple[str, str]:
-    match = _TAG_PREFIX.match(label)
-    return (match[1], label[match.end() :]) if match else ("", label)
-
-
-def _differ_by_one_letter(a: str, b: str) -> bool:
-    a, b = _split_prefix(a)[1], _split_prefix(b)[1]
-    shorter, longer = sorted((len(a), len(b)))
-    if shorter < _MIN_NAME_LENGTH or longer <= _MIN_NAME_LENGTH or _normalized(a) == _normalized(b):
-        return False
-    if a[0] != b[0]:  # csubj and nsubj; people hardly ever mistype a first letter
-        return False
-    while a and b and a[0] == b[0]:
-        a, b = a[1:], b[1:]
-    while a and b and a[-1] == b[-1]:
-        a, b = a[:-1], b[:-1]
-    is_transposed = len(a) == len(b) == 2 and a == b[::-1]
-    return (a + b).isalpha() and (is_transposed or max(len(a), len(b)) == 1)
 
 
 def _quoted(labels: Iterable[str]) -> list[str]:

@@ -1,21 +1,27 @@
-"""Labels by name, by id, or by codes that users give names to."""
+"""Labels by name, by id, or by codes that users give names to, and the reading of these names."""
 
 from __future__ import annotations
 
 import difflib
+import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, Field
 
 from bertsmith.errors import InputError, option
 from bertsmith.formatting import join_names
+from bertsmith.io.tables import read_table
+from bertsmith.suggestions import not_found_error
 
 LabelNames = Sequence[str] | Mapping[str, str]
 """Names of labels from a user: in the order of the ids, or by code."""
 
 _MAX_LISTED = 10  # labels in a hint
+_FILE_HINT = "write one name per row, or a code and its name: 0,joy"
+_COLUMN_NAMES = {"code", "id", "label_id", "label", "name", "label_name", "class", "category"}  # of a header
 
 
 class LabelMetadata(BaseModel):
@@ -75,29 +81,25 @@ class LabelMap:
         """Return the id of a label of a file; None if the model does not have it."""
         return self.ids.get(self.name(label))
 
-    def unknown_label_error(
-        self, label: str, location: str, argument: str, *, is_validation: bool = False
-    ) -> InputError:
+    def unknown_label_error(self, label: str, location: str, argument: str) -> InputError:
         """Return the error for a label that the model does not have.
 
         Args:
             label: The label.
             location: The location of its example.
             argument: The argument that names the column of labels.
-            is_validation: True for a validation example, for which training examples of the label would help.
         """
         matches = difflib.get_close_matches(label.casefold(), {name.casefold() for name in self.ids}, 1, 0.75)
         suggestion = next((name for name in self.ids if [name.casefold()] == matches), None)
         did_you_mean = f"did you mean '{suggestion}'? " if suggestion is not None else ""
-        add_examples = "add examples of it to train, " if is_validation else ""
         labels = ", ".join(list(self.ids)[:_MAX_LISTED]) + (", …" if len(self.ids) > _MAX_LISTED else "")
         return InputError(
             "unknown_label",
             f"the label '{label}' is unknown",
             location=location,
             argument=argument,
-            hint=f"{did_you_mean}the model's labels are: {labels}; fix the row, {add_examples}or name another "
-            f"column with {option(argument)}",
+            hint=f"{did_you_mean}the model's labels are: {labels}; fix the row, add examples of it to "
+            f"train, or name another column with {option(argument)}",
         )
 
     def check_validation(self, labels: Iterable[tuple[str, str]], argument: str) -> None:
@@ -109,11 +111,10 @@ class LabelMap:
         if not first:
             return
         (label, location), *others = first.items()
-        error = self.unknown_label_error(label, location, argument, is_validation=True)
+        error = self.unknown_label_error(label, location, argument)
         if others:
             more = join_names(f"'{other}' ({at})" for other, at in others)
-            also = "and so is" if len(others) == 1 else f"and so are {len(others):,} more:"
-            error.message += f", {also} {more}"
+            error.message += f", and also {more}"
         raise error
 
 
@@ -166,3 +167,59 @@ def sorted_labels(labels: Iterable[str]) -> list[str]:
 def is_integer(text: str) -> bool:
     """Return whether a label is an integer as int() reads it."""
     return text.removeprefix("-").isdecimal()
+
+
+def read_label_names(value: str | Path | LabelNames) -> LabelNames:
+    """Return label names from names, a text "a,b,c", or a file (csv, tsv, txt), with a header or without.
+
+    A file has a name per row in the order of the ids, or a code and its name per row in any order.
+
+    Raises:
+        InputError: The file holds neither.
+    """
+    if isinstance(value, Path) or (isinstance(value, str) and os.path.isfile(value)):
+        return _read_label_file(value)
+    if not isinstance(value, str):
+        return dict(value) if isinstance(value, Mapping) else list(value)
+    if "," not in value:
+        raise not_found_error(value, hint=f"give {option('label_names')} a file, or the labels: a,b,c")
+    names = [name.strip() for name in value.split(",")]
+    if len(names) < 2 or not all(names):
+        raise InputError(
+            "too_few_label_names",
+            f"'{value}' does not name two labels or more",
+            argument="label_names",
+            hint="write one name per line in a file, or a,b,c",
+        )
+    return names
+
+
+def label_names_to_list(names: LabelNames) -> list[Any]:
+    """Return label names as a list for settings: names, or pairs of a code and its name."""
+    return [list(pair) for pair in names.items()] if isinstance(names, Mapping) else list(names)
+
+
+def _read_label_file(file: str | Path) -> LabelNames:
+    rows = [[value.strip() for value in row.texts.values()] for row in read_table(file, header=False)]
+    rows = [row for row in rows if any(row)]
+    has_header = bool(rows) and {cell.lower() for cell in rows[0]} <= _COLUMN_NAMES
+
+    where: dict[str, Any] = {"location": file, "argument": "label_names", "hint": _FILE_HINT}
+    if rows and len(rows[0]) == 1:
+        names = [row[0] for row in rows[has_header:]]
+        if len(names) < 2:
+            message = "this file does not name two labels or more"
+            raise InputError("too_few_label_names", message, **where)
+        return names
+    if not rows or len(rows[0]) != 2:
+        raise InputError("label_names_column_count", "this file does not have one or two columns", **where)
+    codes, names = (list(column) for column in zip(*rows, strict=True))
+    if has_header or (len(rows) > 2 and not is_integer(codes[0]) and all(map(is_integer, codes[1:]))):
+        codes, names = codes[1:], names[1:]
+    if all(map(is_integer, names)) and not any(map(is_integer, codes)):
+        codes, names = names, codes
+    if not all(codes) or not all(names):
+        raise InputError("empty_label_name", "a code or a name is empty", **where)
+    if repeated := [code for code, count in Counter(codes).items() if count > 1]:
+        raise InputError("duplicate_label_code", f"the code '{repeated[0]}' occurs twice", **where)
+    return dict(zip(codes, names, strict=True))

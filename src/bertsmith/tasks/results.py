@@ -51,6 +51,16 @@ class Metrics(Result):
         return {**self.values, **self.details, **notes}
 
 
+def table_by_label(heading: str, by_label: Mapping[str, Mapping[str, float]]) -> MetricTable:
+    """Return a table with a row for each label and a column for each of its metrics."""
+    names = next(iter(by_label.values()), {})
+    rows = [
+        [label, *(f"{value:.4f}" if isinstance(value, float) else f"{value:,}" for value in row.values())]
+        for label, row in by_label.items()
+    ]
+    return MetricTable("", [heading, *("F1" if name == "f1" else name for name in names)], rows)
+
+
 class Diagnostic(NamedTuple):
     """A possible problem of some examples.
 

@@ -1,4 +1,4 @@
-"""Read queries with the passages that answer them: rows, or SQuAD's questions with their passages."""
+"""Read queries with the passages that answer them."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from bertsmith.errors import InputError
 from bertsmith.io.compression import format_suffix
 from bertsmith.io.sources import Source
 from bertsmith.io.tables import is_json_source, json_rows
-from bertsmith.tasks.question_answering.squad import read_questions
-from bertsmith.tasks.settings import AnswerSettings
 
 POSITIVE_KEYS = ("positives", "positive", "pos")
 NEGATIVE_KEYS = ("negatives", "negative", "neg")
@@ -27,9 +25,9 @@ class RetrievalQuery(NamedTuple):
 
 
 def is_query_file(source: Source, encoding: str | None = None) -> bool:
-    """Return True for a .json file, and for rows whose first one has a query and passages."""
-    if not is_json_source(source):
-        return format_suffix(source) == ".json"
+    """Return True if the first row of a .jsonl or .json file, or of data in memory, has a query and passages."""
+    if not is_json_source(source) and format_suffix(source) != ".json":
+        return False
     first = next(json_rows(source, encoding), None)
     if first is None:
         return False
@@ -39,19 +37,7 @@ def is_query_file(source: Source, encoding: str | None = None) -> bool:
 def read_queries(
     source: Source, encoding: str | None = None, *, labeled: bool = True
 ) -> Iterator[RetrievalQuery]:
-    """Yield the queries of a source in its order.
-
-    Args:
-        source: A .jsonl file, data in memory, or SQuAD's .json, whose unanswerable questions are skipped.
-        encoding: The encoding of a file that is not UTF-8.
-        labeled: Each query needs a positive passage.
-    """
-    if not is_json_source(source):
-        for passage, question, location in read_questions(source, AnswerSettings(encoding=encoding)):
-            if not question.is_impossible:
-                texts = _text(question.question, location), (_text(passage, location),)
-                yield RetrievalQuery(*texts, (), location)
-        return
+    """Yield the queries of a source in its order; if it is labeled, each needs a positive passage."""
     for row in json_rows(source, encoding):
         values, location = row.values, row.location
         if "query" not in values:
@@ -59,12 +45,8 @@ def read_queries(
             raise InputError("field_missing", message, location=location, hint=hint)
         positives = _texts(values, POSITIVE_KEYS, location)
         if labeled and not positives:
-            raise InputError(
-                "positive_missing",
-                "this query has no positive passage",
-                location=location,
-                hint='write it as "positives": ["…"], or remove the query',
-            )
+            message, hint = "this query has no positive passage", 'write it as "positives": ["…"]'
+            raise InputError("positive_missing", message, location=location, hint=hint)
         query = _text(values["query"], location)
         yield RetrievalQuery(query, positives, _texts(values, NEGATIVE_KEYS, location), location)
 

@@ -14,22 +14,18 @@ FileEncoding = Annotated[
 ]
 Delimiter = Annotated[
     str | None,
-    Field(
-        description="column separator; none: a comma in .csv (or what its header has), a tab in other tables",
-    ),
+    Field(description="column separator; none: a comma in .csv (or what its header has), else a tab"),
 ]
 Header = Annotated[bool, Field(description="the first line names the columns; false: they are 1, 2, …")]
 Head = Annotated[
     Literal["linear", "bilstm"],
-    Field(
-        description="linear: the task's own layers; bilstm: a two-layer bidirectional LSTM below them",
-    ),
+    Field(description="linear: the task's own layers; bilstm: a two-layer bidirectional LSTM below them"),
 ]
 SecondEncoderRun = Annotated[
     str,
     Field(
         description="for a left-to-right model: a run of the same size that reads right to left, whose hidden "
-        "states are concatenated; empty: none",
+        "states are concatenated; empty: none"
     ),
 ]
 ClassWeights = Literal["none", "balanced"] | dict[str, PositiveFloat]
@@ -46,9 +42,7 @@ class TextSettings(Settings):
     header: Header = True
     encoding: FileEncoding = None
     max_length: int | None = Field(
-        None,
-        ge=3,
-        description="maximum number of tokens of a text, special tokens included; none: the model's maximum",
+        None, ge=3, description="maximum number of tokens, special tokens included; none: the model's maximum"
     )
     stride: int | None = Field(
         None,
@@ -58,13 +52,11 @@ class TextSettings(Settings):
         "predictions; none: truncate",
     )
     specials_in_text: Literal["text", "parse"] = Field(
-        "text",
-        description="strings such as [SEP] in a text are ordinary text (text) or special tokens (parse)",
+        "text", description="read strings such as [SEP] in a text as ordinary text or as special tokens"
     )
     pooler: bool = Field(
         True,
-        description="the head of a BERT or ALBERT reads the pooler, as in the releases; false: the hidden state "
-        "of the first token",
+        description="the head of a BERT or ALBERT reads the pooler; false: the first token's hidden state",
     )
     head: Head = "linear"
     second_encoder: SecondEncoderRun = ""
@@ -79,22 +71,18 @@ class ClassSettings(TextSettings):
     )
     class_weights: ClassWeights = Field(
         "none",
-        description="weights of the labels in the loss: balanced (by inverse frequency), or {label: weight, …}",
+        description="weights of labels in the loss: balanced (by inverse frequency), or {label: weight, …}",
     )
     thresholds: Literal["half", "shared", "each"] = Field(
         "shared",
-        description="with multi_label, the probability from which a label is predicted: half: 0.5; shared: one "
-        "for all labels; each: one for each label; the last two maximize macro F1 on the validation "
-        "data",
+        description="with multi_label, the probability from which a label is predicted: half: 0.5; shared or "
+        "each: the best by macro F1 on the validation data, one for all labels or one for each",
     )
     init_head_from: Literal["none", "nsp"] = Field(
-        "none",
-        description="initial weights of the head: random (none), or with two labels the next-sentence head of the "
-        "base model (nsp); a message names the label that starts as IsNext",
+        "none", description="initial weights of the head: random; or for two labels, the next-sentence head"
     )
     calibrate: bool = Field(
-        False,
-        description="divide logits by a temperature that is fitted on the validation data",
+        False, description="divide logits by a temperature that is fitted on the validation data"
     )
 
 
@@ -103,27 +91,23 @@ class TagSettings(Settings):
 
     word_column: str | None = Field(
         None,
-        description="column of the words: a number (1: first, -1: last), in .conllu and .jsonl a name; none: the "
-        "first, FORM, words",
+        description="column of the words, by number (-1: the last) or name; none: the first, FORM, words",
     )
     tag_column: str | None = Field(
         None, description="column of the tags, by number or name; none: the last, UPOS, tags"
     )
     predicate_column: str | None = Field(
         None,
-        description="for semantic roles: column of the predicates' senses, _ for other words; each column after "
-        "it has the roles of one predicate; none: the eleventh of a .conllu file that has it, if "
-        "tag_column is not set; in .jsonl the key of the predicate's index: predicate",
+        description="for semantic roles: column of the predicates' senses (else _), followed by a column of roles "
+        "for each; none: column 11 of a .conllu file; in .jsonl the key of the predicate's index",
     )
     scheme: Literal["iobes", "iob2", "iob1", "as_written"] = Field(
         "iobes",
-        description="tagging scheme to train with; iobes also marks ends and single words; predictions always "
-        "have the scheme of the file",
+        description="tagging scheme to train with; iobes also marks ends and single words; predictions have the "
+        "scheme of the file",
     )
     decoder: Literal["softmax", "crf"] = Field(
-        "softmax",
-        description="score of a tag sequence: softmax: each tag by itself; crf: a conditional random field with "
-        "learned transitions",
+        "softmax", description="score of tags: each by itself, or by a conditional random field"
     )
     layers: Layers = Field(
         "last",
@@ -132,53 +116,32 @@ class TagSettings(Settings):
     )
     head: Head = "linear"
     second_encoder: SecondEncoderRun = ""
-    layout: Literal["auto", "columns", "lines"] = Field(
-        "auto",
-        description="columns: one word per line; lines: one sentence per line, to predict; auto: columns, or "
-        "lines for a .txt without columns",
-    )
     encoding: FileEncoding = None
     max_length: int | None = Field(
-        None,
-        ge=3,
-        description="maximum number of tokens of a window, special tokens included; none: the model's maximum",
+        None, ge=3, description="maximum number of tokens of a window; none: the model's maximum"
     )
 
 
 class AnswerSettings(Settings):
     """Settings of `answer`; the defaults are those of the release of BERT."""
 
-    question_column: str | None = Field(
-        None,
-        description="column of the question in rows (not in SQuAD's JSON); none: question",
-    )
+    question_column: str | None = Field(None, description="column of the question; none: question")
     context_column: str | None = Field(None, description="column of the passage; none: context")
-    answer_column: str | None = Field(
-        None,
-        description="column of the answer, empty if there is none; none: answer, answer_text, or answers",
-    )
+    answer_column: str | None = Field(None, description="column of the answer; none: answer, answer_text, …")
     start_column: str | None = Field(
-        None,
-        description="column of the answer's first character in the passage, from 0; none: start or answer_start",
+        None, description="column of the answer's first character, from 0; none: start or answer_start"
     )
     delimiter: Delimiter = None
     header: Header = True
     max_query_length: int = Field(64, ge=1, le=100_000, description="maximum number of tokens of a question")
-    stride: int = Field(
-        128, ge=1, le=100_000, description="tokens between the starts of two windows of a passage"
-    )
+    stride: int = Field(128, ge=1, le=100_000, description="tokens between the starts of two windows")
     encoding: FileEncoding = None
     max_length: int | None = Field(
-        None,
-        ge=8,
-        description="maximum number of tokens of a window, question included; none: the model's maximum",
+        None, ge=8, description="maximum number of tokens of a window; none: the model's maximum"
     )
     n_best: int = Field(20, ge=1, le=1000, description="answers to list for each question, the best first")
     max_answer_length: int = Field(30, ge=1, le=10_000, description="maximum number of tokens of an answer")
-    transform: bool = Field(
-        False,
-        description="add a dense layer with an activation below the span head; BERT has none",
-    )
+    transform: bool = Field(False, description="add a dense layer with an activation below the span head")
     null_threshold: float | None = Field(
         None,
         allow_inf_nan=False,
@@ -187,8 +150,7 @@ class AnswerSettings(Settings):
     )
     rules: Rules = Field(
         "auto",
-        description="comparison of answers: as in SQuAD's script, or CMRC 2018's for Chinese; auto: by the script "
-        "of most answers",
+        description="scoring as in SQuAD's script, or CMRC 2018's for Chinese; auto: by most answers' script",
     )
     head: Head = "linear"
     second_encoder: SecondEncoderRun = ""
@@ -197,14 +159,8 @@ class AnswerSettings(Settings):
 class ChooseSettings(Settings):
     """Settings of `choose`."""
 
-    context_column: str | None = Field(
-        None,
-        description="column of the context; none: context, article, passage, premise, …",
-    )
-    question_column: str | None = Field(
-        None,
-        description="column of the question; none: question",
-    )
+    context_column: str | None = Field(None, description="column of the context; none: context, article, …")
+    question_column: str | None = Field(None, description="column of the question; none: question")
     choices_column: str | None = Field(
         None,
         description="column of the list of choices, or the columns of the choices, separated by commas: A,B,C,D; "
@@ -212,23 +168,16 @@ class ChooseSettings(Settings):
     )
     label_column: str | None = Field(
         None,
-        description="column of the correct choice, as its index, letter, or text; none: label, answerKey, or "
-        "answer",
+        description="column of the correct choice (index, letter, or text); none: label, answerKey, or answer",
     )
-    first_index: int = Field(
-        0,
-        ge=0,
-        le=1,
-        description="label of the first choice: 0 or 1",
-    )
+    first_index: int = Field(0, ge=0, le=1, description="label of the first choice: 0 or 1")
     delimiter: Delimiter = None
     header: Header = True
     encoding: FileEncoding = None
     max_length: int | None = Field(
         None,
         ge=8,
-        description="maximum number of tokens of context, question, and choice, special tokens included; none: "
-        "the model's maximum; the end of the context is truncated",
+        description="maximum number of tokens; none: the model's maximum; the end of the context is truncated",
     )
     head: Head = "linear"
     second_encoder: SecondEncoderRun = ""
@@ -242,14 +191,9 @@ class ChooseSettings(Settings):
 class RelateSettings(Settings):
     """Settings of `relate`."""
 
-    none_label: str | None = Field(
-        None,
-        description="label of no relation, which F1 omits; none: Other, no_relation, or NA",
-    )
+    none_label: str | None = Field(None, description="label of no relation; none: Other, no_relation, or NA")
     text_column: str | None = Field(
-        None,
-        description="column of the text, or in .jsonl of the list of words; none: text, sentence, tokens, or "
-        "words",
+        None, description="column of the text or its words; none: text, sentence, tokens, or words"
     )
     head_column: str | None = Field(
         None,
@@ -263,10 +207,7 @@ class RelateSettings(Settings):
     delimiter: Delimiter = None
     encoding: FileEncoding = None
     max_length: int | None = Field(
-        None,
-        ge=8,
-        description="maximum number of tokens of a text, markers and special tokens included; none: the model's "
-        "maximum; longer texts are read in a window around both entities",
+        None, ge=8, description="maximum number of tokens around both entities; none: the model's maximum"
     )
     head: Head = "linear"
     second_encoder: SecondEncoderRun = ""
@@ -279,23 +220,17 @@ class EmbedSettings(Settings):
         None, description="column of the text, anchor, or query; none: text, sentence1, anchor, query, …"
     )
     second_column: str | None = Field(
-        None,
-        description="column of the other text; none: second, sentence2, positive, passage, …",
+        None, description="column of the other text; none: second, sentence2, positive, …"
     )
-    label_column: str | None = Field(
-        None, description="column of a pair's score or label; none: label or score"
-    )
-    negative_column: str | None = Field(
-        None, description="column of a text that does not match; none: negative"
-    )
+    label_column: str | None = Field(None, description="column of the score or label of a pair")
+    negative_column: str | None = Field(None, description="column of another text; none: negative")
     delimiter: Delimiter = None
     header: Header = True
     encoding: FileEncoding = None
     max_length: int | None = Field(
         None,
         ge=3,
-        description="maximum number of tokens of a text, special tokens included; none: that of a base model for "
-        "embeddings, else the model's maximum",
+        description="maximum number of tokens; none: that of a base model for embeddings, or the model's maximum",
     )
     pooling: Pooling | None = Field(
         None,
@@ -303,23 +238,13 @@ class EmbedSettings(Settings):
         "base model for embeddings, else the mean",
     )
     normalize: bool | None = Field(
-        None,
-        description="scale vectors to length 1, so that dot products are cosines; none: as a base model for "
-        "embeddings, else true",
+        None, description="scale vectors to length 1; none: as a base model for embeddings, else true"
     )
     loss: Literal["auto", "cosine", "cosent", "contrastive", "softmax"] = Field(
-        "auto",
-        description="loss; auto: cosine for scores, contrastive for two labels, else softmax",
+        "auto", description="loss; auto: cosine for scores, contrastive for two labels, else softmax"
     )
-    scale: float = Field(
-        20.0,
-        gt=0,
-        le=1000,
-        description="factor of cosines in softmax and cosent: 1 / temperature",
-    )
+    scale: float = Field(20.0, gt=0, le=1000, description="factor of cosines in softmax and cosent")
     margin: float = Field(
         0.5, gt=0, le=2, description="contrastive: the minimum distance (1 - cosine) of different texts"
     )
-    same_label: str | None = Field(
-        None, description="label of pairs that match; none: 1, true, yes, same, duplicate, …"
-    )
+    same_label: str | None = Field(None, description="label of pairs that match; none: 1, true, yes, …")

@@ -106,12 +106,8 @@ def check_teacher(student: FittedTask, teacher: FittedTask, location: str, teach
         teacher_length: The number of tokens that the teacher can read.
     """
     if not student.model.supports_distillation:
-        raise InputError(
-            "teacher_not_applicable",
-            f"the task '{student.name}' cannot be distilled from a teacher",
-            argument="teacher.model",
-            hint=f"fine-tune without {option('teacher.model')}",
-        )
+        message, hint = f"the task '{student.name}' has no distillation", f"remove {option('teacher.model')}"
+        raise InputError("teacher_not_applicable", message, argument="teacher.model", hint=hint)
     if type(teacher.model) is not type(student.model):
         raise InputError(
             "teacher_task_differs",
@@ -121,21 +117,18 @@ def check_teacher(student: FittedTask, teacher: FittedTask, location: str, teach
             hint="use a run of the same task",
         )
     if teacher.labels != student.labels:
-        student_labels, teacher_labels = (
-            ", ".join((task.labels or ["none"])[:5]) for task in (student, teacher)
-        )
+        labels = ", ".join((teacher.labels or ["none"])[:5])
         raise InputError(
             "teacher_labels_differ",
-            f"the labels of the teacher are {teacher_labels}, those of the examples {student_labels}",
+            f"the teacher has other labels than the examples, or another order: {labels}",
             location=location,
             argument="teacher.model",
             hint=f"train both on examples with the same labels ({option('label_names')} determines their order)",
         )
     if teacher_length < student.encoder.max_length:
+        length = student.encoder.max_length
+        message = f"the teacher reads at most {teacher_length:,} tokens, and the student {length:,}"
+        hint = f"use {option('max_length', teacher_length)}"
         raise InputError(
-            "student_longer_than_teacher",
-            f"the teacher takes {teacher_length:,} tokens, the student {student.encoder.max_length:,}",
-            location=location,
-            argument="max_length",
-            hint=f"use {option('max_length', teacher_length)}",
+            "student_longer_than_teacher", message, location=location, argument="max_length", hint=hint
         )

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
 from pydantic import BaseModel
-from torch import Tensor, nn
+from torch import Tensor
 
 from bertsmith.errors import InputError, command, option
 from bertsmith.formatting import pluralize
-from bertsmith.io.compression import format_suffix
 from bertsmith.io.sources import Source
-from bertsmith.io.tables import Table, read_table, text_of
+from bertsmith.io.tables import read_table
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import get_family
@@ -33,9 +31,6 @@ from bertsmith.tasks.truncation import Coverage
 from bertsmith.tasks.windows import NO_LIMIT, split_windows
 from bertsmith.tokenizer.tokenizer import Encoding, Tokenizer
 
-_NAMED_COLUMNS = (".jsonl", ".json", ".parquet")  # formats whose rows name their columns
-_DECIMAL_COMMA = re.compile(r"[+-]?\d*,\d+")
-
 
 @dataclass(frozen=True)
 class TextExample(Example):
@@ -47,7 +42,6 @@ class TextExample(Example):
         label: The label as the file has it; None if it is unknown.
         location: The file and line.
         table_row: The row of the table that the example was read from.
-        only_column: True if the text is of a table's only column, whose name the settings do not say.
         label_stripped: True if the label had white space around it.
         label_is_integer: True if the label is an integer, or a list of integers, of JSON or Python.
     """
@@ -57,7 +51,6 @@ class TextExample(Example):
     label: str | None
     location: str
     table_row: Mapping[str, str] | None = field(default=None, compare=False, repr=False)
-    only_column: bool = field(default=False, compare=False, repr=False)
     label_stripped: bool = field(default=False, compare=False, repr=False)
     label_is_integer: bool = field(default=False, compare=False, repr=False)
 
@@ -95,52 +88,40 @@ class TextMetadata(BaseModel):
 class TextData(TaskData):
     """Read texts, or pairs of texts, from a table."""
 
-    example_type: ClassVar[type[TextExample]] = TextExample
-    allow_empty_label: ClassVar[bool] = False
+    example_type: type[TextExample] = TextExample
+    allow_empty_label: bool = False
 
     def read(self, source: Source, *, labeled: bool = True) -> list[TextExample]:
         """Return the rows of a table; a .txt file without columns has one text per line."""
         settings = self.settings
-        table = self._read_table(source, header=settings.header, keep_blank=not labeled)
-        text_column, has_rows = settings.text_column, True
-        only_column = not labeled and not table.in_memory and _has_one_column(table, settings)
-        if only_column:
-            has_rows = not settings.header or _names_a_column(table)
-            if not has_rows:
-                table = self._read_table(source, header=False, keep_blank=True)
-            (text_column,) = table.columns
-        elif table.is_plain and not labeled:
-            text_column, has_rows = "1", False
+        table = read_table(
+            source,
+            delimiter=settings.delimiter,
+            header=settings.header,
+            encoding=settings.encoding,
+            keep_blank=not labeled,
+        )
+        has_lines, nothing = table.is_plain and not labeled, [None] * len(table)
         note = f" {option('label_column', 2)})" if labeled else ")"
         texts = table.texts(
-            text_column,
+            "1" if has_lines else settings.text_column,
             "text_column",
             f" (of pairs the second one with {option('second_column')}; without a header: "
             f"{option('header', False)} {option('text_column', 1)}{note}",
         )
-        has_pairs = has_rows and settings.second_column is not None
-        seconds = table.texts(settings.second_column, "second_column") if has_pairs else [None] * len(table)
-        labels = table.texts(settings.label_column, "label_column") if labeled else [None] * len(table)
+        has_pairs = settings.second_column is not None and not has_lines
+        seconds = table.texts(settings.second_column, "second_column") if has_pairs else nothing
+        labels = table.texts(settings.label_column, "label_column") if labeled else nothing
         examples = []
         for row, text, second, label in zip(table, texts, seconds, labels, strict=True):
-            location, stripped = row.location, None if label is None else label.strip()
+            stripped, values = None if label is None else label.strip(), None if has_lines else row.texts
             if stripped == "" and not self.allow_empty_label:
                 hint = "give each row a label, or remove the row"
-                raise InputError("empty_label", "the label is empty", location=location, hint=hint)
-            values = row.texts if has_rows else None
+                raise InputError("empty_label", "the label is empty", location=row.location, hint=hint)
             is_changed, is_integer = stripped != label, _is_integer(row.values.get(settings.label_column))
-            examples.append(
-                self.example_type(
-                    text, second, stripped, location, values, only_column, is_changed, is_integer
-                )
-            )
+            example = self.example_type(text, second, stripped, row.location, values, is_changed, is_integer)
+            examples.append(example)
         return examples
-
-    def _read_table(self, source: Source, *, header: bool, keep_blank: bool) -> Table:
-        delimiter, encoding = self.settings.delimiter, self.settings.encoding
-        return read_table(
-            source, delimiter=delimiter, header=header, encoding=encoding, keep_blank=keep_blank
-        )
 
     def from_inputs(
         self, columns: Mapping[str, Sequence[Any]], locations: Sequence[str]
@@ -167,21 +148,15 @@ class TextData(TaskData):
         return {settings.text_column: example.text, settings.label_column: example.label, **second}
 
     def read_warnings(self, examples: Sequence[TextExample]) -> list[Diagnostic]:
-        """Report labels that lost white space, or the column that was read if the settings do not name it."""
-        if stripped := [example for example in examples if example.label_stripped]:
-            labels = pluralize(len(stripped), "label has", "labels have")
-            locations = [example.location for example in stripped]
-            shown = [f"'{example.label}' ({example.location})" for example in stripped]
-            message = f"{labels} spaces around, which are left out"
-            return [Diagnostic("spaces around labels", message, locations, shown)]
-        if not examples or not examples[0].only_column:
+        """Report labels that lost white space."""
+        stripped = [example for example in examples if example.label_stripped]
+        if not stripped:
             return []
-        file, row = examples[0].location.rpartition(":")[0], examples[0].table_row
-        if row is None:
-            message = f"{file}: its one column has no header, so the first line is read as a text"
-        else:
-            message = f"{file}: its one column, '{next(iter(row))}', is read"
-        return [Diagnostic("the column that is read", message)]
+        shown = [f"'{example.label}' ({example.location})" for example in stripped]
+        message = f"{pluralize(len(stripped), 'label')} with spaces around, which are left out"
+        return [
+            Diagnostic("spaces around labels", message, [example.location for example in stripped], shown)
+        ]
 
     def fit_metadata(
         self, examples: Sequence[TextExample], label_names: LabelNames | None
@@ -222,14 +197,13 @@ class TextEncoder(TaskEncoder):
         settings = self.settings
         has_pairs = any(example.second is not None for example in examples)
         if examples and self.metadata.get("pairs") not in (None, has_pairs):
+            location = examples[0].location
             if not has_pairs:
-                raise pairs_expected(examples[0].location, settings)
+                raise pairs_expected(location, settings)
+            message = "this model was trained on single texts, and these are pairs of texts"
+            hint = f"give single texts, without {option('second_column')}"
             raise InputError(
-                "single_texts_expected",
-                "this model was trained on single texts, and these are pairs of texts",
-                location=examples[0].location,
-                argument="second_column",
-                hint=f"give single texts, without {option('second_column')}",
+                "single_texts_expected", message, location=location, argument="second_column", hint=hint
             )
         encodings = tokenizer.encode_batch(
             [example.text for example in examples],
@@ -283,12 +257,6 @@ class TextModel(TaskModel):
             hint = f"remove {option('pooler', False)}, or use a BERT or ALBERT model"
             raise InputError("pooler_not_applicable", message, argument="pooler", hint=hint)
 
-    @property
-    def heads(self) -> Mapping[str, nn.Module]:
-        """Return the pooler, if the head has one, and the classifier."""
-        heads: Mapping[str, nn.Module] = self.head.parts
-        return heads
-
     def tensors(self, items: Sequence[Item]) -> tuple[dict[str, Tensor], dict[str, int]]:
         """Return `targets`: [B] or [B, K]."""
         if any(item.target is None for item in items):
@@ -336,11 +304,14 @@ def parse_number(label: str | None, location: str) -> float:
         value = math.nan
     if math.isfinite(value):
         return value
-    message, classify = f"'{label}' is not a number", command("finetune", "classify")
-    hint = f"fix the row, or name another column with {option('label_column')}; for words, use {classify}"
-    if _DECIMAL_COMMA.fullmatch(label):
-        hint = f"write it with a decimal point: {label.replace(',', '.')}"
-    raise InputError("not_a_number", message, location=location, argument="label_column", hint=hint)
+    hint = f"use a decimal point, or name another column with {option('label_column')}; for words, use "
+    raise InputError(
+        "not_a_number",
+        f"'{label}' is not a number",
+        location=location,
+        argument="label_column",
+        hint=hint + command("finetune", "classify"),
+    )
 
 
 def _is_integer(label: Any) -> bool:
@@ -358,30 +329,11 @@ def check_strings(columns: Mapping[str, Sequence[Any]], locations: Sequence[str]
 
 def pairs_expected(location: str, settings: TextSettings) -> InputError:
     """Return the error for a single text if the model reads pairs."""
-    columns = f"'{settings.text_column}' and '{settings.second_column or 'second'}'"
     return InputError(
         "pairs_expected",
         "this model was trained on pairs of texts, and this is a single text",
         location=location,
         argument="second_column",
-        hint=f"give both texts: in Python as two lists, in a file as the columns {columns} (for other names, "
-        f"{option('text_column')} and {option('second_column')}), or on one line with a tab between them",
-    )
-
-
-def _has_one_column(table: Table, settings: TextSettings) -> bool:
-    """Return True if a table has a single column, whose name the settings do not say."""
-    is_single = len(table.columns) == 1 and settings.second_column is None
-    return is_single and settings.text_column not in table.columns and not table.is_plain
-
-
-def _names_a_column(table: Table) -> bool:
-    """Return True if the first line of a table of one column is its name, not a text.
-
-    It is a name if it is a single word, and most rows have several words.
-    """
-    (name,) = table.columns
-    num_sentences = sum(len(text_of(row.values.get(name)).split()) > 1 for row in table)
-    return format_suffix(table.name) in _NAMED_COLUMNS or (
-        len(name.split()) == 1 and 2 * num_sentences > len(table)
+        hint=f"give both texts: as two lists, as the columns {option('text_column', settings.text_column)} and "
+        f"{option('second_column', settings.second_column or 'second')}, or on one line with a tab between them",
     )

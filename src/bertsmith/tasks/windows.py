@@ -64,8 +64,8 @@ def split_windows(
     Raises:
         InputError: The rest leaves no token for the text.
     """
-    arrays = _Arrays(encoding)
-    sources = arrays.sources
+    full = TokenSequence.from_encoding(encoding, with_offsets=True)
+    sources = np.asarray(full.sources)
     text_rows = np.flatnonzero(sources == source)
     begin, end = (
         (int(text_rows[0]), int(text_rows[-1]) + 1) if len(text_rows) else (len(sources), len(sources))
@@ -90,7 +90,7 @@ def split_windows(
     for first in range(0, max(1, len(text_rows)), step):
         size = min(max_size, len(text_rows) - first)
         rows = np.concatenate([before, begin + first + np.arange(size), after])
-        windows.append(Window(arrays.sequence(rows, lost), len(before), first, size))
+        windows.append(Window(_select(full, rows, lost), len(before), first, size))
         if first + size == len(text_rows):
             break
     return windows
@@ -101,12 +101,13 @@ def single_window(encoding: Encoding, first: int, size: int, *, source: int = 0)
 
     The rest of the text counts as truncated.
     """
-    arrays = _Arrays(encoding)
-    text_rows = np.flatnonzero(arrays.sources == source)
+    full = TokenSequence.from_encoding(encoding, with_offsets=True)
+    sources = np.asarray(full.sources)
+    text_rows = np.flatnonzero(sources == source)
     outside = np.concatenate([text_rows[:first], text_rows[first + size :]])
-    rows = np.delete(np.arange(len(arrays.sources)), outside)
-    begin = int(text_rows[0]) if len(text_rows) else len(arrays.sources)
-    return Window(arrays.sequence(rows, len(outside)), begin, first, size)
+    rows = np.delete(np.arange(len(sources)), outside)
+    begin = int(text_rows[0]) if len(text_rows) else len(sources)
+    return Window(_select(full, rows, len(outside)), begin, first, size)
 
 
 def best_windows(windows: Sequence[Window]) -> NDArray[np.int64]:
@@ -128,19 +129,11 @@ def best_windows(windows: Sequence[Window]) -> NDArray[np.int64]:
     return best_window
 
 
-class _Arrays:
-    """The lists of an encoding as arrays."""
-
-    def __init__(self, encoding: Encoding) -> None:
-        self._ids = np.array(encoding.ids, dtype=np.int32)
-        self._segments = np.array(encoding.type_ids, dtype=np.uint8)
-        self._offsets = np.array(encoding.offsets, dtype=np.int32).reshape(-1, 2)
-        self.sources = np.array([-1 if s is None else s for s in encoding.sequence_ids], dtype=np.int8)
-
-    def sequence(self, rows: NDArray[np.int64], lost: int) -> TokenSequence:
-        """Return these rows as a sequence whose text has `lost` more tokens."""
-        sources = self.sources[rows]
-        read = int((sources >= 0).sum())
-        return TokenSequence(
-            self._ids[rows], self._segments[rows], read + lost, read, self._offsets[rows], sources
-        )
+def _select(full: TokenSequence, rows: NDArray[np.int64], num_lost: int) -> TokenSequence:
+    """Return the sequence of some tokens of an encoding, whose text has `num_lost` more tokens."""
+    assert full.sources is not None
+    assert full.offsets is not None
+    sources = full.sources[rows]
+    read = int((sources >= 0).sum())
+    offsets = full.offsets[rows]
+    return TokenSequence(full.ids[rows], full.segments[rows], read + num_lost, read, offsets, sources)

@@ -1,29 +1,26 @@
-"""Texts with one label each, or with any number of labels: reading, and the metadata of the labels."""
+"""Texts with one label each, or with any number of labels: reading, the metadata of the labels, and encoding."""
 
 from __future__ import annotations
 
 import json
-import math
+import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from bertsmith.errors import InputError, command, option
 from bertsmith.formatting import join_names
+from bertsmith.models.config import ModelConfig
 from bertsmith.tasks.base import HFCheckpoint, Metadata
-from bertsmith.tasks.labels import (
-    LabelMap,
-    LabelMetadata,
-    LabelNames,
-    is_integer,
-    label_metadata,
-    sorted_labels,
-)
+from bertsmith.tasks.labels import LabelMap, LabelMetadata, LabelNames, label_metadata, sorted_labels
 from bertsmith.tasks.settings import ClassSettings
-from bertsmith.tasks.texts import TextData, TextExample, TextMetadata
+from bertsmith.tasks.texts import TextData, TextEncoder, TextExample, TextMetadata
 
-MAX_INTEGER_CLASSES = 20  # more integers are rather measurements than classes
-_MIN_EXAMPLES = 10  # with fewer, numbers may be classes
+_FRACTION = re.compile(r"-?\d+\.\d+")
+_MAX_FRACTIONS = 10  # different ones that may be classes; more are measurements
 
 
 class ClassificationMetadata(TextMetadata, LabelMetadata):
@@ -52,14 +49,16 @@ class SingleLabelExample(TextExample):
 
 
 class ClassificationData(TextData):
-    """Read texts with exactly one label each."""
+    """Read texts with exactly one label each, or with any number of labels."""
 
-    example_type: ClassVar[type[TextExample]] = SingleLabelExample
-    multi_label: ClassVar[bool] = False
+    def __init__(self, settings: ClassSettings, metadata: Metadata) -> None:
+        super().__init__(settings, metadata)
+        self.allow_empty_label = bool(settings.multi_label or metadata.get("separator"))
+        self.example_type = TextExample if self.allow_empty_label else SingleLabelExample
 
     def fit_metadata(self, examples: Sequence[TextExample], label_names: LabelNames | None) -> Metadata:
         """Return the labels, and their weights and frequencies."""
-        separator = self.settings.label_separator if self.multi_label else None
+        separator = self.settings.label_separator if self.allow_empty_label else None
         if label_names is None:
             labels: dict[str, Any] = {"labels": collect_labels(examples, separator), "numbered": False}
         else:
@@ -91,30 +90,13 @@ class ClassificationData(TextData):
 
     def metadata_from_hf(self, checkpoint: HFCheckpoint) -> Metadata | None:
         """Return the labels of a classifier with at least two labels."""
-        metadata = super().metadata_from_hf(checkpoint)
-        separators: Mapping[str | None, dict[str, str]] = {
-            None: {},
-            "single_label_classification": {},
-            "multi_label_classification": {"separator": ","},
-        }
-        labels, separator = checkpoint.labels or [], separators.get(checkpoint.problem_type)
-        if metadata is None or separator is None or len(labels) < 2:
+        metadata, labels = super().metadata_from_hf(checkpoint), checkpoint.labels or []
+        if metadata is None or checkpoint.problem_type == "regression" or len(labels) < 2:
             return None
-        return {**metadata, "labels": labels, "numbered": True, **separator}
-
-
-class MultilabelData(ClassificationData):
-    """Read texts with any number of labels each."""
-
-    example_type = TextExample
-    multi_label = True
-    allow_empty_label = True
-
-
-def make_data(settings: ClassSettings, metadata: Metadata) -> ClassificationData:
-    """Return the reader of texts with one label each, or with any number of labels."""
-    data_type = MultilabelData if settings.multi_label or metadata.get("separator") else ClassificationData
-    return data_type(settings, metadata)
+        is_multilabel = checkpoint.problem_type == "multi_label_classification"
+        return {**metadata, "labels": labels, "numbered": True} | (
+            {"separator": ","} if is_multilabel else {}
+        )
 
 
 def split_labels(example: TextExample, separator: str | None) -> list[str]:
@@ -166,34 +148,20 @@ def collect_labels(examples: Sequence[TextExample], separator: str | None = None
         separated = "" if separator is None else f" and {option('label_separator')}, which is {separator!r}"
         raise InputError(
             "single_label",
-            f"all examples have the label {next(iter(labels))!r}"
-            if labels
-            else "the examples have no labels",
+            f"the examples have no labels but {', '.join(labels) or 'none'}",
             location=examples[0].location,
             argument="label_column",
             hint=f"a classifier needs at least two labels; check {option('label_column')}{separated}",
         )
-    many = len(labels) > MAX_INTEGER_CLASSES or 2 * len(labels) > len(examples)
-    fractions = all(map(is_number, labels)) and not all(map(is_integer, labels))
-    if separator is None and fractions and many and len(examples) >= _MIN_EXAMPLES:
+    if separator is None and len(labels) > _MAX_FRACTIONS and all(map(_FRACTION.fullmatch, labels)):
         raise InputError(
             "labels_are_numbers",
-            f"the labels are {len(labels):,} different numbers in {len(examples):,} examples "
-            f"({join_names(sorted_labels(labels), 3)})",
+            f"the labels are {len(labels):,} different numbers ({join_names(sorted_labels(labels), 3)})",
             location=examples[0].location,
             argument="label_column",
-            hint=f"to predict a number, use {command('finetune', 'regress')}; or name another column with "
-            f"{option('label_column')}",
+            hint=f"to predict a number, use {command('finetune', 'regress')}; or check {option('label_column')}",
         )
     return sorted_labels(labels)
-
-
-def is_number(text: str) -> bool:
-    """Return True if a label is a finite number."""
-    try:
-        return math.isfinite(float(text))
-    except ValueError:
-        return False
 
 
 def class_weights(settings: ClassSettings, labels: Sequence[str], balanced: Sequence[float]) -> list[float]:
@@ -215,3 +183,22 @@ def class_weights(settings: ClassSettings, labels: Sequence[str], balanced: Sequ
         hint = f"the labels are {', '.join(labels[:10])}{', …' if len(labels) > 10 else ''}"
         raise InputError("unknown_label", message, argument="class_weights", hint=hint)
     return [weights.get(label, 1.0) for label in labels]
+
+
+class ClassificationEncoder(TextEncoder):
+    """Encode texts; targets are ids of labels, or in multi-label classification 1 for each label of the text."""
+
+    def __init__(self, config: ModelConfig, metadata: Metadata, settings: ClassSettings) -> None:
+        super().__init__(config, metadata, settings)
+        self._label_map, self._separator = LabelMap.from_metadata(metadata), metadata.get("separator")
+
+    def target(self, example: TextExample) -> int | NDArray[np.float32] | None:
+        """Return the id of the label, or float32 [K] of ones and zeros."""
+        if example.label is None:
+            return None
+        ids = label_ids(example, self._label_map, self._separator)
+        if self._separator is None:
+            return ids[0]
+        target = np.zeros(len(self._label_map.ids), dtype=np.float32)
+        target[ids] = 1
+        return target

@@ -1,9 +1,9 @@
-"""Metrics of classification, as scikit-learn computes them."""
+"""Metrics of classification, as scikit-learn computes them, and reports."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,13 +13,13 @@ from numpy.typing import ArrayLike, NDArray
 from bertsmith.metrics import sufficient_statistics as statistics
 from bertsmith.metrics.calibration import expected_calibration_error, reliability_bins
 from bertsmith.metrics.sufficient_statistics import FloatArray, SufficientStatistics
-from bertsmith.tasks.base import Metadata, TaskMetrics
+from bertsmith.tasks.base import Metadata, TaskMetrics, TaskReport
 from bertsmith.tasks.batching import Answers
 from bertsmith.tasks.classification.data import label_ids, split_labels
-from bertsmith.tasks.classification.decode import ClassPrediction, MultilabelDecoder, MultilabelPrediction
-from bertsmith.tasks.error_analysis import cross_entropy
+from bertsmith.tasks.classification.model import ClassPrediction, MultilabelDecoder, MultilabelPrediction
+from bertsmith.tasks.error_analysis import ErrorAnalysis, cross_entropy, label_error_analysis, reliability
 from bertsmith.tasks.labels import LabelMap
-from bertsmith.tasks.results import Metrics, MetricTable
+from bertsmith.tasks.results import Metrics, MetricTable, table_by_label
 from bertsmith.tasks.settings import ClassSettings
 from bertsmith.tasks.texts import TextDecoder, TextExample
 
@@ -82,7 +82,7 @@ class ClassificationMetrics(LabelMetrics):
             values["calibration_error"] = expected_calibration_error(bins)
             details["calibration"] = [reliability_bin._asdict() for reliability_bin in bins]
         values["examples"] = len(examples)
-        tables = [_table_by_label(by_label)]
+        tables = [table_by_label("label", by_label)]
         details["confusion"] = _confusion(targets, predicted, self._labels)
         if len(self._labels) <= _MAX_TABLE_LABELS:
             rows = zip(self._labels, details["confusion"], strict=True)
@@ -152,7 +152,7 @@ class MultilabelMetrics(LabelMetrics):
         ranked = average_precision_score(targets[:, occurs], scores[:, occurs]) if occurs.any() else 0.0
         values = self.sufficient_statistics(predictions, examples).scores()
         values |= {"average_precision": float(ranked), "examples": len(examples)}
-        return Metrics(values, {"classes": by_label}, [_table_by_label(by_label)])
+        return Metrics(values, {"classes": by_label}, [table_by_label("label", by_label)])
 
     def baseline(self, training: Sequence[TextExample], validation: Sequence[TextExample]) -> Metrics:
         """Return, for each metric, the better of two constant predictions.
@@ -212,6 +212,55 @@ def make_metrics(metadata: Metadata, settings: ClassSettings, decoder: TextDecod
     return metrics_type(metadata, settings, decoder)
 
 
+class ClassificationReport(TaskReport):
+    """Report texts with one label."""
+
+    def error_analysis(
+        self, predictions: Sequence[ClassPrediction], examples: Sequence[TextExample]
+    ) -> ErrorAnalysis:
+        """Return the confusion matrix and the reliability of the probabilities."""
+        references = [label for (label,) in self.metrics.labels(examples)]
+        labels, scores = [p.label for p in predictions], [p.score or 0.0 for p in predictions]
+        return label_error_analysis("texts", references, labels, scores, self.metadata["labels"])
+
+    def table_rows(self, example: TextExample, prediction: ClassPrediction) -> list[dict[str, Any]]:
+        """Return the text, its label, and the probability of the label."""
+        return [{**example.display_inputs, "prediction": prediction.label, "score": prediction.score}]
+
+
+class MultilabelReport(TaskReport):
+    """Report texts with any number of labels."""
+
+    metrics: MultilabelMetrics
+
+    def error_analysis(
+        self, predictions: Sequence[MultilabelPrediction], examples: Sequence[TextExample]
+    ) -> ErrorAnalysis:
+        """Return the reliability of the probabilities of all labels."""
+        scores, targets = self.metrics.score_matrix(predictions), self.metrics.target_matrix(examples)
+        pairs = (scores.ravel().tolist(), targets.ravel().tolist())
+        return {"reliability": reliability("pairs of a text and a label", *pairs)}
+
+    def describe_error(self, example: TextExample, prediction: MultilabelPrediction) -> tuple[str, str]:
+        """Return the labels of the example and the predicted labels."""
+        (labels,) = self.metrics.labels([example])
+        return ", ".join(labels) or "none", ", ".join(prediction.labels) or "none"
+
+    def table_rows(self, example: TextExample, prediction: MultilabelPrediction) -> list[dict[str, Any]]:
+        """Return the text, its labels, and the most probable label with its probability."""
+        labels, (likeliest, score) = (
+            ", ".join(prediction.labels),
+            max(prediction.scores.items(), key=lambda pair: pair[1]),
+        )
+        return [{**example.display_inputs, "prediction": labels, "likeliest": likeliest, "score": score}]
+
+
+def make_report(metadata: Metadata, settings: ClassSettings, metrics: TaskMetrics) -> TaskReport:
+    """Return the report of one label for each text, or of any number of labels."""
+    report_type = MultilabelReport if metadata.get("separator") else ClassificationReport
+    return report_type(metadata, settings, metrics)
+
+
 def _metrics_by_label(
     targets: ArrayLike, predicted: ArrayLike, labels: Sequence[str], thresholds: Sequence[float] | None = None
 ) -> dict[str, dict[str, Any]]:
@@ -223,16 +272,6 @@ def _metrics_by_label(
     if thresholds is not None:
         by_name["threshold"] = np.array(thresholds)
     return {label: {name: by_name[name][i].item() for name in by_name} for i, label in enumerate(labels)}
-
-
-def _table_by_label(by_label: Mapping[str, Mapping[str, Any]]) -> MetricTable:
-    formats = {"precision": ".4f", "recall": ".4f", "f1": ".4f", "support": ",", "threshold": ".2f"}
-    rows = [
-        [label, *(format(value, formats[name]) for name, value in row.items())]
-        for label, row in by_label.items()
-    ]
-    names = next(iter(by_label.values()))
-    return MetricTable("", ["label", *("F1" if name == "f1" else name for name in names)], rows)
 
 
 def _confusion(targets: Sequence[int], predicted: Sequence[int], labels: Sequence[str]) -> list[Any]:

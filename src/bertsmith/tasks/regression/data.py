@@ -1,4 +1,4 @@
-"""Texts with a number each."""
+"""Texts with a number each: reading and encoding."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from bertsmith.errors import InputError, option
 from bertsmith.tasks.base import HFCheckpoint, Metadata
 from bertsmith.tasks.labels import LabelNames
-from bertsmith.tasks.texts import TextData, TextExample
+from bertsmith.tasks.texts import TextData, TextEncoder, TextExample
 
 
 class RegressionData(TextData):
@@ -30,3 +30,11 @@ class RegressionData(TextData):
         """Return metadata of a head with one output."""
         is_regression = checkpoint.problem_type in (None, "regression") and len(checkpoint.labels or ()) == 1
         return super().metadata_from_hf(checkpoint) if is_regression else None
+
+
+class RegressionEncoder(TextEncoder):
+    """Encode texts; targets are numbers."""
+
+    def target(self, example: TextExample) -> float | None:
+        """Return the number."""
+        return None if example.label is None else example.number

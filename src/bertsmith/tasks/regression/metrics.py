@@ -1,16 +1,19 @@
-"""Metrics of regression."""
+"""Metrics of regression, and reports."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from bertsmith.metrics.sufficient_statistics import SufficientStatistics, regression_statistics
-from bertsmith.tasks.base import TaskMetrics
+from bertsmith.tasks.base import TaskMetrics, TaskReport
 from bertsmith.tasks.batching import Answers
-from bertsmith.tasks.regression.decode import NumberPrediction
-from bertsmith.tasks.results import Metrics
+from bertsmith.tasks.data_checks import summarize_numbers
+from bertsmith.tasks.error_analysis import ErrorAnalysis, number_scatter
+from bertsmith.tasks.regression.model import NumberPrediction
+from bertsmith.tasks.results import DataSummary, Metrics
 from bertsmith.tasks.texts import TextExample
 
 
@@ -63,3 +66,25 @@ class RegressionMetrics(TaskMetrics):
         """Return the statistics of all metrics but Spearman's correlation."""
         references = [example.number for example in examples]
         return regression_statistics(references, [prediction.number for prediction in predictions])
+
+
+class RegressionReport(TaskReport):
+    """Report numbers."""
+
+    def answer_summary(self, train: Sequence[TextExample], validation: Sequence[TextExample]) -> DataSummary:
+        """Return the distribution of the numbers."""
+        return summarize_numbers(*([example.number for example in part] for part in (train, validation)))
+
+    def error_analysis(
+        self, predictions: Sequence[NumberPrediction], examples: Sequence[TextExample]
+    ) -> ErrorAnalysis:
+        """Return the numbers beside the references."""
+        return {"numbers": number_scatter([e.number for e in examples], [p.number for p in predictions])}
+
+    def describe_error(self, example: TextExample, prediction: NumberPrediction) -> tuple[str, str]:
+        """Return the reference and the predicted number as texts."""
+        return f"{example.number:g}", f"{prediction.number:.4g}"
+
+    def table_rows(self, example: TextExample, prediction: NumberPrediction) -> list[dict[str, Any]]:
+        """Return the text and its number."""
+        return [{**example.display_inputs, "prediction": prediction.number}]

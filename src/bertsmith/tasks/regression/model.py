@@ -1,8 +1,9 @@
-"""The family's head for sequences with one output, trained with the mean squared error."""
+"""The family's head for sequences with one output, trained with the mean squared error, and its decoding."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -10,8 +11,9 @@ from torch import Tensor
 
 from bertsmith.loss import Loss
 from bertsmith.models.encoder import Encoder
-from bertsmith.tasks.batching import TaskBatch
-from bertsmith.tasks.texts import TextModel
+from bertsmith.tasks.base import Prediction
+from bertsmith.tasks.batching import Item, Outputs, TaskBatch
+from bertsmith.tasks.texts import TextDecoder, TextExample, TextModel, token_counts
 
 
 class RegressionModel(TextModel):
@@ -29,3 +31,27 @@ class RegressionModel(TextModel):
     ) -> Tensor:
         """Return the sum of squared differences from the teacher's numbers; the temperature does not apply."""
         return F.mse_loss(torch.cat(list(outputs)), torch.cat(list(targets)), reduction="sum")
+
+
+@dataclass
+class NumberPrediction(Prediction):
+    """The number of a text.
+
+    Attributes:
+        number: The predicted number.
+    """
+
+    number: float
+
+
+class RegressionDecoder(TextDecoder):
+    """Average the numbers of a text's windows."""
+
+    def decode(
+        self, outputs: Outputs, items: Sequence[Item], examples: Sequence[TextExample]
+    ) -> list[NumberPrediction]:
+        """Return the number of each text, the mean over its windows."""
+        return [
+            NumberPrediction(float(rows[:, 0].mean()), **token_counts(item))
+            for rows, item in self.by_example(outputs, items)
+        ]

@@ -4,13 +4,17 @@ Tabs separate columns if the first row has one, else spaces (a word may contain 
 begin with -DOCSTART- separate sentences. In .conllu, comments, ranges of words that are written as one (3-4),
 and words that are not written (8.1) are skipped, and columns have names: those of the format, or of a first line
 `# global.columns = …`.
+
+For semantic roles, one column marks the predicates by their senses (go.01, else _), and each column behind it has
+the roles of one of them, in their order: one example for each predicate. A role is that of one word (its head), or
+written as IOB or IOBES. The predicate's V is not a role: it is an input, and official scores leave it out.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,199 +22,208 @@ from bertsmith.errors import InputError, option
 from bertsmith.formatting import pluralize
 from bertsmith.io.compression import format_suffix
 from bertsmith.io.text_io import read_lines
+from bertsmith.metrics.tagging import OUTSIDE
+from bertsmith.tasks.settings import TagSettings
+from bertsmith.tasks.tagging.sentences import TagExample
 
-CONLLU_COLUMNS = ["ID", "FORM", "LEMMA", "UPOS", "XPOS", "FEATS", "HEAD", "DEPREL", "DEPS", "MISC"]
+_CONLLU_COLUMNS = ["ID", "FORM", "LEMMA", "UPOS", "XPOS", "FEATS", "HEAD", "DEPREL", "DEPS", "MISC"]
 _GLOBAL_COLUMNS = re.compile(r"#\s*global\.columns\s*=\s*(.*)")
-_NUMBER = re.compile(r"-?\d+")
+_NUMBER = re.compile(r"-?[1-9]\d*")
 _SPACES = re.compile(r"[ \t]+")
+_NO_ROLE = ("_", "-", "")
+_PREDICATE_TAG = re.compile(r"([BIES]-)?V")
+_SPAN_TAG = re.compile(r"O|[BIES]-.+")
 
 
-class Column(NamedTuple):
-    """A column to read.
+class _Row(NamedTuple):
+    """The row of a word: the number of its line, the line, and its columns."""
 
-    Attributes:
-        selected: The user's choice: a number (1 is the first, -1 the last), or in .conllu also a name.
-        default: The number of the column otherwise.
-        conllu_name: Its default in .conllu.
-        argument: Python's name of the argument that selects it.
-        required: If False, the column may be missing, and is then empty.
-        filled: If False, a cell of the column may be empty.
-    """
-
-    selected: str | None
-    default: str
-    conllu_name: str
-    argument: str
-    required: bool = True
-    filled: bool = True
+    number: int
+    line: str
+    fields: list[str]
 
 
-@dataclass
-class Sentence:
-    """The rows of a sentence.
+class _Layout(NamedTuple):
+    """The columns of a file, by its first row.
 
     Attributes:
-        lines: The number of each row's line.
-        cells: The columns to read, row by row.
-        fields: All columns, row by row.
+        word: The index of the words' column (negative: from the end).
+        annotation: The index of the column of tags or predicates; None if an unlabeled file has none.
+        has_roles: True if it is the column of predicates.
+        width: The number of columns of the first row.
+        separator: A tab, or a space.
     """
 
-    layout: _Layout
-    lines: list[int] = field(default_factory=list)
-    cells: list[list[str]] = field(default_factory=list)
-    fields: list[list[str]] = field(default_factory=list)
-    raw_lines: list[str] = field(default_factory=list)
+    word: int
+    annotation: int | None
+    has_roles: bool
+    width: int
+    separator: str
 
-    def add(self, number: int, line: str, fields: list[str], location: str) -> None:
-        """Add a row."""
-        self.cells.append(self.layout.select(fields, location))
-        self.lines.append(number)
-        self.fields.append(fields)
-        self.raw_lines.append(line)
+    @classmethod
+    def of(
+        cls, row: _Row, names: Sequence[str], settings: TagSettings, path: str | Path, *, labeled: bool
+    ) -> _Layout:
+        """Return the layout of a file with this first row.
 
-    @property
-    def line_numbers(self) -> Sequence[int]:
-        """Return the numbers of the lines, as a range if they are consecutive."""
-        numbers = range(self.lines[0], self.lines[-1] + 1)
-        return numbers if len(numbers) == len(self.lines) else self.lines
-
-    @property
-    def further_fields(self) -> list[list[str]]:
-        """Return the columns behind the last of those to read, row by row."""
-        last = self.layout.indices[-1]
-        return [[] if last is None or last == -1 else fields[last + 1 :] for fields in self.fields]
-
-    @property
-    def output_rows(self) -> list[str]:
-        """Return each row as text behind which a prediction is written.
-
-        An optional tag is repeated as its last column, in which scripts such as conlleval look for it.
+        Args:
+            row: The first row.
+            names: The names of the columns of a .conllu file.
+            settings: The settings, which may choose the columns.
+            path: The file.
+            labeled: True if tags must exist.
         """
-        rows = zip(self.raw_lines, self.fields, strict=True)
-        return [self.layout.output_row(line, fields) for line, fields in rows]
+        width, location = len(row.fields), f"{path}:{row.number}"
+
+        has_more_columns = names == _CONLLU_COLUMNS and width > len(names) and settings.tag_column is None
+        has_roles = settings.predicate_column is not None or has_more_columns
+        defaults = {
+            "word_column": "FORM" if names else "1",
+            "tag_column": "UPOS" if names else "-1",
+            "predicate_column": str(len(_CONLLU_COLUMNS) + 1),
+        }
+
+        def index_of(argument: str, other: int | None = None) -> int | None:
+            """Return the index of a column that is not the other one."""
+            name = getattr(settings, argument) or defaults[argument]
+            index = names.index(name) if name in names else width
+            if _NUMBER.fullmatch(name):
+                index = int(name) - 1 if int(name) > 0 else int(name)
+            if -width <= index < width and (other is None or index % width != other % width):
+                return index
+            if argument == "tag_column" and not labeled:
+                return None
+            raise InputError(
+                "column_missing",
+                f"there is no column '{name}'" + ("" if other is None else " besides that of the words"),
+                location=location,
+                argument=argument,
+                hint=f"its columns are {', '.join(names) or f'1 to {width}'}; choose one with {option(argument)}",
+            )
+
+        word = index_of("word_column")
+        assert word is not None
+        annotation = index_of("predicate_column" if has_roles else "tag_column", word)
+        return cls(word, annotation, has_roles, width, "\t" if "\t" in row.line else " ")
+
+    def check(self, rows: Sequence[_Row], path: str | Path, *, labeled: bool) -> None:
+        """Raise InputError if a row lacks a column, or has an empty word or tag."""
+        required = [
+            i for i in (self.word, self.annotation if labeled or self.has_roles else None) if i is not None
+        ]
+        filled = required[:1] if self.has_roles else required
+        for row in rows:
+            width, location = len(row.fields), f"{path}:{row.number}"
+            if max(required) >= width or (min(required) < 0 and width != self.width):
+                message = f"the row has {pluralize(width, 'column')}, the file's first has {self.width}"
+                hint = "fix the row; where spaces separate columns no word can contain one: use tabs"
+                raise InputError("field_count", message, location=location, hint=hint)
+            if not all(row.fields[index] for index in filled):
+                message, hint = "the word or its tag is empty", "give each word a tag, or remove the row"
+                raise InputError("empty_cell", message, location=location, hint=hint)
+
+    def output_row(self, row: _Row) -> str:
+        """Return a row behind which a prediction is written, with any tag as its last column, as for conlleval."""
+        text = (row.line if self.separator == "\t" else row.line.strip(" ")) + self.separator
+        last, index = len(row.fields) - 1, self.annotation
+        if self.has_roles or index is None or not 0 <= (index if index >= 0 else last + 1 + index) < last:
+            return text
+        return f"{text}{row.fields[index]}{self.separator}"
 
 
-def read_conll(
-    path: str | Path, columns: Sequence[Column], encoding: str | None = None
-) -> Iterator[Sentence]:
-    """Yield the sentences of a file.
+def read_conll(path: str | Path, settings: TagSettings, *, labeled: bool) -> Iterator[TagExample]:
+    """Yield the sentences of a file; one with columns of roles once for each predicate.
 
     Raises:
-        InputError: A row lacks one of the columns or has nothing in it; if a column is counted from the end,
-        also for
-            a row with another number of columns than the first.
+        InputError: A row lacks one of the columns or has nothing in it; if a column is counted from the end, also
+            for a row with another number of columns than the first.
     """
-    is_conllu = format_suffix(path) == ".conllu"
-    names = CONLLU_COLUMNS if is_conllu else []
     layout: _Layout | None = None
-    sentence: Sentence | None = None
+    for names, rows in _read_rows(path, settings.encoding):
+        layout = layout or _Layout.of(rows[0], names, settings, path, labeled=labeled)
+        layout.check(rows, path, labeled=labeled)
+        words = tuple(row.fields[layout.word] for row in rows)
+        numbers: Sequence[int] = [row.number for row in rows]
+        if numbers[-1] - numbers[0] == len(numbers) - 1:
+            numbers = range(numbers[0], numbers[-1] + 1)  # smaller
+        outputs = None if labeled else tuple(map(layout.output_row, rows))
+        example = TagExample(words, None, f"{path}:{numbers[0]}", outputs, lines=numbers if labeled else None)
+        if layout.has_roles:
+            yield from _role_examples(example, rows, layout, path, labeled=labeled)
+        else:
+            tags = tuple(row.fields[layout.annotation or 0] for row in rows) if labeled else None
+            yield replace(example, tags=tags)
+
+
+def _read_rows(path: str | Path, encoding: str | None) -> Iterator[tuple[list[str], list[_Row]]]:
+    """Yield the names of the columns, and the rows of each sentence."""
+    is_conllu = format_suffix(path) == ".conllu"
+    names = _CONLLU_COLUMNS if is_conllu else []
+    has_tabs: bool | None = None
+    rows: list[_Row] = []
     for number, line in read_lines(path, encoding):
         if is_conllu and line.startswith("#"):
             if match := _GLOBAL_COLUMNS.match(line):
                 names = match[1].split()
-            continue
-        if not line.strip(" \t") or line.startswith("-DOCSTART-"):
-            if sentence is not None:
-                yield sentence
-                sentence = None
-            continue
-        location = f"{path}:{number}"
-        layout = layout or _Layout.of(columns, line, names, location)
-        fields = split_columns(line, has_tabs=layout.has_tabs)
-        if is_conllu and not fields[0].isdecimal():
-            continue
-        sentence = sentence or Sentence(layout)
-        sentence.add(number, line, fields, location)
-    if sentence is not None:
-        yield sentence
+        elif not line.strip(" \t") or line.startswith("-DOCSTART-"):
+            if rows:
+                yield names, rows
+            rows = []
+        else:
+            has_tabs = "\t" in line if has_tabs is None else has_tabs
+            fields = split_columns(line, has_tabs=has_tabs)
+            if not is_conllu or fields[0].isdecimal():
+                rows.append(_Row(number, line, fields))
+    if rows:
+        yield names, rows
 
 
-def split_columns(line: str, *, has_tabs: bool | None = None) -> list[str]:
-    """Return the columns of a row; by default tabs separate them if there is one."""
-    has_tabs = "\t" in line if has_tabs is None else has_tabs
+def split_columns(line: str, *, has_tabs: bool) -> list[str]:
+    """Return the columns of a row."""
     return line.split("\t") if has_tabs else _SPACES.split(line.strip(" \t"))
 
 
-@dataclass(frozen=True)
-class _Layout:
-    """The positions of the columns to read.
-
-    Attributes:
-        indices: The index of each column (negative: from the end); None for an optional one that is missing.
-        required: The indices of the required columns.
-        filled: The indices of those whose cells may not be empty.
-        width: The number of columns of the first row.
-    """
-
-    indices: list[int | None]
-    required: list[int]
-    filled: list[int]
-    width: int
-    has_tabs: bool
-
-    @classmethod
-    def of(cls, columns: Sequence[Column], line: str, names: Sequence[str], location: str) -> _Layout:
-        """Find the columns in the first row."""
-        width = len(split_columns(line))
-        indices: list[int | None] = []
-        for column in columns:
-            index = _find_column(column, names, width, location)
-            if not column.required and (
-                index is None or index % width in [i % width for i in indices if i is not None]
-            ):
-                index = None
-            indices.append(index)
-        present = [(i, column) for i, column in zip(indices, columns, strict=True) if i is not None]
-        required = [index for index, column in present if column.required]
-        if len({index % width for index in required}) < len(required):
-            options = " and ".join(option(column.argument) for column in columns)
+def _role_examples(
+    sentence: TagExample, rows: Sequence[_Row], layout: _Layout, path: str | Path, *, labeled: bool
+) -> Iterator[TagExample]:
+    """Yield a sentence once for each predicate."""
+    assert layout.annotation is not None
+    column = layout.annotation
+    predicates = [i for i, row in enumerate(rows) if row.fields[column] not in _NO_ROLE]
+    roles = [_without_empty_end(row.fields[column % len(row.fields) + 1 :]) for row in rows]
+    for row, cells in zip(rows, roles, strict=True):
+        if (labeled or cells) and len(cells) != len(predicates):
             raise InputError(
-                "same_column",
-                f"the row has {pluralize(width, 'column')}, and the same one would be both word and tag",
-                location=location,
-                hint=f"write a tag behind each word; choose the columns with {options}",
+                "role_column_count",
+                f"the sentence has {pluralize(len(predicates), 'predicate')}, and the row "
+                f"{pluralize(len(cells), 'column')} of roles",
+                location=f"{path}:{row.number}",
+                hint="give each predicate a column of roles, with _ for words without a role",
             )
-        filled = [index for index, column in present if column.required and column.filled]
-        return cls(indices, required, filled, width, "\t" in line)
-
-    def select(self, fields: Sequence[str], location: str) -> list[str]:
-        """Return the cells of a row in the columns to read."""
-        if (min(self.required) < 0 and len(fields) != self.width) or max(self.required) >= len(fields):
-            raise InputError(
-                "field_count",
-                f"the row has {pluralize(len(fields), 'column')}, the file's first has {self.width}",
-                location=location,
-                hint="fix the row; where spaces separate columns no word can contain one: use tabs",
-            )
-        if empty := [index for index in self.filled if not fields[index]]:
-            message = f"column {empty[0] % len(fields) + 1} is empty"
-            hint = "give each word a tag, or remove the row"
-            raise InputError("empty_cell", message, location=location, hint=hint)
-        return ["" if index is None or index >= len(fields) else fields[index] for index in self.indices]
-
-    def output_row(self, line: str, fields: Sequence[str]) -> str:
-        """Return a row as text that ends with the last of the columns to read, if it is optional and exists."""
-        index, separator = self.indices[-1], "\t" if self.has_tabs else " "
-        text = (line if self.has_tabs else line.strip(" ")) + separator
-        if index is None or index in self.required or index >= len(fields) or index in (-1, len(fields) - 1):
-            return text
-        return f"{text}{fields[index]}{separator}"
+    for index, predicate in enumerate(predicates):
+        example = replace(sentence, predicate=predicate)
+        if all(roles):
+            pairs = zip(rows, roles, strict=True)
+            tags = tuple(_tag(cells[index], f"{path}:{row.number}") for row, cells in pairs)
+            if labeled:
+                example = replace(example, tags=tags)
+            else:  # the reference in front of the predicted tag
+                outputs = zip(sentence.rows or (), tags, strict=True)
+                example = replace(
+                    example, rows=tuple(f"{row}{tag}{layout.separator}" for row, tag in outputs)
+                )
+        yield example
 
 
-def _find_column(column: Column, names: Sequence[str], width: int, location: str) -> int | None:
-    """Return the index of a column in a row; None for an optional column that is missing."""
-    name = column.selected or (column.conllu_name if names else column.default)
-    if not _NUMBER.fullmatch(name):
-        if name in names and (column.required or names.index(name) < width):
-            return names.index(name)
-        message = f"there is no column '{name}'"
-        hint = f"its columns are {', '.join(names)}" if names else "its columns have numbers, from 1"
-        hint += f"; choose one with {option(column.argument)}"
-    else:
-        if 1 <= abs(int(name)) <= width:
-            return int(name) - 1 if int(name) > 0 else int(name)
-        message = f"there is no column {name}, the row has {pluralize(width, 'column')}"
-        hint = f"choose another with {option(column.argument)}"
-    if not column.required:
-        return None
-    raise InputError("column_missing", message, location=location, argument=column.argument, hint=hint)
+def _without_empty_end(cells: list[str]) -> list[str]:
+    return cells[: max((number for number, cell in enumerate(cells, 1) if cell), default=0)]
+
+
+def _tag(role: str, location: str) -> str:
+    """Return the tag of a role."""
+    if "*" in role:
+        message, hint = f"the role '{role}' has brackets", "write roles as IOB tags, or at their heads only"
+        raise InputError("role_in_brackets", message, location=location, hint=hint)
+    if role in _NO_ROLE or _PREDICATE_TAG.fullmatch(role):
+        return OUTSIDE
+    return role if _SPAN_TAG.fullmatch(role) else f"B-{role}"

@@ -30,7 +30,6 @@ from bertsmith.tokenizer.tokenizer import Encoding, Tokenizer
 
 UNKNOWN_LABEL = -1
 """The target of a word whose label training did not have: no prediction is correct."""
-_MAX_LISTED = 10  # tags in a message
 
 
 @dataclass(frozen=True)
@@ -112,13 +111,12 @@ class TagEncoder(TaskEncoder):
                     "this model labels the roles of a predicate, and this sentence has none",
                     location=example.location,
                     argument="predicate_column",
-                    hint="give the predicate of each sentence, as the index of its word from 0: in Python as a "
-                    f'list, in a .jsonl as "predicate", or as a column ({option("predicate_column")})',
+                    hint="give the index of each sentence's predicate, from 0",
                 )
             if not needs_predicate and example.predicate is not None:
                 raise InputError(
                     "predicates_unsupported",
-                    "this file has predicates with their roles, and this model was trained on other tags",
+                    "this sentence has a predicate with its roles, and this model was trained on other tags",
                     location=example.location,
                     argument="tag_column",
                     hint=f"name the column of the tags with {option('tag_column')}",
@@ -129,15 +127,7 @@ class TagEncoder(TaskEncoder):
         tag_map = self._tag_map
         tags = {tag for example in examples for tag in tag_map.names(example.tags) if tag != OUTSIDE}
         if tags and all(map(tag_map.is_new, tags)):
-            model_tags = list(tag_map.tag_names.ids)
-            listed = ", ".join(model_tags[:_MAX_LISTED]) + (", …" if len(model_tags) > _MAX_LISTED else "")
-            raise InputError(
-                "unknown_label",
-                f"the model has none of these tags: {', '.join(sorted(tags)[:5])}",
-                location=examples[0].location,
-                argument="tag_column",
-                hint=f"the model's tags are {listed}; name the column of the tags with {option('tag_column')}",
-            )
+            raise tag_map.tag_names.unknown_label_error(min(tags), examples[0].location, "tag_column")
 
 
 def words_as_trained(examples: Sequence[TagExample], metadata: Mapping[str, Any]) -> Sequence[TagExample]:

@@ -1,9 +1,10 @@
-"""Metrics of tags: entities as conlleval counts them, strict entities, and the accuracy of words."""
+"""Metrics of tags: entities as conlleval counts them, strict entities, and the accuracy of words; and reports."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -12,7 +13,6 @@ from torch.nn.utils.rnn import pad_sequence
 
 from bertsmith.formatting import pluralize
 from bertsmith.metrics.sufficient_statistics import (
-    Counts,
     FloatArray,
     SufficientStatistics,
     count_statistics,
@@ -21,19 +21,22 @@ from bertsmith.metrics.sufficient_statistics import (
     sum_counts,
 )
 from bertsmith.metrics.tagging import (
+    OUTSIDE,
     Scheme,
-    SchemeViolation,
     count_entities,
     extract_entities,
     find_violations,
+    split_tag,
 )
 from bertsmith.models.crf import ChainScores, log_partitions, path_scores
-from bertsmith.tasks.base import Metadata, TaskMetrics
+from bertsmith.tasks.base import Metadata, TaskMetrics, TaskReport
 from bertsmith.tasks.batching import Answers
-from bertsmith.tasks.results import Diagnostic, Metrics, MetricTable
+from bertsmith.tasks.data_checks import LabelCounts, summarize_labels
+from bertsmith.tasks.error_analysis import ErrorAnalysis, confusion, reliability
+from bertsmith.tasks.results import DataSummary, Diagnostic, Metrics, table_by_label
 from bertsmith.tasks.tagging.decode import TagDecoder, TagPrediction, padded_batches
 from bertsmith.tasks.tagging.encode import label_ids, words_as_trained
-from bertsmith.tasks.tagging.sentences import TagExample
+from bertsmith.tasks.tagging.sentences import TagExample, tab_separated
 
 
 class TagMetrics(TaskMetrics):
@@ -66,7 +69,7 @@ class TagMetrics(TaskMetrics):
     def compute(self, predictions: Sequence[TagPrediction], examples: Sequence[TagExample]) -> Metrics:
         """Return precision, recall, and F1 of entities, in total and by type, strict F1, and accuracy."""
         tag_map, references = self.decoder.tag_map, self.labels(examples)
-        notes = list(self._notes(predictions, examples, references))
+        notes = self._notes(predictions, examples, references)
         pairs = [
             pair
             for tags, prediction in zip(references, predictions, strict=True)
@@ -86,8 +89,8 @@ class TagMetrics(TaskMetrics):
             "strict_f1": sum_counts(count_entities(references, predicted, tag_map.scheme)).f1,
             "accuracy": accuracy,
         }
-        by_type = {entity_type: _values(counts) for entity_type, counts in counts_by_type.items()}
-        return Metrics({**values, **sizes}, {"types": by_type}, (_type_table(by_type),), notes)
+        by_type = {entity_type: counts.to_dict() for entity_type, counts in counts_by_type.items()}
+        return Metrics({**values, **sizes}, {"types": by_type}, (table_by_label("entity", by_type),), notes)
 
     def baseline(self, training: Sequence[TagExample], validation: Sequence[TagExample]) -> Metrics:
         """Return the metrics of always predicting the most frequent tag of the training words."""
@@ -135,12 +138,12 @@ class TagMetrics(TaskMetrics):
             accuracy = {"accuracy": safe_divide(words[..., 0], words[..., 1])}
             if not has_entities:
                 return accuracy
-            entity_scores = {
-                "precision": safe_divide(correct, predicted),
-                "recall": safe_divide(correct, references),
-                "f1": f1(correct, references, predicted),
+            return {
+                "precision": safe_divide(correct, predicted)[..., 0],
+                "recall": safe_divide(correct, references)[..., 0],
+                "f1": f1(correct, references, predicted)[..., 0],
+                **accuracy,
             }
-            return {**{name: value[..., 0] for name, value in entity_scores.items()}, **accuracy}
 
         return count_statistics(correct, references, predicted, words, scores)
 
@@ -153,15 +156,97 @@ class TagMetrics(TaskMetrics):
         notes = []
         tag_map = self.decoder.tag_map
         if new_tags := Counter(tag for tags in references for tag in tags if tag_map.is_new(tag)):
-            words = pluralize(new_tags.total(), "word has a tag", "words have a tag")
             listed = ", ".join(sorted(new_tags)[:5])
-            notes.append(f"{words} that the model never saw ({listed}); each counts as wrong")
+            notes.append(
+                f"words with a tag that the model never saw: {new_tags.total():,} ({listed}); all are wrong"
+            )
         if unread := sum(score == 0 for prediction in predictions for score in prediction.scores):
-            words = pluralize(unread, "word has no token", "words have no token")
-            notes.append(f"{words} in this vocabulary; the tag there is '{self.metadata['usual']}'")
+            usual = self.metadata["usual"]
+            notes.append(f"words without a token in this vocabulary: {unread:,}; their tag is '{usual}'")
         if diagnostic := scheme_violations(examples, references, self.metadata["scheme"]):
             notes.append(diagnostic.text)
         return notes
+
+
+class TagReport(TaskReport):
+    """Presents sentences and their tags."""
+
+    metrics: TagMetrics
+
+    def answer_summary(self, train: Sequence[TagExample], validation: Sequence[TagExample]) -> DataSummary:
+        """Return the table of the file's tags, and tags that break their scheme.
+
+        Suspicious labels are entity types if labels have another scheme than tags, where a prefix may be rare or
+        missing, as B in IOB1.
+        """
+        tag_map = self.metrics.decoder.tag_map
+        train_tags, validation_tags = self.label_counts(train), self.label_counts(validation)
+        summary = summarize_labels(train_tags, validation_tags, list(tag_map.tag_names.ids))
+        if tag_map.scheme is not None and tag_map.trained not in (None, tag_map.scheme):
+            types = summarize_labels(self._type_counts(train), self._type_counts(validation), ())
+            summary = replace(summary, diagnostics=types.diagnostics)
+        examples = [*train, *validation]
+        violations = scheme_violations(examples, self.metrics.labels(examples), tag_map.scheme)
+        return summary | DataSummary(diagnostics=[violations] if violations else [])
+
+    def error_analysis(
+        self, predictions: Sequence[TagPrediction], examples: Sequence[TagExample]
+    ) -> ErrorAnalysis:
+        """Return the confusion matrix of types (tags without a scheme) and the reliability diagram of words."""
+        words = [
+            (reference, tag, float(score))
+            for tags, prediction in zip(self.metrics.labels(examples), predictions, strict=True)
+            for reference, tag, score in zip(tags, prediction.tags, prediction.scores, strict=True)
+        ]
+        references, types = [self._type(tag) for tag, _, _ in words], [self._type(tag) for _, tag, _ in words]
+        names = sorted({*references, *types}, key=lambda name: (name == OUTSIDE, name))
+        with_token = [word for word in words if word[2] > 0]
+        is_correct = [reference == tag for reference, tag, _ in with_token]
+        return {
+            "confusion": confusion("words", references, types, names),
+            "reliability": reliability("words", [score for _, _, score in with_token], is_correct),
+        }
+
+    def describe_error(self, example: TagExample, prediction: TagPrediction) -> tuple[str, str]:
+        """Return the words with wrong tags, with the reference tags and with the predicted ones."""
+        (references,) = self.metrics.labels([example])
+        rows = zip(prediction.words, references, prediction.tags, strict=True)
+        wrong = [(word, reference, tag) for word, reference, tag in rows if reference != tag]
+        references_text = " ".join(f"{word}/{reference}" for word, reference, _ in wrong)
+        return references_text, " ".join(f"{word}/{tag}" for word, _, tag in wrong)
+
+    def table_rows(self, example: TagExample, prediction: TagPrediction) -> list[dict[str, Any]]:
+        """Return a row for each word, with its tag and probability, and with the predicate if there is one."""
+        predicate = example.display_inputs.get("predicate")
+        inputs = {} if prediction.predicate is None else {"predicate": predicate}
+        return [
+            {**inputs, "word": word, "prediction": tag, "score": score}
+            for word, tag, score in zip(prediction.words, prediction.tags, prediction.scores, strict=True)
+        ]
+
+    def write_output(self, answered: Iterable[tuple[TagExample, TagPrediction | None]]) -> Iterator[str]:
+        """Yield the rows of each sentence with the predicted tag last, and an empty line.
+
+        Columns are separated as in the file; by tabs if it has none.
+        """
+        for example, prediction in answered:
+            words, tags = (prediction.words, prediction.tags) if prediction else ([], [])
+            rows = example.rows
+            if rows is None or len(rows) != len(words):  # a running text
+                rows = tuple(tab_separated([word]) for word in words)
+            for row, tag in zip(rows, tags, strict=True):
+                yield f"{row}{tag}\n"
+            yield "\n"
+
+    def _type(self, tag: str) -> str:
+        return split_tag(tag)[1] or tag if self.metadata["scheme"] else tag
+
+    def _type_counts(self, examples: Sequence[TagExample]) -> LabelCounts:
+        return LabelCounts.from_pairs(
+            (entity.type, example.word_location(entity.start))
+            for example, tags in zip(examples, self.metrics.labels(examples), strict=True)
+            for entity in extract_entities(tags)
+        )
 
 
 def path_losses(
@@ -188,48 +273,19 @@ def scheme_violations(
         scheme: The scheme.
     """
     violations = [
-        (example, violation)
+        (violation, example.word_location(min(violation.position, len(example.words) - 1)))
         for example, tags in zip(examples, rows, strict=True)
         for violation in (find_violations(tags, scheme) if scheme is not None else ())
     ]
     if not violations:
         return None
-
-    def location(example: TagExample, violation: SchemeViolation) -> str:
-        return example.word_location(min(violation.position, len(example.words) - 1))
-
-    def describe(example: TagExample, violation: SchemeViolation) -> str:
-        tag = "the sentence's end" if violation.tag is None else f"'{violation.tag}'"
-        position = "as the first" if violation.previous is None else f"behind {violation.previous!r}"
-        return f"{tag} {position} ({location(example, violation)})"
-
-    breaks = "breaks" if len(violations) == 1 else "break"
     return Diagnostic(
         "tags that break the scheme",
-        f"{pluralize(len(violations), 'tag')} {breaks} the scheme {str(scheme).upper()}",
-        [location(*pair) for pair in violations],
-        [describe(*pair) for pair in violations],
+        f"{pluralize(len(violations), 'violation')} of the scheme {str(scheme).upper()}",
+        [location for _, location in violations],
+        [
+            f"{v.tag or 'the end'} after {v.previous or 'the start'} ({location})"
+            for v, location in violations
+        ],
         "read as conlleval reads them, an entity begins or ends there",
     )
-
-
-def _values(counts: Counts) -> dict[str, float]:
-    return {
-        "precision": counts.precision,
-        "recall": counts.recall,
-        "f1": counts.f1,
-        "support": counts.num_references,
-        "found": counts.num_predictions,
-    }
-
-
-def _type_table(by_type: dict[str, dict[str, float]]) -> MetricTable:
-    rows = [
-        [
-            entity_type,
-            *(f"{values[name]:.4f}" for name in ("precision", "recall", "f1")),
-            *(f"{values[name]:,}" for name in ("support", "found")),
-        ]
-        for entity_type, values in by_type.items()
-    ]
-    return MetricTable("", ["entity", "precision", "recall", "F1", "support", "found"], rows)

@@ -142,26 +142,15 @@ def fit_tag_metadata(
     counts = Counter(tag for row in rows for tag in row)
     tags = metadata.pop("labels", None) or sorted(counts)
     if unnamed := sorted(counts.keys() - set(tags)):
-        raise InputError(
-            "label_not_named",
-            f"the tag '{unnamed[0]}' is not among the label names",
-            location=location,
-            argument="label_names",
-            hint=f"name all tags with {option('label_names')}",
-        )
+        message, hint = f"the tag '{unnamed[0]}' is not named", f"name all tags with {option('label_names')}"
+        raise InputError("label_not_named", message, location=location, argument="label_names", hint=hint)
     if len(counts) < 2:
-        raise InputError(
-            "single_label",
-            f"all words have the tag '{tags[0]}'",
-            location=location,
-            argument="tag_column",
-            hint=f"a tagger needs at least two tags; check {option('tag_column')}",
-        )
+        message, hint = f"all words have the tag '{tags[0]}'", f"check {option('tag_column')}"
+        raise InputError("single_label", message, location=location, argument="tag_column", hint=hint)
     file_scheme = infer_scheme(rows)
     trained: Any = file_scheme if scheme == "as_written" or file_scheme is None else scheme
     letters = infer_letters(tags) if file_scheme is not None else {}
-    metadata = {
-        **metadata,
+    metadata |= {
         "labels": tags,
         "written": tags,
         "scheme": file_scheme,
