@@ -188,7 +188,6 @@ class FinetuneKeywords(TrainingKeywords, total=False):
     scheme: Literal["iobes", "iob2", "iob1", "as_written"]
     decoder: Literal["softmax", "crf"]
     layers: Literal["last", "second_to_last", "embeddings", "sum_last_four", "sum_all", "concat_last_four"]
-    layout: Literal["auto", "columns", "lines"]
     question_column: str | None
     context_column: str | None
     answer_column: str | None
@@ -210,7 +209,4 @@ class FinetuneKeywords(TrainingKeywords, total=False):
     loss: Literal["auto", "cosine", "cosent", "contrastive", "softmax"]
     scale: float
     margin: float
-    symmetric: bool
     same_label: str | None
-    lowest_score: float | None
-    highest_score: float | None

@@ -107,8 +107,9 @@ class CharacterCheck:
         for match in _MOJIBAKE.finditer(text) if set(_LEADS) & set(characters) else ():
             if (original := _decode_mojibake(match[0])) is not None:
                 location = "" if self.mojibake.is_full else window.location(match.start())
-                found, meant = printable(match[0]), printable(original)
-                self.mojibake.add({"place": location, "found": found, "meant": meant})
+                self.mojibake.add(
+                    {"place": location, "found": printable(match[0]), "meant": printable(original)}
+                )
 
     def categories(self) -> dict[str, int]:
         """Return the number of letters, digits, punctuation, symbols, blanks, and other characters."""
