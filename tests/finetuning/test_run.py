@@ -13,6 +13,7 @@ import bertsmith as bs
 import tiny_run
 from bertsmith.errors import InputError
 from bertsmith.finetuning.data import split_examples
+from bertsmith.finetuning.job import FinetuneJob
 from bertsmith.finetuning.settings import DropoutSettings, FileSettings
 from bertsmith.models.family import preset
 from bertsmith.tasks.registry import get_task
@@ -48,6 +49,26 @@ def test_split_is_exact_stratified_and_repeatable(base: bs.Model, tmp_path: Path
     same, other = ([{example.text for example in part} for part in split[:2]] for split in splits)
     assert same == [{row["text"] for row in part} for part in (train, dev)]
     assert other != same
+
+
+@pytest.mark.parametrize("again", ["resume", "overwrite"])
+def test_a_run_that_ends_before_its_first_update_can_be_continued_or_replaced(
+    base: bs.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, again: str
+) -> None:
+    file, out = tiny_run.table(tmp_path / "all.csv", tiny_run.examples(40)), tmp_path / "run"
+    data = {"train": file, "validation_split": 0.25, "settings": [*FEW, "train.freeze_encoder=true"]}
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FinetuneJob, "cache_features", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            bs.finetune("classify", base, out, **data)
+    resumed = bs.finetune("classify", base, out, **data, **{again: True})
+    straight = bs.finetune("classify", base, tmp_path / "straight", **data)
+    assert parts(out) == parts(tmp_path / "straight")
+    assert resumed.report["dev"] == straight.report["dev"]
 
 
 def test_equal_texts_are_on_one_side_of_a_split(base: bs.Model, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from bertsmith.metrics.tagging import (
     infer_letters,
     infer_scheme,
     is_allowed_transition,
+    scheme_of_labels,
 )
 
 SCHEMES: tuple[Scheme, ...] = get_args(Scheme)
@@ -102,3 +103,17 @@ def test_letters_of_a_file() -> None:
     assert infer_letters(["O", "B-X", "I-X"]) == {}
     assert is_allowed_transition("B", "M", "iobes")
     assert not is_allowed_transition("B", "S", "iobes")
+
+
+@pytest.mark.parametrize(
+    ("labels", "scheme"),
+    [
+        (["O", "B-PER", "I-PER"], "iob2"),
+        (["O", "I-PER", "I-LOC"], "iob1"),
+        (["O", "B-X", "I-X", "E-X", "S-X"], "iobes"),
+        (["O", "B-X", "I-X", "L-X", "U-X"], "iobes"),
+        (["NOUN", "VERB"], None),
+    ],
+)
+def test_the_scheme_of_a_models_labels(labels: list[str], scheme: str | None) -> None:
+    assert scheme_of_labels(labels) == scheme

@@ -51,7 +51,7 @@ def load_examples(
         task: The task.
         files: The settings of the files. Sample and split depend only on `files.seed`.
         settings: The task's settings.
-        sources: The data named in `files` that is in memory, by "train" and "validation".
+        sources: The data named in `files`, in memory or as paths, by "train" and "validation".
     """
     train, validation, metadata = split_examples(task, files, settings, sources)
     summary = create_report(task, metadata, settings).data_summary(train, validation)

@@ -22,14 +22,13 @@ from bertsmith.models.encoder import Encoder
 from bertsmith.objectives.objective import Objective
 from bertsmith.reports.run import StepTimer, write_figures, write_report
 from bertsmith.runs.run_folder import CHECKPOINTS, IntermediateSaver
-from bertsmith.runs.settings import check_accumulation, fingerprint_settings
+from bertsmith.runs.settings import check_accumulation, fingerprint_settings, with_context
 from bertsmith.tasks.batching import Answers, Item, ItemStream
 from bertsmith.tasks.fitted import FittedTask
 from bertsmith.tasks.results import Metrics
 from bertsmith.training.checkpoint import load_best_weights
 from bertsmith.training.data_loader import Phase
 from bertsmith.training.run_plan import TrainingBudget
-from bertsmith.training.time_budget import Throughput
 from bertsmith.training.train_step import TrainModule
 from bertsmith.training.training_job import (
     Evaluation,
@@ -53,13 +52,13 @@ class FinetuneJob:
         encoder: The encoder to train.
         task: The task, with the heads to train.
         examples: The examples.
-        context: The device.
-        steps: The wall time of each step.
+        context: The device, the precision, the random numbers, and the kernels.
+        timer: The wall time of each step of the workflow.
         items: The training items.
         validation_items: The validation items.
         objective: The loss: the task's, or that of a distillation.
         teacher_digest: A digest of the teacher's weights; "" without a teacher.
-        cache: The encoder's hidden states on disk; None if the encoder is trained.
+        cache: The encoder's hidden states on disk; None before `cache_features`, or if the encoder is trained.
     """
 
     settings: FinetuneSettings
@@ -68,7 +67,7 @@ class FinetuneJob:
     task: FittedTask
     examples: Examples
     context: ComputeContext
-    steps: StepTimer
+    timer: StepTimer
     items: list[Item] = field(init=False)
     validation_items: list[Item] = field(init=False)
     objective: Objective = field(init=False)
@@ -78,7 +77,7 @@ class FinetuneJob:
     def prepare(self) -> None:
         """Encode the examples, choose the kernels, which depend on the number of updates, and load the teacher."""
         tokenizer = self.base.tokenizer
-        with self.steps.step("encoding"):
+        with self.timer.step("encoding"):
             self.items = self.task.encode(self.examples.train, tokenizer)
             self.validation_items = self.task.encode(self.examples.validation, tokenizer)
         log_truncation(self.task, self.items, self.examples, tokenizer)
@@ -93,7 +92,7 @@ class FinetuneJob:
 
     @property
     def trained_encoder(self) -> Encoder:
-        """The encoder, or the cache of its hidden states, which has the same interface."""
+        """The encoder, or the cache of its hidden states, which is called as the encoder is."""
         return self.encoder if self.cache is None else cast("Encoder", self.cache)
 
     @property
@@ -120,10 +119,12 @@ class FinetuneJob:
         check_accumulation(train, self.updates_per_epoch)
         return math.ceil(train.num_train_epochs * self.updates_per_epoch)
 
-    def update_train_settings(self, **values: Any) -> None:
-        """Set train settings that the user left open."""
-        train = self.settings.train.model_copy(update=values)
-        self.settings = self.settings.model_copy(update={"train": train})
+    def complete_train_settings(self) -> None:
+        """Set the train settings that the user left open: evaluations once an epoch, and the context."""
+        train = self.settings.train
+        if not train.eval_steps:
+            train = train.model_copy(update={"eval_steps": max(1, round(self.updates_per_epoch))})
+        self.settings = self.settings.model_copy(update={"train": with_context(train, self.context)})
 
     def cache_features(self, folder: Path) -> None:
         """Compute the hidden states of an encoder that is not trained, or read those of a run on the same data.
@@ -134,7 +135,7 @@ class FinetuneJob:
         layers = self.task.model.features.layers
         self.cache = CachedEncoder(self.encoder, layers, self.context, folder)
         sequences = [s for item in [*self.items, *self.validation_items] for s in item.sequences]
-        with self.steps.step("hidden states"):
+        with self.timer.step("hidden states"):
             self.cache.fill(sequences, self.base.folder.weights_digest())
 
     def phase(self) -> Phase:
@@ -142,7 +143,7 @@ class FinetuneJob:
         train = self.settings.train
         return Phase(ItemStream(self.task.model, self.items, train.seed), 1.0, train.batch_size)
 
-    def training_job(self, budget: TrainingBudget, throughput: Throughput, out: Path) -> TrainingJob:
+    def training_job(self, budget: TrainingBudget, out: Path) -> TrainingJob:
         """Return what the trainer needs."""
         train = self.settings.train
         return TrainingJob(
@@ -158,7 +159,6 @@ class FinetuneJob:
                 *([self.teacher_digest] if self.teacher_digest else []),
             ),
             budget=budget,
-            throughput=throughput,
             evaluation=Evaluation(
                 self.evaluate_in_training,
                 best_metric=self.task.primary_metric,
@@ -172,7 +172,7 @@ class FinetuneJob:
     def evaluate(self) -> tuple[Metrics, Answers]:
         """Calibrate the decoder on the validation examples, and return their metrics and answers."""
         task, items, examples = self.task, self.validation_items, self.examples.validation
-        with self.steps.step("evaluations"):
+        with self.timer.step("evaluations"):
             outputs = task.model.run(self.trained_encoder, items, self.context)
             task.decoder.calibrate(outputs, items, examples)
             predictions = task.decoder.decode(outputs, items, examples)
@@ -186,15 +186,15 @@ class FinetuneJob:
         return EvaluationResult(metrics, dict(self.task.decoder.state))
 
     def save(self, out: Path, output: TrainOutput) -> None:
-        """Write the model and the report of a finished run, and log the report's warnings."""
-        self.steps.reattribute("training", "checkpoints", output.saving_seconds)
+        """Write the model and the report of a finished run, and log warnings about the training."""
+        self.timer.reattribute("training", "checkpoints", output.saving_seconds)
         metrics, answers = self.evaluate()
         saved_metrics = {
             name: metrics.values[name] for name in (*self.task.metrics.logged_metrics, "examples")
         }
-        with self.steps.step("writing the model"):
+        with self.timer.step("writing the model"):
             self._write_model(out, self._record(output.state) | {"dev": saved_metrics})
-        with self.steps.step("the report"):
+        with self.timer.step("the report"):
             report, warnings = run_report(
                 self.task, self.examples, self.settings, output, metrics, out, self.updates_per_epoch
             )
@@ -205,7 +205,7 @@ class FinetuneJob:
             figures = write_figures(out, report)
         for warning in warnings:
             logger.warning("%s", warning)
-        write_report(out, report | {"wall_time": self.steps.to_list()}, figures)
+        write_report(out, report | {"wall_time": self.timer.to_list()}, figures)
 
     def _save_intermediate(self, out: Path, state: TrainState, mark: dict[str, Any]) -> None:
         """Write the model of a run that has not finished, with the weights of the best evaluation so far."""
@@ -232,7 +232,7 @@ class FinetuneJob:
             self.task.decoder.state = latest_state
 
     def _record(self, state: TrainState) -> dict[str, Any]:
-        """Return the content of bertsmith.json."""
+        """Return what bertsmith.json always has."""
         return {
             "task": self.task.name,
             "settings": self.settings.task.model_dump(mode="json"),

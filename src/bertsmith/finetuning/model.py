@@ -1,6 +1,7 @@
 """The model of a fine-tuning run: encoder, heads, second encoder, teacher, and which layers are trained.
 
-Frozen layers keep the base's weights: they have no gradients and no optimizer state, but their dropout remains.
+Frozen layers keep the base's weights: they have no gradients and no optimizer state. Their dropout
+remains unless the whole encoder is frozen.
 """
 
 from __future__ import annotations

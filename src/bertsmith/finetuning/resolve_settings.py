@@ -63,10 +63,7 @@ def new_settings(
         message = f"base is {settings.base} in the settings, and the model is {path}"
         hint = f"name the model with {option('model')} only"
         raise InputError("base_differs", message, argument="base", hint=hint)
-    if settings.train.max_minutes:
-        message = "train.max_minutes is a setting of pre-training only"
-        hint = "set train.num_train_epochs or train.max_steps"
-        raise InputError("minutes_in_finetuning", message, argument="train.max_minutes", hint=hint)
+    _check_no_minutes(settings.train.max_minutes)
     data: TaskData = task.part("data")(settings.task, {})
     task_settings = data.resolve_settings(folder.path, folder.config.max_length)
     check_max_length(task_settings, folder.config.max_length)
@@ -84,4 +81,12 @@ def resumed_settings(
     run_type = settings_type(task)
     values = read_yaml(recipe) if recipe is not None else {}
     named = {**run_type.dotted(values), **run_type.dotted({"files": dict(files)}), **changes}
+    _check_no_minutes(named.get("train.max_minutes"))
     return settings_of_run(run_type, out, named)
+
+
+def _check_no_minutes(max_minutes: float | None) -> None:
+    if max_minutes is not None:
+        message = "train.max_minutes is a setting of pre-training only"
+        hint = "set train.num_train_epochs or train.max_steps"
+        raise InputError("minutes_in_finetuning", message, argument="train.max_minutes", hint=hint)

@@ -19,7 +19,7 @@ from bertsmith.io.sources import Source, is_path
 from bertsmith.keywords import FinetuneKeywords
 from bertsmith.models.parameter_count import count_parameters
 from bertsmith.reports.run import StepTimer
-from bertsmith.runs.compute_setup import measure_throughput, training_budget
+from bertsmith.runs.compute_setup import training_budget
 from bertsmith.runs.run_folder import (
     SETTINGS,
     check_folders,
@@ -30,10 +30,11 @@ from bertsmith.runs.run_folder import (
     start_over,
     write_whole,
 )
-from bertsmith.runs.settings import with_context, with_recipe
+from bertsmith.runs.settings import with_recipe
 from bertsmith.settings import Changes, resolve
 from bertsmith.tasks.labels import LabelNames
 from bertsmith.tasks.registry import get_task
+from bertsmith.training.time_budget import Throughput
 from bertsmith.training.trainer import Trainer
 
 
@@ -64,9 +65,9 @@ def finetune(
         train: Training examples: a file as the task reads it, or data in memory with the same columns: a table
             (pandas, polars, pyarrow), a dataset, a dict of columns, a list of dicts, or of tuples (text, label).
         validation: Validation examples, likewise.
-        validation_split: Without `validation`, the ratio of training examples to hold out: the label proportions
-            are kept, equal texts stay together, and both parts are written to output_dir/split.
-        sample: The number of training examples to draw at random.
+        validation_split: Without `validation`, the ratio of examples to hold out, after `sample`: the label
+            proportions are kept, equal texts stay together, and both parts are written to output_dir/split.
+        sample: The number of examples of `train` to draw at random.
         label_names: Names of labels that are numbers in their order, the name of each code, or a file of either.
         recipe: A YAML file of settings.
         settings: Settings by name, as in `pretrain`.
@@ -97,36 +98,32 @@ def finetune(
     num_parameters = sum(term.size for term in count_parameters(base.folder.config))
     hardware.check_memory(num_parameters, hardware.memory_bytes(context.device))
 
-    steps = StepTimer()
-    with steps.step("reading the files"):
+    timer = StepTimer()
+    with timer.step("reading the files"):
         sources = {"train": train, "validation": validation}
         examples = load_examples(declaration, run_settings.files, run_settings.task, sources)
     log_examples(examples.summary, run_settings.files)
-    with steps.step("building the model"):
+    with timer.step("building the model"):
         encoder, fitted = build_model(declaration, base.folder, run_settings, examples.metadata, context)
-    job = FinetuneJob(run_settings, base, encoder, fitted, examples, context, steps)
+    job = FinetuneJob(run_settings, base, encoder, fitted, examples, context, timer)
     job.prepare()
 
     check_folders(out, fitted.model.export(encoder))
     if not is_resuming:
         start_over(out, base.path, *(data for data in (train, validation) if is_path(data)))
-        if run_settings.files.validation is None:
-            write_split(examples, fitted.data, out / "split")
-        if not run_settings.train.eval_steps:
-            job.update_train_settings(eval_steps=max(1, round(job.updates_per_epoch)))
+        job.complete_train_settings()
+        write_whole(out / SETTINGS, job.settings.to_yaml())
+    if run_settings.files.validation is None:
+        write_split(examples, fitted.data, out / "split")
     if run_settings.train.freeze_encoder:
         job.cache_features(Path(states or out / FEATURES))
 
-    train_settings, module = job.settings.train, job.module
-    throughput = measure_throughput(module, [job.phase()], train_settings, job.context, resuming=is_resuming)
     named_settings = with_recipe(FinetuneSettings, recipe, changes) if is_resuming else None
-    budget = training_budget(train_settings, throughput, job.num_updates, start, explicit=named_settings)
-    if not is_resuming:
-        job.settings = job.settings.model_copy(update={"train": with_context(train_settings, job.context)})
-        write_whole(out / SETTINGS, job.settings.to_yaml())
-
-    with steps.step("training"):
-        output = Trainer(module, job.training_job(budget, throughput, out), job.context, resume=resume).fit()
+    budget = training_budget(
+        job.settings.train, Throughput(), job.num_updates, start, explicit=named_settings
+    )
+    with timer.step("training"):
+        output = Trainer(job.module, job.training_job(budget, out), job.context, resume=resume).fit()
     if is_resuming and not output.num_new_updates and is_written(out, output.state.step):
         log_finished(out, output)
     else:

@@ -29,7 +29,9 @@ class FileSettings(Settings):
 
     train: str = Field("", description="the file of training examples", json_schema_extra=MAY_CHANGE)
     validation: str | None = Field(
-        None, description="the file that decides which epoch is kept", json_schema_extra=MAY_CHANGE
+        None,
+        description="the file that decides which evaluation's weights are kept",
+        json_schema_extra=MAY_CHANGE,
     )
     validation_split: float | None = Field(
         None, gt=0, lt=1, description="without a validation file: share of train to hold out"
@@ -84,7 +86,7 @@ class FinetuneTrainSettings(TrainSettings):
     freeze_encoder: bool = Field(
         False,
         description="train the head alone: the encoder stays as it is, without dropout, and its hidden states are "
-        "computed once and kept on disk as long as the run lasts",
+        "computed once and kept on disk until the run finishes",
     )
     freeze_embeddings: bool = Field(False, description="leave the embeddings as the base has them")
     freeze_layers: int = Field(
@@ -114,7 +116,7 @@ class DropoutSettings(Settings):
         ge=0,
         lt=1,
         description="dropout in the task's head; none: the base's, where it names one and hidden_dropout_prob is "
-        "left alone, else as that",
+        "its default, else as that",
     )
 
     def within(self, base: ModelConfig) -> ModelConfig:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
@@ -67,6 +67,19 @@ def infer_scheme(rows: Iterable[Sequence[str]]) -> Scheme | None:
         return sum(count for pair, count in pairs.items() if not is_allowed_transition(*pair, scheme))
 
     return min(candidates, key=num_violations)
+
+
+def scheme_of_labels(labels: Collection[str]) -> Scheme | None:
+    """Return the scheme of the labels of a model without text; None for other labels.
+
+    B and I are read as IOB2, which nearly all published taggers use.
+    """
+    if infer_scheme([list(labels)]) is None:
+        return None
+    prefixes = {split_tag(label)[0] for label in labels}
+    if prefixes & {"E", "S"}:
+        return "iobes"
+    return "iob2" if "B" in prefixes else "iob1"
 
 
 def infer_letters(tags: Iterable[str]) -> dict[str, str]:

@@ -5,7 +5,7 @@
     Item -> batch -> loss   model.py    `TaskModel`
     outputs -> Prediction   decode.py   `Decoder`
     Prediction -> Metrics   metrics.py  `TaskMetrics`
-    Metrics -> report       report.py   `TaskReport` (optional)
+    Metrics -> report       metrics.py  `TaskReport` (optional)
 
 The folder's `__init__.py` declares the parts as a `registry.Task`, and `registry.TASKS` lists it. Workflows, the
 command line, and pages know tasks only by this contract. Evaluation, prediction, and serving share one `decode`.
@@ -161,7 +161,7 @@ class TaskData(ABC):
 
     Attributes:
         settings: The task's settings.
-        metadata: The metadata; empty before `fit_metadata`.
+        metadata: The metadata; empty in the part that fits it.
     """
 
     def __init__(self, settings: Any, metadata: Metadata) -> None:

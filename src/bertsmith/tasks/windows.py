@@ -2,7 +2,7 @@
 
 Each window is `[CLS] part [SEP]`, or `[CLS] first text [SEP] part [SEP]` where the rest is repeated in each window
 (Devlin et al. 2019, section 4.2, and run_squad.py of its release). Texts are encoded without truncation
-(`max_length=NO_LIMIT`), and each encoding is split: `tag` splits source 0, its only text; `answer` splits source
+(`max_length=NO_LIMIT`), and each encoding is split: `tag` splits source 0, its sentence; `answer` splits source
 1, the passage after the question.
 """
 

@@ -94,7 +94,8 @@ def save(folder: Path, checkpoint: Checkpoint, keep: int) -> Path:
     """Write folder/step-N, then remove all but the newest `keep` checkpoints.
 
     Raises:
-        MachineError: The disk is full, or a number is not finite. Nothing has changed.
+        MachineError: The disk is full, or a number is not finite; nothing has changed. Or an old checkpoint cannot
+            be removed; the new one is complete.
     """
     state = checkpoint.state
     final = folder / f"step-{state.step}"

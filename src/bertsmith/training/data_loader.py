@@ -177,8 +177,8 @@ def iterate_updates(
     """Yield updates without end.
 
     The loss is divided by the counts of all batches of the update, which are needed before the first batch is
-    used. Each batch is therefore built, counted, dropped, and built again when it is used. That costs a thousandth
-    of an update, and memory does not grow with the number of batches.
+    used. With more than one batch per update, each is therefore built, counted, dropped, and built again when it
+    is used, so that memory does not grow with the number of batches.
 
     Args:
         stream: The instances.

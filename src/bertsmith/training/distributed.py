@@ -1,8 +1,8 @@
 """Training on several ranks, which torchrun starts. Each rank runs the same loop on its part of each batch.
 
 The loss is divided by counts of all ranks, and gradients are summed over all ranks. So the number of ranks
-changes a run only by rounding, and by dropout, which each rank draws for itself. Rank 0 alone reads the clock,
-evaluates, and writes; it broadcasts what the other ranks need to know.
+changes a run only by rounding, and by dropout, which each rank draws for itself. Rank 0 alone decides by the
+clock, evaluates, and writes; it broadcasts what the other ranks need to know.
 """
 
 from __future__ import annotations

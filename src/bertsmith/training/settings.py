@@ -104,7 +104,10 @@ class TrainSettings(Settings):
     max_grad_norm: float = Field(1.0, gt=0, description="norm to which gradients are clipped")
     logging_steps: int = Field(10, ge=1, description="updates between two lines of log.jsonl")
     eval_steps: int | None = Field(
-        None, ge=1, description="updates between two evaluations; none: after the last update only"
+        None,
+        ge=1,
+        description="updates between two evaluations; none: once an epoch in "
+        "fine-tuning, and after the last update only in pre-training",
     )
     save_steps: MayChange[int] = Field(500, ge=1, description="updates between two checkpoints")
     save_total_limit: MayChange[int] = Field(2, ge=1, description="number of checkpoints to keep")

@@ -88,7 +88,7 @@ def _mean_losses(
 
 
 def _raise_diverged(step: int, batch_losses: list[tuple[str, Tensor]]) -> NoReturn:
-    """Raise Diverged for the first batch with a bad loss, or for all batches if only the gradient is bad."""
+    """Raise Diverged for the first batch with a bad loss, or if the gradient or another rank's loss is bad."""
     for location, loss in batch_losses:
         if not math.isfinite(value := loss.item()):
             raise Diverged(

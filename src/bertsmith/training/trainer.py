@@ -57,7 +57,8 @@ class Trainer:
         """Load the newest complete checkpoint of the run if `resume` is set; every rank calls this.
 
         Raises:
-            InputError: No checkpoint is complete, or it is of another run.
+            InputError: There are checkpoints and none is complete, the newest is of another run, or the budget is
+                invalid.
         """
         self.module, self.job, self.context, self.ranks = module, job, context, ranks
         self.settings, self.state, self.saving_seconds = job.settings, TrainState(), 0.0
@@ -85,18 +86,18 @@ class Trainer:
     def fit(self) -> TrainOutput:
         """Make all remaining updates; every rank calls this.
 
-        The module then has the weights of the best evaluation, or the last ones if none decides.
+        The module then has the weights of the best evaluation, or without a metric for the best, the last ones.
 
         Raises:
             MachineError: A loss or gradient is not finite. The update was not made.
-            Stopped: The process received SIGTERM, SIGINT, or SIGHUP. The last update is saved.
+            Stopped: Rank 0 received SIGTERM, SIGINT, or SIGHUP. The latest update is saved.
         """
         state = self.state
         with self._session() as signals, closing(self._updates()) as updates:
             start = hardware.clock()
             for update in updates:
                 step, learning_rate = state.step + 1, self._learning_rate(state.step + 1)
-                self._prepare_step(step)
+                self._set_threads_and_seed(step)
                 losses = train_step(self.strategy, update, learning_rate, step, self._finite_check)
                 state.step, state.position = step, update.next_position
                 state.tokens += update.tokens
@@ -117,7 +118,7 @@ class Trainer:
 
     @property
     def seconds(self) -> float:
-        """The time of the run in all commands; updates that were repeated after a crash count twice."""
+        """The seconds of the run in all commands, without those after the last checkpoint before a crash."""
         return hardware.clock() - self._start_time
 
     @property
@@ -127,7 +128,7 @@ class Trainer:
         return None if budget is None else budget.seconds_left(self.seconds, self.plan.num_updates)
 
     def end_run(self, why: str) -> None:
-        """End the run with the last update, before its budget."""
+        """End the run after the update that was just made, before its budget."""
         self.plan.end_at(self.state.step, why)
         self.ranks.run_on_main(partial(write_plan, self.job.run, self.plan))
 
@@ -217,7 +218,7 @@ class Trainer:
     def _finish(self) -> TrainOutput:
         self.state.seconds = self.seconds
         self.strategy.unshard()
-        self._use_all_cores()
+        self._use_threads_of_all_ranks()
         if self.job.evaluation and self.job.evaluation.best_metric:
             # Updates that were repeated after a crash have written the same file again.
             self.module.load_tensors(checkpoint.load_best_weights(self.job.checkpoints, self.state))
@@ -273,7 +274,7 @@ class Trainer:
         reductions = self.state.num_lr_reductions
         return self.plan.learning_rate(step, self.settings) * self.settings.lr_decay_factor**reductions
 
-    def _prepare_step(self, step: int) -> None:
+    def _set_threads_and_seed(self, step: int) -> None:
         hardware.set_num_threads(self.plan.entry_at(step).threads)
         self.ranks.seed_step(self.context, self.settings.seed, step)
         for parameter, first_step in self.job.unfreeze_steps.items():
@@ -313,7 +314,7 @@ class Trainer:
         if evaluation is None:
             return
         start = hardware.clock()
-        self._use_all_cores()
+        self._use_threads_of_all_ranks()
         with self.strategy.unsharded():
             result = self.ranks.run_on_main(partial(evaluation.run, self.module, state.step))
         self.throughput.evaluation_seconds = hardware.clock() - start
@@ -369,7 +370,7 @@ class Trainer:
 
     def _write_checkpoint(self, optimizer_state: Mapping[str, Tensor]) -> None:
         assert self._metric_logger is not None
-        sealed: dict[str, Any] = {
+        saved_fields: dict[str, Any] = {
             "fingerprint": self.job.fingerprint,
             "log_bytes": self._metric_logger.sync(),
             "plan": self.plan.entries_until(self.state.step),
@@ -379,10 +380,10 @@ class Trainer:
             "optimizer": optimizer_state,
             "generator": {"state": self.context.generator.get_state()},
         }
-        content = checkpoint.Checkpoint(self.state.model_copy(update=sealed), tensors)
+        content = checkpoint.Checkpoint(self.state.model_copy(update=saved_fields), tensors)
         checkpoint.save(self.job.checkpoints, content, self.settings.save_total_limit)
 
-    def _use_all_cores(self) -> None:
-        """Let rank 0 use the cores of all ranks of this machine, which wait for it."""
+    def _use_threads_of_all_ranks(self) -> None:
+        """Let rank 0 use the threads that are planned for all ranks of this machine, which wait for it."""
         if self.ranks.is_main:
             hardware.set_num_threads(self.plan.last.threads * self.ranks.info.local_world_size)

@@ -120,7 +120,8 @@ class TrainState(BaseModel):
         position: The next instance of the phase.
         tokens: The number of tokens in all updates.
         seconds: The time of the run.
-        best_score: The score of the best evaluation; None before the first one, or if none is better.
+        best_score: The score of the best evaluation; None before the first one, or without a metric
+            for the best.
         best_step: The step of the best evaluation, whose weights are saved.
         best_sha256: The digest of these weights.
         best_state: What the best evaluation keeps besides the weights, as JSON.

@@ -1,6 +1,7 @@
 """Read CoNLL files: one word on each line with its annotations in columns, and a blank line after each sentence.
 
-Tabs separate columns if the first row has one, else spaces (a word may contain other white space). Lines that
+Tabs separate columns if the first row has one, else spaces and tabs (a word may contain other white
+space). Lines that
 begin with -DOCSTART- separate sentences. In .conllu, comments, ranges of words that are written as one (3-4),
 and words that are not written (8.1) are skipped, and columns have names: those of the format, or of a first line
 `# global.columns = …`.

@@ -11,7 +11,7 @@ from bertsmith.io.compression import format_suffix
 from bertsmith.io.sources import Source
 from bertsmith.io.tables import Row, is_json_source, json_rows
 from bertsmith.io.text_io import read_lines
-from bertsmith.metrics.tagging import OUTSIDE, infer_scheme
+from bertsmith.metrics.tagging import OUTSIDE, scheme_of_labels
 from bertsmith.tasks.base import HFCheckpoint, Metadata, TaskData
 from bertsmith.tasks.labels import LabelNames
 from bertsmith.tasks.settings import TagSettings
@@ -28,7 +28,7 @@ from bertsmith.tasks.tagging.tag_map import fit_tag_metadata
 
 
 class TagData(TaskData):
-    """Reads sentences: lists of words and tags in .jsonl and tables, columns (see `conll`), and lines of text."""
+    """Reads sentences: words and tags in JSON or tables in memory, columns (see `conll`), and lines of text."""
 
     settings: TagSettings
 
@@ -89,8 +89,8 @@ class TagData(TaskData):
         labels = checkpoint.labels
         if not checkpoint.architecture.endswith("ForTokenClassification") or not labels:
             return None
-        # Labels alone identify IOBES. They do not show whether B begins each entity, so nothing is forbidden.
-        scheme = infer_scheme([[label] for label in labels])
+        # Labels do not show whether B begins each entity: only those of IOBES forbid a transition.
+        scheme = scheme_of_labels(labels)
         trained = scheme if scheme == "iobes" else None
         usual = OUTSIDE if OUTSIDE in labels else labels[0]
         return {"labels": labels, "numbered": True, "scheme": scheme, "trained": trained, "usual": usual}

@@ -29,7 +29,8 @@ class TagPrediction(Prediction):
     Attributes:
         words: The words.
         tags: The tag of each word, in the scheme of the training file.
-        scores: The probability of each tag: the softmax's or that of a CRF; 0 for a word without a token.
+        scores: The probability of the label behind each tag (in IOBES, of S-PER for a B-PER): the softmax's or
+            that of a CRF; 0 for a word without a token.
         predicate: The index of the predicate whose roles the tags are.
         offsets: The characters [start, end) of each word in a running text.
         entities: The entities of the tags, if these have a scheme: `type`, `start` and `end` (word indices),

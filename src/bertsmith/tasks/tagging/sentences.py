@@ -23,12 +23,12 @@ class TagExample(Example):
     Attributes:
         words: The words.
         tags: The tags as in the file; None if they are unknown.
-        location: The location of the first word.
+        location: The location of the first word, or of the row of lists.
         rows: For an unlabeled sentence, the columns of each word's row, any tag last, with a final separator; None
             if the sentence does not come from columns or lists.
-        text: The running text that was split into words; None if words were given.
+        text: The running text that was split into words; None if words were given, or for a labeled sentence.
         predicate: The index of the word whose semantic roles are the tags; None for other tags.
-        lines: The line of each word, if each has its own.
+        lines: The line of each word of a labeled sentence, if each has its own.
     """
 
     words: tuple[str, ...]

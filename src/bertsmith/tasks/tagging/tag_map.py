@@ -34,7 +34,7 @@ class TagMetadata(LabelMetadata):
     """The metadata of a tagger.
 
     Attributes:
-        written: The file's tags, if `labels` differ from them.
+        written: The file's tags.
         scheme: The scheme of the file's tags; None if they have none.
         trained: The scheme of the labels; None if any label may follow any other.
         letters: The file's letters for those of IOBES.
@@ -98,7 +98,7 @@ class TagMap:
         return entities_to_tags(extract_entities(labels), len(labels), self.scheme, self.letters)
 
     def is_new(self, tag: str) -> bool:
-        """Return whether neither a tag nor its entity type occurred in training."""
+        """Return True if neither a tag nor, if the labels have a scheme, its entity type occurred in training."""
         if tag in self.tag_names.ids:
             return False
         types = {split_tag(label)[1] for label in self.labels if label != OUTSIDE}

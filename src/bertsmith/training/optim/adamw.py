@@ -31,7 +31,8 @@ class AdamW(torch.optim.AdamW):
             released code does not.
         kernels: The kernels for sparse gradients, and for dense ones where they are faster.
         gradient_factor: The factor of the gradients in the next update, if the kernels make the whole update.
-        found_inf: A scalar on the device; if it is 1, the next update changes nothing (see `supports_found_inf`).
+        found_inf: A scalar on the device; if it is 1, the next update changes no weight (see
+            `supports_found_inf`).
     """
 
     kernels: KernelBackend = REFERENCE
