@@ -229,7 +229,7 @@ def test_a_missing_column_is_an_error_for_tables_of_any_width(moods: bs.Model) -
 def test_the_keys_of_a_jsonl_file_are_not_texts(moods: bs.Model, tmp_path: Path) -> None:
     file = tmp_path / "new.jsonl"
     file.write_text('{"text": "kaba"}\n' * 3)
-    assert [answer["text"] for answer in moods.predict_file(file)] == ["kaba"] * 3
+    assert [answer["text"] for answer in moods.predict_file(file, text_column="text")] == ["kaba"] * 3
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -358,26 +358,29 @@ def test_suggestions_include_arguments_of_the_function(moods: bs.Model) -> None:
 
 
 @pytest.mark.parametrize(
-    ("keywords", "message"),
+    ("keywords", "name"),
     [
-        ({"max_steps": "many"}, "train.max_steps is 'many', not a whole number\n'train.max_steps' means"),
-        ({"max_steps": 2.5}, "train.max_steps is 2.5, not a whole number\n"),
-        ({"learning_rate": "fast"}, "train.learning_rate is 'fast', not a number\n"),
-        ({"learning_rate": 0}, "train.learning_rate is 0, and should be greater than 0\n"),
-        (
-            {"masking": "spann"},
-            "data.masking is 'spann', not 'token', 'whole_word' or 'span'\ndid you mean 'span'?",
-        ),
-        ({"masking": "whole-word"}, "data.masking is 'whole-word', not .*\ndid you mean 'whole_word'?"),
-        ({"sentence_task": "what"}, "data.sentence_task is 'what', not 'nsp', 'sop' or 'none'\n"),
-        ({"report_to": "perhaps"}, "train.report_to is 'perhaps', not 'tensorboard' or 'none'\n"),
+        ({"max_steps": "many"}, "train.max_steps"),
+        ({"max_steps": 2.5}, "train.max_steps"),
+        ({"learning_rate": "fast"}, "train.learning_rate"),
+        ({"learning_rate": 0}, "train.learning_rate"),
+        ({"masking": "spann"}, "data.masking"),
+        ({"report_to": "perhaps"}, "train.report_to"),
     ],
 )
-def test_an_invalid_value_is_described(keywords: dict[str, Any], message: str) -> None:
-    with pytest.raises(bs.InputError, match=f"^{message}") as caught:
+def test_an_invalid_value_is_described(keywords: dict[str, Any], name: str) -> None:
+    with pytest.raises(bs.InputError) as caught:
         PretrainSettings().changed(resolve(PretrainSettings, (), keywords, bs.pretrain))
-    assert caught.value.code == "invalid_setting"
-    assert caught.value.argument == message.partition(" ")[0]
+    assert (caught.value.code, caught.value.argument) == ("invalid_setting", name)
+    assert caught.value.message.startswith(f"{name} is {next(iter(keywords.values()))!r}: ")
+    description = (
+        PretrainSettings.model_fields[name.partition(".")[0]]
+        .annotation.model_fields[  # type: ignore[union-attr]
+            name.partition(".")[2]
+        ]
+        .description
+    )
+    assert (caught.value.hint or "").endswith(description)
 
 
 def test_long_texts_passed_as_files_are_shortened_in_messages(tmp_path: Path) -> None:
@@ -689,7 +692,7 @@ def test_a_notebook_shows_a_bar_and_a_script_does_not(
     monkeypatch.setitem(sys.modules, "IPython.display", pages)
     bs.prepare(texts, tiny_run.tokenizer(), tmp_path / "notebook", workers=1)
     assert "encoding" in display.pages[-1]
-    assert " in 0 s" in display.pages[-1] or " in 1 s" in display.pages[-1]
+    assert "<progress value='1'>" in display.pages[-1]
     before = len(display.pages)
     for refused in (
         lambda: bs.prepare(["none.txt"], tiny_run.tokenizer(), "x"),

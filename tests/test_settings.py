@@ -195,7 +195,7 @@ def test_a_setting_says_where_it_is_declared_whether_it_may_change_on_resume() -
     computing = ("kernels", "cuda_graphs", "deterministic")
     budgets = ("max_steps", "max_tokens", "max_minutes", "num_train_epochs")
     free = {f"train.{name}" for name in (*names, *computing, *budgets)}
-    judged = {f"evaluate.pairs{name}" for name in ("", "_encoding", "_sample", "_at_end")}
+    judged = {f"evaluate.pairs{name}" for name in ("", "_encoding", "_sample")}
     assert PretrainSettings.may_change() == free | {"base"} | judged
     assert settings_type(get_task("classify")).may_change() == free | {
         "base",

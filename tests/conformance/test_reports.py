@@ -154,7 +154,7 @@ def test_an_evaluation_has_a_report_of_its_own(made: Made, tmp_path: Path) -> No
     scores = made.model.evaluate(made.dev, report=folder).to_dict()
     assert sorted(file for file in made.out.rglob("*")) == before
     report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
-    assert report["scores"] == scores.to_dict()
+    assert report["scores"] == scores
     assert (folder / "report.html").read_text(encoding="utf-8") == render_run_page(report)
     assert list((folder / "figures").glob("*.png"))
     assert report["answers"].keys() == made.report["answers"].keys()

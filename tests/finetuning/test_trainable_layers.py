@@ -211,31 +211,21 @@ def test_a_finished_run_has_the_bases_weights_where_they_were_frozen(
 
 
 @pytest.mark.parametrize(
-    ("setting", "said"),
+    ("setting", "argument"),
     [
-        (
-            "train.unfreeze_every=0",
-            "setting 'train.unfreeze_every': this is a number of updates, or epoch",
-        ),
-        (
-            "train.unfreeze_every=day",
-            "setting 'train.unfreeze_every': this is a number of updates, or epoch",
-        ),
-        (
-            "train.layerwise_lr_decay=1.5",
-            "train.layerwise_lr_decay is 1.5, and should be less than or equal to 1",
-        ),
-        ("train.lr_milestones=[1.5]", "train.lr_milestones.0 is 1.5, and should be less than 1"),
-        ("train.patience=0", "train.patience is 0, and should be greater than or equal to 1"),
+        ("train.unfreeze_every=0", "train.unfreeze_every"),
+        ("train.unfreeze_every=day", "train.unfreeze_every"),
+        ("train.layerwise_lr_decay=1.5", "train.layerwise_lr_decay"),
+        ("train.lr_milestones=[1.5]", "train.lr_milestones.0"),
+        ("train.patience=0", "train.patience"),
     ],
 )
-def test_a_wrong_value_is_reported_with_its_name(setting: str, said: str) -> None:
+def test_a_wrong_value_is_reported_with_its_name(setting: str, argument: str) -> None:
     from bertsmith.finetuning.settings import FinetuneSettings
 
     with pytest.raises(InputError) as refused:
         FinetuneSettings().changed([setting])
-    assert refused.value.code == "invalid_setting"
-    assert refused.value.sentence_for("command line").startswith(said)
+    assert (refused.value.code, refused.value.argument) == ("invalid_setting", argument)
 
 
 def test_one_share_needs_no_brackets_and_pre_training_knows_no_plateau() -> None:
