@@ -313,7 +313,7 @@ def test_command_reports_the_sample(tmp_path: Path) -> None:
     assert output["vocab_size"] == 400
     assert output["documents"] == 8_000 > output["documents_sampled"] > 0
     assert output["share_sampled"] < 1
-    assert f"a sample of {output['documents_sampled']:,} (" in process.stderr
+    assert f"a sample of {output['documents_sampled']:,} documents" in process.stderr
     assert Tokenizer.load(tmp_path / "out").kind == "wordpiece"
 
 
