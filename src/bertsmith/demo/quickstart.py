@@ -87,7 +87,7 @@ def quickstart(
     """Train a tokenizer and a BERT on installed documentation, and compare the BERT with baselines on a task.
 
     Args:
-        output_dir: A new or empty folder for corpus.txt, task/*.csv, and all runs.
+        output_dir: A new or empty folder for corpus.txt, the CSV files of the task, and all runs.
         seed: The seed of all random numbers.
         minutes: The duration of pre-training. The default is 1,800 updates, or as many as fit into five minutes.
         libraries: The libraries whose documentation to read; by default all installed dependencies of bertsmith.
