@@ -68,8 +68,6 @@ def test_the_whole_way(capsys: pytest.CaptureFixture[str], tmp_path: Path, as_js
         recipe,
         "--preset",
         "bert-mini-uncased",
-        "--tokenizer",
-        tokenizer,
         "--data",
         shards,
     ]

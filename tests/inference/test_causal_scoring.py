@@ -136,4 +136,4 @@ def test_pairs_on_a_runs_way(tmp_path: Path) -> None:
     run = tiny_run.run(
         tiny_run.make_shards(tmp_path), tmp_path / "run", *causal, "train.max_steps=2", evaluate_pairs=pairs
     )
-    assert run.report["pairs"]["variant"] == "left_to_right"
+    assert run.score_pairs(pairs)["variant"] == "left_to_right"

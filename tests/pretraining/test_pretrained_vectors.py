@@ -55,7 +55,7 @@ def test_known_tokens_begin_with_their_vectors_and_the_others_as_before(
     )
     np.testing.assert_allclose(given[known], vectors * (0.02 / vectors.std()), rtol=1e-5)
     (said,) = (line for line in caplog.messages if "vectors.txt" in line)
-    assert f"20 of {len(tokens) - 5} tokens start from the vectors of this file" in said
+    assert f"20 of {len(tokens) - 5} tokens start from these vectors" in said
 
 
 def test_training_from_them_works_and_goes_on_without_the_file(shards: Shards, tmp_path: Path) -> None:
