@@ -33,18 +33,23 @@ def remedy(kind: type[Settings], assignment: str) -> str:
         ("model.learning_rate=1e-4", "train.learning_rate"),
         ("train.max_step=5", "train.max_steps"),
         ("train.learning-rate=1", "train.learning_rate"),
+        ("trian.learning_rate=1", "train.learning_rate"),
     ],
 )
 def test_the_nearest_setting_is_suggested(assignment: str, meant: str) -> None:
     assert remedy(PretrainSettings, assignment).startswith(f"did you mean '{meant}'?")
 
 
-def test_an_unknown_setting_lists_at_most_ten() -> None:
+def test_an_unknown_group_lists_groups_and_an_unknown_setting_at_most_the_few_beside_it() -> None:
     for kind in KINDS:
+        groups = [name for name, field in kind.model_fields.items() if field.annotation is not str]
+        for assignment in ("qqq.x=1", "qqq=1", "trian.x=1"):
+            assert ", ".join(groups) in remedy(kind, assignment)
         for assignment in ("qqq=1", "qqq.x=1", "train.qqq=1", "trian.x=1", "task.qqq=1"):
-            words = remedy(kind, assignment).replace(",", " ").split()
-            named = [name for name, _ in kind.names() if name in words]
+            named = [name for name, _ in kind.names() if name in remedy(kind, assignment)]
             assert len(named) <= 10
+    assert remedy(PretrainSettings, "trian.x=1").startswith("did you mean 'train'?")
+    assert "--help" in remedy(PretrainSettings, "train.qqq=1")
 
 
 def test_a_long_name_is_not_compared_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -435,20 +435,26 @@ def _check_names(
                 f"there is no {what} '{dotted_name}'",
                 location=_recipe(source),
                 argument=dotted_name,
-                hint=_suggestion(dotted_name, prefix, root),
+                hint=_suggestion(cls, dotted_name, value, prefix, root),
             )
         if _is_group(field) and isinstance(value, Mapping):
             _check_names(field.annotation, value, f"{prefix}{key}.", source, root)  # type: ignore[arg-type]
 
 
-def _suggestion(name: str, prefix: str, root: type[Settings]) -> str:
-    """Return a hint for an unknown dotted name in a group of settings."""
+def _suggestion(cls: type[Settings], name: str, value: Any, prefix: str, root: type[Settings]) -> str:
+    """Return a hint for an unknown name; arguments as in `_check_names`, with the dotted name and its value."""
     known_names = [setting for setting, _ in root.names()]
-    if similar := similar_names(name, known_names):
+    full_name = f"{name}.{next(iter(value))}" if isinstance(value, Mapping) and value else name
+    if similar := similar_names(full_name, known_names):
         return did_you_mean(similar)
-    in_group = [setting for setting in known_names if setting.startswith(prefix)]
-    listed = ", ".join(in_group[:_MAX_LISTED_NAMES])
-    return f"known here: {listed}{', …' if len(in_group) > _MAX_LISTED_NAMES else ''}"
+    names = [setting for setting in known_names if setting.startswith(prefix)]
+    if len(names) > _MAX_LISTED_NAMES:
+        names = [f"{prefix}{field}" for field in cls.model_fields]
+    if len(names) > _MAX_LISTED_NAMES:
+        return f"--help lists the settings of '{prefix[:-1]}'"
+    listed = f"known here: {', '.join(names)}"
+    similar_groups = similar_names(name, root.model_fields)
+    return f"{did_you_mean(similar_groups)} {listed}" if similar_groups else listed
 
 
 def _recipe(source: str) -> str | None:

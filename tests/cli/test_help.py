@@ -227,3 +227,33 @@ def test_shells_complete_verbs_options_choices_and_files(
     code, out, told = run(capsys, monkeypatch)
     assert (code, told) == (0, "")
     assert set(out.split()) == completed
+
+
+@pytest.mark.parametrize(
+    ("words", "both"),
+    [
+        (["--epochs", "3", "--steps", "4"], ("--epochs", "--steps")),
+        (["--epochs", "3", "--minutes", "4"], ("--epochs", "--minutes")),
+        (["--steps", "3", "--minutes", "4"], ("--steps", "--minutes")),
+        (["--steps", "3", "--set", "train.max_tokens=4"], ("--steps", "--set train.max_tokens")),
+        (
+            ["--minutes", "3", "--set", "train.num_train_epochs=4"],
+            ("--minutes", "--set train.num_train_epochs"),
+        ),
+        (["--steps", "3", "--set", "train.max_steps=3"], ("--steps", "--set train.max_steps")),
+        (["--seed", "3", "--set", "train.seed=3"], ("--seed", "--set train.seed")),
+        (
+            ["--validation-split", "3%", "--set", "data.validation_split=3"],
+            ("--validation-split", "--set data.validation_split"),
+        ),
+    ],
+)
+def test_what_is_given_twice_is_refused(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    words: list[str],
+    both: tuple[str, str],
+) -> None:
+    code, _, told = run(capsys, monkeypatch, "pretrain", "--data", "x", "--output-dir", "y", *words)
+    assert code == 2
+    assert f"error: {both[0]} and {both[1]} exclude each other" in told

@@ -139,4 +139,7 @@ def test_from_the_command_line(
     assert (tmp_path / "heads.png").stat().st_size > 1000
     shown = capsys.readouterr()
     assert "spread" in shown.out
+    assert called("kaba lode", "--output", str(tmp_path / "heads.pdf")) == 2
+    assert "is a PNG" in capsys.readouterr().err
+    assert not (tmp_path / "heads.pdf").exists()
     assert called("kaba lode", "--head", "9") == 2

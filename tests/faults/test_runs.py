@@ -159,7 +159,7 @@ def test_all_files_of_a_run_can_be_read_by_whoever_may_read_one(finished: Path) 
 def test_a_resume_where_there_is_no_run_makes_nothing(
     shards: Shards, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As a mistyped name, as the model inside the run, as the folder around it."""
+    """Try a mistyped name, the model inside the run, and the folder around it."""
     shutil.copytree(finished, tmp_path / "runs" / "moods")
     rows = tiny_run.table(tmp_path / "train.csv", tiny_run.examples(12))
     monkeypatch.chdir(tmp_path)

@@ -195,6 +195,9 @@ def test_the_command_line_prints_the_accuracy_and_the_table(
             main()
         return ended.value.code, *capsys.readouterr()
 
+    code, _, error = call("--set", f"evaluate.pairs={pairs}")
+    assert (code, (tmp_path / "run").exists()) == (2, False)
+    assert "--evaluate-pairs and --set evaluate.pairs exclude each other" in error
     code, out, _ = call()
     assert code == 0
     assert "pairs accuracy" in out

@@ -1,4 +1,4 @@
-"""How much of the examples is read, and what truncation loses."""
+"""Check the counts of what is read of the examples and what truncation loses."""
 
 from __future__ import annotations
 

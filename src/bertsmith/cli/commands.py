@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import rich_click as click
@@ -22,21 +22,25 @@ HELP_STYLE = click.RichHelpConfiguration(
     options_table_help_sections=["help", "default"],
 )
 Rows = list[tuple[str, str]]
+_LENGTHS = ("train.num_train_epochs", "train.max_steps", "train.max_minutes", "train.max_tokens")
 
 
 class SettingOption(click.RichOption):
     """An option that stands for `--set NAME=VALUE`; its value is passed in the argument `settings`."""
 
-    def __init__(self, flags: Sequence[str], *, setting: str, **attributes: Any) -> None:
+    def __init__(
+        self, flags: Sequence[str], *, setting: str, is_argument: bool = False, **attributes: Any
+    ) -> None:
         """Create the option.
 
         Args:
             flags: As click has them.
             setting: The dotted name of the setting.
+            is_argument: Pass the value in an argument of its own instead.
             attributes: As click has them.
         """
         super().__init__(flags, **attributes)
-        self.setting = setting
+        self.setting, self.is_argument = setting, is_argument
 
 
 def _write_help_text(self: click.Command, ctx: click.RichContext, formatter: click.RichHelpFormatter) -> None:
@@ -67,10 +71,30 @@ class Command(click.RichCommand):
         rest = super().parse_args(ctx, args)
         if "settings" in ctx.params:
             options = [param for param in self.get_params(ctx) if isinstance(param, SettingOption)]
-            values = {option.setting: ctx.params.pop(str(option.name), None) for option in options}
-            assigned = {name: value for name, value in values.items() if value is not None}
-            ctx.params["settings"] = assigned | (ctx.params["settings"] or {})
+            named = [option for option in options if ctx.params.get(str(option.name)) is not None]
+            assigned = ctx.params["settings"] or {}
+            _check_given_once({option.setting: option.opts[0] for option in named}, assigned)
+            passed = [option for option in options if not option.is_argument]
+            values = {option.setting: ctx.params.pop(str(option.name), None) for option in passed}
+            settings = {name: value for name, value in values.items() if value is not None}
+            ctx.params["settings"] = settings | assigned
         return rest
+
+
+def _check_given_once(flags: Mapping[str, str], assigned: Collection[str]) -> None:
+    """Raise UsageError if a setting, or the length of the training, is given twice.
+
+    Args:
+        flags: The option of each setting that has one in the command.
+        assigned: The settings that the command assigns by `--set`.
+    """
+    twice = [(flag, f"--set {name}") for name, flag in flags.items() if name in assigned]
+    lengths = [flags[name] for name in _LENGTHS if name in flags]
+    if lengths:
+        twice += [(lengths[0], other) for other in lengths[1:]]
+        twice += [(lengths[0], f"--set {name}") for name in _LENGTHS if name in assigned]
+    for first, second in twice:
+        raise click.UsageError(f"{first} and {second} exclude each other")
 
 
 class SettingsCommand(Command):

@@ -171,15 +171,17 @@ batch_size = setting(
 device = setting(
     "--device", "train.device", metavar="NAME", help="cpu, cuda, or cuda:1; default: a GPU if there is one."
 )
-minutes = click.option(
+minutes = setting(
     "--minutes",
+    "train.max_minutes",
+    is_argument=True,
     type=POSITIVE,
     help="Time limit of the run, including measurements, evaluations, and checkpoints; with --resume, earlier "
     "parts count.",
 )
 training = combine(
     setting("--epochs", "train.num_train_epochs", type=POSITIVE, help="Passes over the data."),
-    setting("--steps", "train.max_steps", type=Integer(1), help="Number of updates, instead of --epochs."),
+    setting("--steps", "train.max_steps", type=Integer(1), help="Number of updates."),
     batch_size,
     setting("--learning-rate", "train.learning_rate", type=RATE, help="Peak learning rate, such as 1e-4."),
     seed,

@@ -99,11 +99,14 @@ class AttentionMaps:
         The plot of a single head has the names of the tokens.
 
         Raises:
-            InputError: There are more than 64 tokens.
+            InputError: There are more than 64 tokens, or the name of the file does not end in .png.
         """
         from bertsmith.reports.page import report_write_errors
         from bertsmith.reports.result_plots import plot_attention
 
+        if Path(file).suffix.lower() != ".png":
+            message, hint = "the plot is a PNG, and this name says otherwise", "name a file that ends in .png"
+            raise InputError("not_a_png", message, location=file, argument="output", hint=hint)
         if len(self.tokens) > _MAX_PLOTTED_TOKENS:
             raise InputError(
                 "too_many_tokens_to_plot",

@@ -90,7 +90,7 @@ class FinetuneTrainSettings(TrainSettings):
     )
     freeze_embeddings: bool = Field(False, description="leave the embeddings as the base has them")
     freeze_layers: int = Field(
-        0, ge=0, description="leave so many first layers, and the embeddings below them, as the base has them"
+        0, ge=0, description="number of first layers that are not trained, nor the embeddings below them"
     )
     unfreeze_every: Annotated[int | Literal["epoch"] | None, BeforeValidator(_updates_or_epoch)] = Field(
         None,
