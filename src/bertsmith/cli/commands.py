@@ -73,7 +73,9 @@ class Command(click.RichCommand):
             options = [param for param in self.get_params(ctx) if isinstance(param, SettingOption)]
             named = [option for option in options if ctx.params.get(str(option.name)) is not None]
             assigned = ctx.params["settings"] or {}
-            _check_given_once({option.setting: option.opts[0] for option in named}, assigned)
+            flags = {option.setting: option.opts[0] for option in named}
+            repeated = [o.setting for o in named if assigned.get(o.setting) == ctx.params[str(o.name)]]
+            _check_given_once(flags, [name for name in assigned if name not in repeated])
             passed = [option for option in options if not option.is_argument]
             values = {option.setting: ctx.params.pop(str(option.name), None) for option in passed}
             settings = {name: value for name, value in values.items() if value is not None}
@@ -86,7 +88,7 @@ def _check_given_once(flags: Mapping[str, str], assigned: Collection[str]) -> No
 
     Args:
         flags: The option of each setting that has one in the command.
-        assigned: The settings that the command assigns by `--set`.
+        assigned: The settings that the command assigns by `--set`, without those of the same value in both.
     """
     twice = [(flag, f"--set {name}") for name, flag in flags.items() if name in assigned]
     lengths = [flags[name] for name in _LENGTHS if name in flags]
