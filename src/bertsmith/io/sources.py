@@ -119,7 +119,10 @@ def to_source(data: Source, name: str, tuple_columns: TupleColumns | None = None
         tuple_columns: The names of the columns where rows are tuples.
     """
     if isinstance(data, str):
-        return _hub_table(data) if data.startswith(PREFIX) else data
+        if not data.startswith(PREFIX):
+            return data
+        table, features = load_split(data)
+        return _arrow_rows(table, data, features)
     return Path(data) if isinstance(data, os.PathLike) else to_table(data, name, tuple_columns)
 
 
@@ -140,9 +143,10 @@ def to_table(data: Any, name: str, tuple_columns: TupleColumns | None = None) ->
         if not hasattr(data, "__getitem__") or not hasattr(data, "__len__"):
             message = "this data set is a stream, whose length is unknown"
             raise InputError("is_a_stream", message, location=name, hint="load it without streaming")
-        return _arrow_rows(data.with_format("arrow")[:], name, data.features or {})
+        features = data.features.to_dict() if data.features else {}
+        return _arrow_rows(data.with_format("arrow")[:], name, features)
     if hasattr(data, "__arrow_c_stream__"):
-        return _arrow_rows(_arrow_table(data, name), name)
+        return _arrow_rows(_arrow_table(data, name), name, {})
     if hasattr(data, "to_dict") and hasattr(data, "columns"):
         data = data.to_dict("list")
     if isinstance(data, Mapping):
@@ -189,14 +193,7 @@ def column_values(data: Any, name: str) -> list[Any]:
     """Return the values of a list or of a column of any library. Raises `InputError` for a table."""
     if not is_table(data):
         return _values(data, name)
-    if isinstance(data, Sequence):
-        columns = list(map(str, data[0]))
-    else:  # a list of columns of pyarrow has no names
-        is_mapping = isinstance(data, Mapping)
-        names: Any = (
-            data if is_mapping else getattr(data, "column_names", None) or getattr(data, "columns", ())
-        )
-        columns = list(map(str, names))
+    columns = to_table(data, name).columns
     hint = "give one of its columns"
     hint += f" ({', '.join(columns)}): table[{columns[0]!r}]" if columns else ""
     raise InputError("is_a_table", "this is a table, not a list", location=name, hint=hint)
@@ -211,16 +208,17 @@ def _to_python(value: Any) -> Any:
     return value.tolist() if hasattr(value, "tolist") else value
 
 
-def _hub_table(name: str) -> Table:
-    table, types = load_split(name)
-    return _arrow_rows(table, name, types)
+def _arrow_rows(table: Any, name: str, features: Mapping[str, Any]) -> Table:
+    """Return the rows of a pyarrow table, with the names of classes in place of their numbers.
 
-
-def _arrow_rows(table: Any, name: str, types: Mapping[str, Any] | None = None) -> Table:
-    """Return the rows of a pyarrow table, with the names of classes in place of their numbers."""
+    Args:
+        table: The table.
+        name: The name of the table in locations.
+        features: The types of the columns as plain values, as `datasets.Features.to_dict` returns them.
+    """
     columns = [column for column in table.column_names if not column.startswith(_PANDAS_INDEX)]
     table = table.select(columns)
-    to_name = {column: convert for column, kind in (types or {}).items() if (convert := _class_names(kind))}
+    to_name = {column: convert for column in columns if (convert := _class_names(features.get(column)))}
 
     def values(start: int, stop: int) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = table.slice(start, stop - start).to_pylist()
@@ -235,11 +233,14 @@ def _arrow_rows(table: Any, name: str, types: Mapping[str, Any] | None = None) -
 
 def _class_names(feature: Any) -> Callable[[Any], Any] | None:
     """Return a function from a class's number, or a list of them, to its name; None for other features."""
-    names = getattr(feature, "names", None)
-    if isinstance(names, list):
+    if isinstance(feature, list):
+        feature = {"feature": feature[0]}
+    if not isinstance(feature, Mapping):
+        return None
+    names = feature.get("names")
+    if feature.get("_type") == "ClassLabel" and names:
         return lambda value: None if value is None or value < 0 else names[value]
-    inner = getattr(feature, "feature", None)
-    if inner is not None and (convert := _class_names(inner)) is not None:
+    if (convert := _class_names(feature.get("feature"))) is not None:
         return lambda values: None if values is None else [convert(value) for value in values]
     return None
 

@@ -25,7 +25,7 @@ from bertsmith.io.delimited import (
     missing_column_hint,
     read_records,
 )
-from bertsmith.io.jsonl import read_json, read_json_lines, surrogate_error
+from bertsmith.io.jsonl import parse_object, read_json, surrogate_error
 from bertsmith.io.text_io import ErrorCollector, LineReader, read_lines, utf8_blocks
 
 IN_MEMORY = " (in memory)"
@@ -218,8 +218,7 @@ def _read_delimited(
     columns: list[str] = []
     rows: list[Row] = []
     last_line = 0  # of the record before
-    errors = ErrorCollector(path)
-    for lines, fields in read_records(LineReader(path, errors, encoding), delimiter, errors):
+    for lines, fields in read_records(LineReader(ErrorCollector(path), encoding), delimiter):
         line = lines[0].number
         blank_lines, last_line = range(last_line + 1, line), lines[-1].number
         location = f"{path}:{line}"
@@ -254,7 +253,10 @@ def json_rows(source: str | Path | Table, encoding: str | None = None) -> Iterat
         yield from source
         return
     if not is_json_array(source, encoding):
-        yield from (Row(values, f"{source}:{line}") for line, values in read_json_lines(source, encoding))
+        for number, line in read_lines(source, encoding):
+            if line.strip():
+                location = f"{source}:{number}"
+                yield Row(parse_object(line, location), location)
         return
     for index, values in enumerate(read_json(source, encoding)):
         location = f"{source}: [{index}]"

@@ -42,9 +42,9 @@ class LeakageCheck:
     def __init__(
         self,
         files: Sequence[str | Path | Table],
-        n: int = 13,
-        max_examples: int = 1000,
+        n: int,
         encoding: str | None = None,
+        max_examples: int = 1000,
     ) -> None:
         """Read the evaluation sets: .csv, .tsv, .txt, .jsonl, .json, .parquet; text files also compressed.
 
@@ -165,8 +165,7 @@ def task_rows(file: str | Path | Table, encoding: str | None = None) -> Iterator
         if delimiter in (None, "\t"):
             yield from _line_rows(file, encoding)
             return
-        errors = ErrorCollector(file)
-        for lines, fields in read_records(LineReader(file, errors, encoding), str(delimiter), errors):
+        for lines, fields in read_records(LineReader(ErrorCollector(file), encoding), str(delimiter)):
             yield f"{file}:{lines[0].number}", fields
 
 
