@@ -18,12 +18,7 @@ _LAST_LETTER = 0x323B0  # No assigned code point from it on is a letter, a mark,
 
 def hash_text(text: str) -> int:
     """Return the hash of a text."""
-    return int.from_bytes(hashlib.blake2b(encode(text), digest_size=8).digest(), "little")
-
-
-def encode(text: str) -> bytes:
-    """Return a text as UTF-8; it may contain lone surrogates (from a parquet file, for example)."""
-    return text.encode("utf-8", "surrogatepass")
+    return int.from_bytes(hashlib.blake2b(text.encode("utf-8"), digest_size=8).digest(), "little")
 
 
 def code_points(text: str) -> NDArray[np.uint32]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bertsmith.corpus.checks.tokens import MAX_TRACKED_WORDS, TokenizerStats, WordCounter, encode_waiting
+from bertsmith.corpus.checks.tokens import MAX_TRACKED_WORDS, TokenizerStats, WordCounter
 from bertsmith.errors import InputError
 from bertsmith.formatting import format_percent, pluralize
 from bertsmith.io.documents import Reading, read_documents
@@ -55,20 +55,16 @@ def compare_tokenizers(
     if not files:
         message = "there is no text to inspect the tokenizers on"
         raise InputError("files_missing", message, argument="files", hint="name some text files")
-    words = WordCounter()
     stats = {name: TokenizerStats(tokenizer) for name, tokenizer in tokenizers.items()}
+    words = WordCounter(stats.values())
     skipped = CorpusNotes()
     paths = find_files(files, skipped)
     truncated: list[str] = []
     for lines in _slices(paths, reading, max_bytes, truncated, skipped):
         words.add(lines)
-        for tokenizer_stats in stats.values():
-            tokenizer_stats.add(lines)
-        if words.is_full:
-            encode_waiting(words, stats.values())
         if progress is not None:
             progress(words.bytes)
-    encode_waiting(words, stats.values())
+    words.encode_waiting()
     if not words.bytes:
         message = "there is no text in the files"
         raise InputError("no_text", message, location=f"{paths[0]}:1", hint="check how the files were made")
