@@ -10,7 +10,7 @@ from __future__ import annotations
 import numbers
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -34,39 +34,41 @@ _PANDAS_INDEX = "__index_level_"
 _EXPECTED = "a DataFrame (pandas, polars), a pyarrow Table, a Dataset, a dict of columns, or a list of dicts"
 
 
-@dataclass(frozen=True)
-class _Rows(Sequence[Row]):
-    """Rows that are computed in batches when they are read.
+class MemoryTable(Table):
+    """A table in memory, whose rows are computed in batches when they are read."""
 
-    Attributes:
-        name: The name of the table.
-        length: The number of rows.
-        values: A function that returns the values of the rows from start to stop.
-    """
+    in_memory = True
 
-    name: str
-    length: int
-    values: Callable[[int, int], Sequence[Mapping[Any, Any]]]
+    def __init__(
+        self,
+        name: str,
+        columns: Sequence[str],
+        length: int,
+        values: Callable[[int, int], Sequence[Mapping[Any, Any]]],
+    ) -> None:
+        """Hold data.
 
-    def __len__(self) -> int:
-        return self.length
+        Args:
+            name: The name of the data in locations.
+            columns: The names of the columns.
+            length: The number of rows.
+            values: A function that returns the values of the rows from start to stop.
+        """
+        super().__init__(f"{name}{IN_MEMORY}", columns, ())
+        self._length, self._values = length, values
 
     def __iter__(self) -> Iterator[Row]:
-        for start in range(0, self.length, _BATCH_ROWS):
-            yield from self[start : start + _BATCH_ROWS]
+        for start in range(0, self._length, _BATCH_ROWS):
+            batch = self._values(start, start + _BATCH_ROWS)
+            for number, values in enumerate(batch, start=start + 1):
+                row = {str(key): _to_python(value) for key, value in values.items()}
+                yield Row(row, f"{self.name}:{number}")
 
-    def __getitem__(self, index: Any) -> Any:
-        if not isinstance(index, slice):
-            index = range(self.length)[index]
-            return self[index : index + 1][0]
-        start, stop, _ = index.indices(self.length)
-        return [
-            Row({str(key): _to_python(value) for key, value in values.items()}, f"{self.name}:{number}")
-            for number, values in enumerate(self.values(start, stop), start=start + 1)
-        ]
+    def __len__(self) -> int:
+        return self._length
 
 
-class Texts(Table):
+class Texts(MemoryTable):
     """Texts in memory as a corpus, one document each: `Texts(["One text.", "Another."])`.
 
     A list of strings names files wherever a corpus is expected; `Texts` says that they are the texts.
@@ -84,9 +86,9 @@ class Texts(Table):
             hint = f"put it in brackets: [{texts[:40]!r}]"
             raise InputError("single_text", message, argument="texts", hint=hint)
         values = texts.to_pylist() if hasattr(texts, "to_pylist") else list(texts)
-        name = f"{name}{IN_MEMORY}"
-        rows = _Rows(name, len(values), lambda start, stop: [{"text": text} for text in values[start:stop]])
-        super().__init__(name, ["text"], rows)
+        super().__init__(
+            name, ["text"], len(values), lambda start, stop: [{"text": text} for text in values[start:stop]]
+        )
 
 
 def to_sources(data: Sources, name: str = "data") -> list[str | Path | Table]:
@@ -100,14 +102,10 @@ def to_sources(data: Sources, name: str = "data") -> list[str | Path | Table]:
     for number, item in enumerate(data, start=1):
         source = to_source(item, name)
         if isinstance(source, Table) and any(str(other) == source.name for other in sources):
-            source = _rename(source, f"{source.name.removesuffix(IN_MEMORY)} {number}{IN_MEMORY}")
+            source = copy(source)
+            source.name = f"{source.name.removesuffix(IN_MEMORY)} {number}{IN_MEMORY}"
         sources.append(source)
     return sources
-
-
-def _rename(table: Table, name: str) -> Table:
-    rows = table.rows
-    return Table(name, table.columns, replace(rows, name=name) if isinstance(rows, _Rows) else rows)
 
 
 def to_source(data: Source, name: str, tuple_columns: TupleColumns | None = None) -> str | Path | Table:
@@ -227,8 +225,7 @@ def _arrow_rows(table: Any, name: str, features: Mapping[str, Any]) -> Table:
                 row[column] = convert(row[column])
         return rows
 
-    name = f"{name}{IN_MEMORY}"
-    return Table(name, columns, _Rows(name, int(table.num_rows), values))
+    return MemoryTable(name, columns, int(table.num_rows), values)
 
 
 def _class_names(feature: Any) -> Callable[[Any], Any] | None:
@@ -291,8 +288,7 @@ def _table_of_rows(rows: Sequence[Any], name: str, tuple_columns: TupleColumns |
     if not all(isinstance(row, Mapping) for row in rows):
         rows = _dicts_of_tuples(rows, name, tuple_columns)
     columns = dict.fromkeys(str(column) for row in rows for column in row)
-    name = f"{name}{IN_MEMORY}"
-    return Table(name, list(columns), _Rows(name, len(rows), lambda start, stop: rows[start:stop]))
+    return MemoryTable(name, list(columns), len(rows), lambda start, stop: rows[start:stop])
 
 
 def _dicts_of_tuples(

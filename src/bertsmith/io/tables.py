@@ -65,12 +65,13 @@ class Table:
         in_memory: True for data that is in no file.
     """
 
+    in_memory = False
+
     def __init__(
         self, name: str, columns: Sequence[str], rows: Sequence[Row], *, is_plain: bool = False
     ) -> None:
-        """Hold rows in a sequence, which may compute them when they are read."""
+        """Hold rows."""
         self.name, self.columns, self.rows, self.is_plain = name, list(columns), rows, is_plain
-        self.in_memory = name.endswith(IN_MEMORY)
 
     def __iter__(self) -> Iterator[Row]:
         """Yield the rows."""
