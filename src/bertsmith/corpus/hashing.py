@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from bertsmith.corpus.tokenized_corpus import HashArray, IntArray
 from bertsmith.io.unicode_scripts import UNSPACED
 
-_FACTOR = np.uint64(0x9E3779B97F4A7C15)  # odd, without structure
+FACTOR = np.uint64(0x9E3779B97F4A7C15)
+"""A factor of hashes: odd, and without structure."""
 _LAST_LETTER = 0x323B0  # No assigned code point from it on is a letter, a mark, or a digit.
 
 
@@ -65,7 +66,7 @@ def hash_ngrams(words: HashArray, n: int) -> HashArray:
     """Return the hash of the n-gram from each word on, uint64 [W - n + 1]."""
     ngrams = words[: max(0, len(words) - n + 1)].copy()
     for i in range(1, n):
-        ngrams *= _FACTOR
+        ngrams *= FACTOR
         ngrams += words[i : i + len(ngrams)]
     ngrams ^= ngrams >> np.uint64(32)
     return ngrams
