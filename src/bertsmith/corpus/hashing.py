@@ -42,7 +42,8 @@ def word_spans(text: str) -> tuple[IntArray, IntArray]:
 
     A word is a run of letters, marks, and digits, or such a character of a script without spaces between words.
     """
-    roles = np.pad(_word_roles().take(code_points(text), mode="clip"), 1)
+    roles = np.zeros(len(text) + 2, dtype=np.uint8)
+    _word_roles().take(code_points(text), mode="clip", out=roles[1:-1])
     is_boundary = (roles[1:] != roles[:-1]) | (roles[1:] == 2)
     is_boundary[1:] |= roles[1:-1] == 2
     starts = np.flatnonzero(is_boundary[:-1] & (roles[1:-1] > 0))

@@ -10,6 +10,7 @@ Memory is bounded: counts are exact for texts of any size; only the lists of wor
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
@@ -21,11 +22,12 @@ from tokenizers import decoders
 
 from bertsmith.corpus.checks.characters import CodePointCounts, most_common
 from bertsmith.corpus.tokenized_corpus import IntArray
-from bertsmith.io.unicode_scripts import script_of, script_of_word, word_pattern
+from bertsmith.io.unicode_scripts import HAN_CLASS, script_of, script_of_word, word_pattern
 from bertsmith.tokenizer.fast_words import WordEncoder, can_encode
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
 _ALGORITHMS = {"WordPiece": "WordPiece", "BPE": "byte-level BPE", "Unigram": "Unigram"}
+_HAN = re.compile(f"[{HAN_CLASS}]")
 _MAX_WAITING_WORDS = 200_000  # distinct words to encode at once
 _MAX_WAITING_CHARACTERS = 1 << 24
 _BATCH_WORDS = 10_000  # words per call of a tokenizer
@@ -56,11 +58,12 @@ class WordCounter:
     def add(self, lines: Sequence[str]) -> None:
         """Count the characters, words, and tokens of some lines, without line ends."""
         text = "\n".join(lines)
-        self.code_points.add("".join(lines))
+        counts = self.code_points.add("".join(lines))
         self.bytes += len(text.encode("utf-8")) + 1
         for entry in self._stats:
             entry.add(lines)
         self._waiting.update(word_pattern().findall(text))
+        self._waiting.update({character: counts[character] for character in _HAN.findall("".join(counts))})
         self._max_size += len(text)
         if self._max_size > _MAX_WAITING_CHARACTERS:
             self._max_size = sum(map(len, self._waiting))
