@@ -61,7 +61,7 @@ def script_of_word(word: str) -> str:
 @cache
 def word_pattern() -> re.Pattern[str]:
     """Words other than ideographs: letters, marks, and digits in a row, of which the first is no mark."""
-    return re.compile(rf"[^\W_{HAN_CLASS}](?:[^\W_{HAN_CLASS}]|[{marks()}])*")
+    return re.compile(rf"[^\W_{HAN_CLASS}]+(?:[{marks()}]+[^\W_{HAN_CLASS}]*)*")
 
 
 @cache
