@@ -101,16 +101,13 @@ class Table:
         Raises:
             InputError: The table, or a row of a JSON lines file, lacks the column.
         """
-        if name not in self.columns and self.is_plain:
-            message = f"column '{name}' is missing: this file has one text per line and no delimiter"
-            hint = (
-                "give a .csv, .tsv, or .jsonl file; finetune, evaluate, and predict also take "
-                f"{option('delimiter')}"
-            )
-            raise InputError("column_missing", message, location=self.start, argument=argument, hint=hint)
         if name not in self.columns:
             hint = missing_column_hint(name, self.columns, argument, note="" if self.in_memory else note)
             message = f"column '{name}' is missing"
+            if self.is_plain:
+                message += ": this file has one text per line and no delimiter"
+                commands = "finetune, evaluate, and predict"
+                hint = f"give a .csv, .tsv, or .jsonl file; {commands} also take {option('delimiter')}"
             raise InputError("column_missing", message, location=self.start, argument=argument, hint=hint)
         values = []
         for row in self:

@@ -206,7 +206,7 @@ def test_bounded_memory_changes_only_the_lists_of_words(
     text = "\n\n".join(f"the running {chr(97 + i % 26)}{i} ab ab ab" for i in range(300))
     _, expected = measure_text(tmp_path, text)
     monkeypatch.setattr(tokens, "_MAX_WAITING_WORDS", 5)
-    monkeypatch.setattr(tokenizer_comparison, "_SLICE_CHARACTERS", 50)
+    monkeypatch.setattr(tokenizer_comparison, "_BATCH_CHARACTERS", 50)
     _, small_steps = measure_text(tmp_path, text)
     assert small_steps == expected
     monkeypatch.setattr(tokens, "MAX_TRACKED_WORDS", 3)
