@@ -116,15 +116,17 @@ def _texts(
     for index, file in enumerate(files):
         stop = None if limit is None else done + (limit - done) // (len(files) - index)
         for document in read_documents([file], reading, notes=skipped):
-            data = document.text.encode("utf-8")
-            if stop is not None and len(data) > stop - done:
+            text = document.text if stop is None else _prefix(document.text, stop - done)
+            done += len(text.encode("utf-8"))
+            yield text
+            if len(text) < len(document.text):
                 truncated.append(str(file))
-                text = data[: stop - done].decode("utf-8", "ignore")  # without a part of a character
-                done += len(text.encode("utf-8"))
-                yield text
                 break
-            done += len(data)
-            yield document.text
+
+
+def _prefix(text: str, max_bytes: int) -> str:
+    """Return the longest prefix of at most `max_bytes` bytes of UTF-8."""
+    return text.encode("utf-8")[:max_bytes].decode("utf-8", "ignore")
 
 
 def _notes(truncated: Sequence[str], num_bytes: int, stats: Iterable[TokenizerStats]) -> list[str]:
