@@ -5,6 +5,7 @@ It takes one pass in bounded memory; `tokens.py` defines the counts.
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -126,7 +127,7 @@ def _texts(
 
 def _prefix(text: str, max_bytes: int) -> str:
     """Return the longest prefix of at most `max_bytes` bytes of UTF-8."""
-    return text.encode("utf-8")[:max_bytes].decode("utf-8", "ignore")
+    return codecs.getincrementaldecoder("utf-8")().decode(text.encode("utf-8")[:max_bytes])
 
 
 def _notes(truncated: Sequence[str], num_bytes: int, stats: Iterable[TokenizerStats]) -> list[str]:
