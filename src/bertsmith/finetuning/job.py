@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from bertsmith.artifacts.folder import write_folder
 from bertsmith.device import ComputeContext
 from bertsmith.finetuning.data import Examples
-from bertsmith.finetuning.feature_cache import CachedEncoder
+from bertsmith.finetuning.feature_cache import cache_features
 from bertsmith.finetuning.model import load_teacher, unfreeze_steps
 from bertsmith.finetuning.report import data_report, log_truncation, run_report
 from bertsmith.finetuning.settings import FinetuneSettings
@@ -22,7 +21,7 @@ from bertsmith.models.encoder import Encoder
 from bertsmith.objectives.objective import Objective
 from bertsmith.reports.run import StepTimer, write_figures, write_report
 from bertsmith.runs.run_folder import CHECKPOINTS, IntermediateSaver
-from bertsmith.runs.settings import check_accumulation, fingerprint_settings, with_context
+from bertsmith.runs.settings import fingerprint_settings, updates_in_budget, with_context
 from bertsmith.tasks.batching import Answers, Item, ItemStream
 from bertsmith.tasks.fitted import FittedTask
 from bertsmith.tasks.results import Metrics
@@ -39,8 +38,6 @@ from bertsmith.training.training_job import (
     fingerprint,
 )
 
-logger = logging.getLogger(__name__)
-
 
 @dataclass
 class FinetuneJob:
@@ -54,11 +51,12 @@ class FinetuneJob:
         examples: The examples.
         context: The device, the precision, the random numbers, and the kernels.
         timer: The wall time of each step of the workflow.
+        out: The run folder.
         items: The training items.
         validation_items: The validation items.
         objective: The loss: the task's, or that of a distillation.
         teacher_digest: A digest of the teacher's weights; "" without a teacher.
-        cache: The encoder's hidden states on disk; None before `cache_features`, or if the encoder is trained.
+        trained_encoder: The encoder, or after `cache_features` the cache of its hidden states.
     """
 
     settings: FinetuneSettings
@@ -68,11 +66,12 @@ class FinetuneJob:
     examples: Examples
     context: ComputeContext
     timer: StepTimer
+    out: Path
     items: list[Item] = field(init=False)
     validation_items: list[Item] = field(init=False)
     objective: Objective = field(init=False)
     teacher_digest: str = ""
-    cache: CachedEncoder | None = None
+    trained_encoder: Encoder = field(init=False)
 
     def prepare(self) -> None:
         """Encode the examples, choose the kernels, which depend on the number of updates, and load the teacher."""
@@ -84,16 +83,11 @@ class FinetuneJob:
         config = self.base.folder.config
         self.context = self.context.with_kernels(self.settings.train, config.hidden_size, self.num_updates())
         self.context.prepare_modules(self.encoder, self.task.model)
-        self.objective = self.task.model
+        self.trained_encoder, self.objective = self.encoder, self.task.model
         if self.settings.teacher.model:
             self.objective, self.teacher_digest = load_teacher(
                 self.settings.teacher, self.base, self.task, self.context
             )
-
-    @property
-    def trained_encoder(self) -> Encoder:
-        """The encoder, or the cache of its hidden states, which is called as the encoder is."""
-        return self.encoder if self.cache is None else cast("Encoder", self.cache)
 
     @property
     def module(self) -> TrainModule:
@@ -109,15 +103,9 @@ class FinetuneJob:
     def num_updates(self) -> int:
         """Return the number of updates of the run's budget."""
         train = self.settings.train
-        if train.max_steps:
-            return train.max_steps
-        if train.max_tokens:
-            mean_tokens = sum(item.size for item in self.items) / len(self.items)
-            return math.ceil(
-                train.max_tokens / (mean_tokens * train.batch_size * train.gradient_accumulation_steps)
-            )
-        check_accumulation(train, self.updates_per_epoch)
-        return math.ceil(train.num_train_epochs * self.updates_per_epoch)
+        mean_tokens = sum(item.size for item in self.items) / max(1, len(self.items))
+        tokens_per_update = mean_tokens * train.batch_size * train.gradient_accumulation_steps
+        return updates_in_budget(train, self.updates_per_epoch, tokens_per_update)
 
     def complete_train_settings(self) -> None:
         """Set the train settings that the user left open: evaluations once an epoch, and the context."""
@@ -132,24 +120,20 @@ class FinetuneJob:
         Args:
             folder: The folder of the states.
         """
-        layers = self.task.model.features.layers
-        self.cache = CachedEncoder(self.encoder, layers, self.context, folder)
-        sequences = [s for item in [*self.items, *self.validation_items] for s in item.sequences]
         with self.timer.step("hidden states"):
-            self.cache.fill(sequences, self.base.folder.weights_digest())
+            items, digest = [*self.items, *self.validation_items], self.base.folder.weights_digest()
+            self.trained_encoder = cache_features(
+                self.encoder, self.task.model, items, digest, self.context, folder
+            )
 
-    def phase(self) -> Phase:
-        """Return the training data: all epochs are one phase."""
+    def training_job(self, budget: TrainingBudget) -> TrainingJob:
+        """Return what the trainer needs; all epochs are one phase."""
         train = self.settings.train
-        return Phase(ItemStream(self.task.model, self.items, train.seed), 1.0, train.batch_size)
-
-    def training_job(self, budget: TrainingBudget, out: Path) -> TrainingJob:
-        """Return what the trainer needs."""
-        train = self.settings.train
+        stream = ItemStream(self.task.model, self.items, train.seed)
         return TrainingJob(
-            [self.phase()],
+            [Phase(stream, 1.0, train.batch_size)],
             train,
-            out,
+            self.out,
             title=f"finetune {self.task.name}",
             fingerprint=fingerprint(
                 fingerprint_settings(self.settings),
@@ -165,7 +149,7 @@ class FinetuneJob:
                 patience=train.patience,
                 lr_patience=train.lr_patience if train.lr_scheduler_type == "reduce_lr_on_plateau" else None,
             ),
-            callbacks=[IntermediateSaver(lambda state, mark: self._save_intermediate(out, state, mark))],
+            callbacks=[IntermediateSaver(self._save_intermediate)],
             unfreeze_steps=unfreeze_steps(self.encoder, self.task.model, train, self.updates_per_epoch),
         )
 
@@ -185,45 +169,41 @@ class FinetuneJob:
         metrics = {name: values[name] for name in self.task.metrics.logged_metrics}
         return EvaluationResult(metrics, dict(self.task.decoder.state))
 
-    def save(self, out: Path, output: TrainOutput) -> None:
-        """Write the model and the report of a finished run, and log warnings about the training."""
+    def save(self, output: TrainOutput) -> None:
+        """Write the model and the report of a finished run."""
         self.timer.reattribute("training", "checkpoints", output.saving_seconds)
         metrics, answers = self.evaluate()
         saved_metrics = {
             name: metrics.values[name] for name in (*self.task.metrics.logged_metrics, "examples")
         }
         with self.timer.step("writing the model"):
-            self._write_model(out, self._record(output.state) | {"dev": saved_metrics})
+            self._write_model(self._record(output.state) | {"dev": saved_metrics})
         with self.timer.step("the report"):
-            report, warnings = run_report(
-                self.task, self.examples, self.settings, output, metrics, out, self.updates_per_epoch
+            report = run_report(
+                self.task, self.examples, self.settings, output, metrics, self.out, self.updates_per_epoch
             )
-            report |= data_report(
-                self.task, self.examples, (self.items, self.validation_items), metrics, answers
-            )
+            report |= data_report(self.task, self.examples, self.items, metrics, answers)
             report |= {"settings": self.settings.model_dump(mode="json")}
-            figures = write_figures(out, report)
-        for warning in warnings:
-            logger.warning("%s", warning)
-        write_report(out, report | {"wall_time": self.timer.to_list()}, figures)
+            figures = write_figures(self.out, report)
+        write_report(self.out, report | {"wall_time": self.timer.to_list()}, figures)
 
-    def _save_intermediate(self, out: Path, state: TrainState, mark: dict[str, Any]) -> None:
+    def _save_intermediate(self, state: TrainState, mark: dict[str, Any]) -> None:
         """Write the model of a run that has not finished, with the weights of the best evaluation so far."""
-        with self._best_weights(out, state):
+        with self._best_weights(state):
             metrics = (
                 {} if state.best_score is None else {"dev": {self.task.primary_metric: state.best_score}}
             )
-            self._write_model(out, self._record(state) | metrics | mark)
+            self._write_model(self._record(state) | metrics | mark)
 
     @contextmanager
-    def _best_weights(self, out: Path, state: TrainState) -> Iterator[None]:
+    def _best_weights(self, state: TrainState) -> Iterator[None]:
         """Return a context manager in which the model and the decoder are those of the best evaluation, if any."""
         if state.best_step is None:
             yield
             return
         module, latest_state = self.module, self.task.decoder.state
         latest = {name: tensor.clone() for name, tensor in module.saved_tensors().items()}
-        module.load_tensors(load_best_weights(out / CHECKPOINTS, state))
+        module.load_tensors(load_best_weights(self.out / CHECKPOINTS, state))
         self.task.decoder.state = dict(state.best_state)
         try:
             yield
@@ -245,10 +225,10 @@ class FinetuneJob:
             "pretraining_tokens": self.base.folder.record.get("tokens"),
         }
 
-    def _write_model(self, out: Path, record: dict[str, Any]) -> None:
+    def _write_model(self, record: dict[str, Any]) -> None:
         for name, parts in self.task.model.export(self.encoder).items():
             write_folder(
-                out / name,
+                self.out / name,
                 parts.config,
                 parts.modules,
                 tokenizer=self.base.tokenizer,

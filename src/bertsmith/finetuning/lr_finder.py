@@ -9,14 +9,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Unpack
 
-from torch import nn
-
 from bertsmith import console, hardware
 from bertsmith.device import ComputeContext
 from bertsmith.errors import InputError, option
 from bertsmith.finetuning.data import read_training
-from bertsmith.finetuning.feature_cache import CachedEncoder
-from bertsmith.finetuning.model import build_model
+from bertsmith.finetuning.feature_cache import cache_features
+from bertsmith.finetuning.model import build_model, create_context
 from bertsmith.finetuning.resolve_settings import file_settings, new_settings
 from bertsmith.finetuning.settings import OWN_ARGUMENTS, settings_type
 from bertsmith.formatting import pluralize
@@ -26,7 +24,6 @@ from bertsmith.io import atomic
 from bertsmith.io.sources import Source
 from bertsmith.keywords import FinetuneKeywords
 from bertsmith.log_handlers import without_repeats
-from bertsmith.models.parameter_count import count_parameters
 from bertsmith.reports.result_plots import plot_lr_range_test
 from bertsmith.settings import Changes, resolve
 from bertsmith.tasks.batching import Item, ItemStream
@@ -140,13 +137,8 @@ def find_rate(
     files = file_settings(train, sample=sample, label_names=label_names)
     run_settings = new_settings(declaration, base, files, recipe, changes)
     train_settings = run_settings.train
-    hardware.configure_process(train_settings.threads)
-    context = ComputeContext.create(
-        train_settings.device, train_settings.precision, train_settings.seed, for_training=True
-    )
+    context = create_context(train_settings, base.folder)
     logger.info("computing in %s on %s", context.precision, hardware.device_name(context.device))
-    num_parameters = sum(term.size for term in count_parameters(base.folder.config))
-    hardware.check_memory(num_parameters, hardware.memory_bytes(context.device))
     examples, metadata = read_training(declaration, run_settings.files, run_settings.task, {"train": train})
     rates, losses, readings = spaced_rates(low, high, steps), {}, {}
     items: list[Item] = []
@@ -157,19 +149,16 @@ def find_rate(
             )
             encoder, fitted = build_model(declaration, base.folder, run_settings, metadata, seed_context)
             items = items or fitted.encode(examples, base.tokenizer)
-            trained_encoder: nn.Module = encoder
             if train_settings.freeze_encoder:  # the first seed computes the states
-                layers = fitted.model.features.layers
-                trained_encoder = CachedEncoder(encoder, layers, seed_context, Path(features))
-                sequences = [sequence for item in items for sequence in item.sequences]
-                trained_encoder.fill(sequences, base.folder.weights_digest())
+                digest = base.folder.weights_digest()
+                encoder = cache_features(encoder, fitted.model, items, digest, seed_context, Path(features))
             phase = Phase(ItemStream(fitted.model, items, seed), 1.0, train_settings.batch_size)
             with console.ProgressBar(f"lr-find {task}, seed {seed}", steps, unit="updates") as bar:
 
                 def show(num_updates: int, loss: float, bar: console.ProgressBar = bar) -> None:
                     bar.update(num_updates, f"rate {rates[num_updates - 1]:.1e} · loss {loss:.2f}")
 
-                module = TrainModule(trained_encoder, fitted.model)
+                module = TrainModule(encoder, fitted.model)
                 losses[seed] = lr_range_test(module, phase, train_settings, seed_context, rates, show)
             readings[seed] = LRCurve.from_losses(rates, losses[seed])
     rate, reason = suggest_learning_rate(list(readings.values()), high)

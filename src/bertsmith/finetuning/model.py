@@ -10,6 +10,7 @@ import logging
 
 from torch import nn
 
+from bertsmith import hardware
 from bertsmith.artifacts.folder import ModelFolder, read_folder
 from bertsmith.artifacts.locate import locate
 from bertsmith.device import ComputeContext
@@ -27,6 +28,18 @@ from bertsmith.tasks.registry import Task
 from bertsmith.tasks.task_distillation import TaskDistillation, check_teacher
 
 logger = logging.getLogger(__name__)
+
+
+def create_context(train: FinetuneTrainSettings, base: ModelFolder) -> ComputeContext:
+    """Create the compute context of a run, still without kernels.
+
+    Raises:
+        InputError: The device is unknown or missing, or the training of the base needs more memory than it has.
+    """
+    context = ComputeContext.for_training(train)
+    num_parameters = sum(term.size for term in count_parameters(base.config))
+    hardware.check_memory(num_parameters, hardware.memory_bytes(context.device))
+    return context
 
 
 def build_model(

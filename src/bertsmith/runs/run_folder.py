@@ -20,8 +20,10 @@ from bertsmith.formatting import pluralize
 from bertsmith.io import atomic
 from bertsmith.models.family import get_family
 from bertsmith.objectives.objective import GENERATOR, ModelParts
+from bertsmith.settings import Settings
 from bertsmith.training.callbacks import TrainerCallback
 from bertsmith.training.checkpoint import newest_name
+from bertsmith.training.settings import TrainSettings
 from bertsmith.training.training_job import TrainOutput, TrainState
 
 if TYPE_CHECKING:
@@ -163,11 +165,30 @@ def check_resume_or_overwrite(out: Path, *, resume: bool, overwrite: bool) -> No
         raise InputError("resume_and_overwrite", message, location=out, hint=hint)
 
 
-def start_over(out: Path, *inputs: Any) -> None:
-    """Remove the run that is to be replaced; raise InputError if inputs of the new run are in it."""
+def start_run(out: Path, settings: Settings, *inputs: Any) -> None:
+    """Remove the run that is to be replaced, and write the settings of the new one.
+
+    Raises:
+        InputError: One of the inputs of the new run is in the folder of the old one.
+    """
     if holds_run(out):
         check_inputs_outside(out, *inputs)
         atomic.clear_folder(out)
+    write_whole(out / SETTINGS, settings.to_yaml())
+
+
+def finish_run(
+    out: Path, output: TrainOutput, save: Callable[[TrainOutput], None], *, resuming: bool
+) -> None:
+    """Save the model and the report of a run, unless they are saved and the resumed run had no updates left."""
+    if not resuming or output.num_new_updates or not _is_written(out, output.state.step):
+        save(output)
+        return
+    logger.info(
+        "%s: the run %s; its model is unchanged. To train it further, set a larger budget",
+        out,
+        output.early_stop or f"is finished after {pluralize(output.state.step, 'update')}",
+    )
 
 
 def check_inputs_outside(out: Path, *inputs: Any) -> None:
@@ -186,7 +207,7 @@ def check_folders(out: Path, folders: Mapping[str, ModelParts]) -> None:
         get_family(parts.config.model_type).architecture(parts.modules)
 
 
-def is_written(out: Path, step: int) -> bool:
+def _is_written(out: Path, step: int) -> bool:
     """Return True if the report and the models of a run with this many updates are written."""
     try:
         report = json.loads((out / REPORT).read_text(encoding="utf-8"))
@@ -225,15 +246,6 @@ class IntermediateSaver(TrainerCallback):
         self._next_time = time.monotonic() + (time.monotonic() - start) / _MAX_SAVING_RATIO
 
 
-def log_finished(out: Path, output: TrainOutput) -> None:
-    """Log that a resumed run has no updates left."""
-    logger.info(
-        "%s: the run %s; its model is unchanged. To train it further, set a larger budget",
-        out,
-        output.early_stop or f"is finished after {pluralize(output.state.step, 'update')}",
-    )
-
-
 def write_whole(path: Path, text: str) -> None:
     """Write a file; the old one stays until the new one is on the disk."""
     try:
@@ -247,6 +259,20 @@ def write_whole(path: Path, text: str) -> None:
 def write_json(path: Path, values: Any) -> None:
     """Write values as JSON, as `write_whole` does."""
     write_whole(path, json.dumps(values, indent=2, ensure_ascii=False) + "\n")
+
+
+def training_record(train: TrainSettings, output: TrainOutput) -> dict[str, Any]:
+    """Return the part of report.json about the training."""
+    state = output.state
+    return {
+        "steps": state.step,
+        "tokens": state.tokens,
+        "seconds": round(state.seconds, 1),
+        "tokens_per_second": round(state.tokens / max(state.seconds, 1e-9), 1),
+        "precision": train.precision,
+        "device": train.device,
+        "threads": output.threads,
+    }
 
 
 def write_report(out: Path, report: Mapping[str, Any]) -> None:
