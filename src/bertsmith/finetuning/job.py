@@ -241,10 +241,8 @@ class FinetuneJob:
 
 def _content_digest(items: Sequence[Item]) -> str:
     """Return a digest of the items' texts and targets."""
-
-    def parts(item: Item) -> Iterator[str]:
-        yield f"{item.example} {item.target}"
-        for sequence in item.sequences:
-            yield f"{sequence.ids.tolist()}{sequence.segments.tolist()}"
-
-    return fingerprint(*(part for item in items for part in parts(item)))
+    parts = []
+    for item in items:
+        parts.append(f"{item.example} {item.target}")
+        parts += [f"{sequence.ids.tolist()}{sequence.segments.tolist()}" for sequence in item.sequences]
+    return fingerprint(*parts)

@@ -77,11 +77,12 @@ def load_teacher(
     """
     teacher = load(settings.model)
     if teacher.tokenizer.digest != base.tokenizer.digest:
-        message = f"the teacher's tokenizer differs from that of {base.path}"
-        hint, argument = "choose a student with the teacher's vocabulary", "teacher.model"
-        location = teacher.path
         raise InputError(
-            "teacher_tokenizer_differs", message, location=location, argument=argument, hint=hint
+            "teacher_tokenizer_differs",
+            f"the teacher's tokenizer differs from that of {base.path}",
+            location=teacher.path,
+            argument="teacher.model",
+            hint="choose a student with the teacher's vocabulary",
         )
     check_teacher(task, teacher.task, str(teacher.path), teacher.folder.config.max_length)
     distillation = TaskDistillation(

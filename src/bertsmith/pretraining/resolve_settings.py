@@ -169,7 +169,9 @@ def new_settings(
     run_type = settings_type(_objective_name(values, changes))
     settings = run_type.of(values, str(recipe or "settings")).changed(without_other_budgets(changes))
     if base is not None:
-        settings = _with_is_next_label(settings, base.folder, values, changes)
+        is_set = "is_next_label" in values["data"] or "data.is_next_label" in changes
+        if settings.data.sentence_task == "nsp" and not is_set:
+            settings = settings.changed({"data.is_next_label": base.folder.is_next_label})
         _check_base(settings, base)
     elif settings.model.vocab_size != tokenizer.vocab_size:
         raise InputError(
@@ -255,17 +257,6 @@ def _base_model_defaults(
         {"data": objective_type(base_objective).default_data_settings},
         {"data": {} if task is None else {"sentence_task": task}},
     ]
-
-
-def _with_is_next_label(
-    settings: PretrainSettings, base: ModelFolder, values: Mapping[str, Any], changes: Mapping[str, Any]
-) -> PretrainSettings:
-    """Return the settings with the base model's label of IsNext, if pairs need one and the user set none."""
-    is_set = "is_next_label" in values["data"] or "data.is_next_label" in changes
-    if is_set or settings.data.sentence_task != "nsp":
-        return settings
-    data = settings.data.model_copy(update={"is_next_label": base.is_next_label})
-    return settings.model_copy(update={"data": data})
 
 
 def _check_base(settings: PretrainSettings, base: Model) -> None:
