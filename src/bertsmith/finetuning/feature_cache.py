@@ -11,7 +11,6 @@ import math
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 import torch
@@ -25,7 +24,6 @@ from bertsmith.io import atomic
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.packed import Packed
-from bertsmith.tasks.base import TaskModel
 from bertsmith.tasks.batching import Item, TokenSequence, batches_within_budget, pack
 
 FEATURES = "features"
@@ -146,32 +144,6 @@ class CachedEncoder(nn.Module):
             message = "the disk has no space for the hidden states"
             hint = f"free some space, use fewer layers (task.layers), or fewer examples ({option('sample')})"
             raise MachineError("disk_full", message, location=self._folder.parent, hint=hint) from None
-
-
-def cache_features(
-    encoder: Encoder,
-    model: TaskModel,
-    items: Sequence[Item],
-    weights_digest: str,
-    context: ComputeContext,
-    folder: Path,
-) -> Encoder:
-    """Compute the hidden states of items, or read those that an earlier run on the same data wrote.
-
-    Args:
-        encoder: The encoder, which is not trained.
-        model: The heads that read the states.
-        items: The items.
-        weights_digest: A digest of the encoder's weights.
-        context: The device of the encoder.
-        folder: The folder of the states.
-
-    Returns:
-        What looks up the states, and is called as the encoder is.
-    """
-    cached_encoder = CachedEncoder(encoder, model.features.layers, context, folder)
-    cached_encoder.fill([sequence for item in items for sequence in item.sequences], weights_digest)
-    return cast("Encoder", cached_encoder)
 
 
 def remove_features(folder: Path) -> None:

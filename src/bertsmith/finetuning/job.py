@@ -7,12 +7,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from bertsmith.artifacts.folder import write_folder
 from bertsmith.device import ComputeContext
 from bertsmith.finetuning.data import Examples
-from bertsmith.finetuning.feature_cache import cache_features
+from bertsmith.finetuning.feature_cache import CachedEncoder
 from bertsmith.finetuning.model import load_teacher, unfreeze_steps
 from bertsmith.finetuning.report import data_report, log_truncation, run_report
 from bertsmith.finetuning.settings import FinetuneSettings
@@ -20,7 +19,7 @@ from bertsmith.inference.model import Model
 from bertsmith.models.encoder import Encoder
 from bertsmith.objectives.objective import Objective
 from bertsmith.reports.run import StepTimer, write_figures, write_report
-from bertsmith.runs.run_folder import CHECKPOINTS, IntermediateSaver
+from bertsmith.runs.run_folder import CHECKPOINTS, IntermediateSaver, write_models
 from bertsmith.runs.settings import fingerprint_settings, updates_in_budget, with_context
 from bertsmith.tasks.batching import Answers, Item, ItemStream
 from bertsmith.tasks.fitted import FittedTask
@@ -120,11 +119,11 @@ class FinetuneJob:
         Args:
             folder: The folder of the states.
         """
+        cache = CachedEncoder(self.encoder, self.task.model.features.layers, self.context, folder)
+        sequences = [s for item in [*self.items, *self.validation_items] for s in item.sequences]
         with self.timer.step("hidden states"):
-            items, digest = [*self.items, *self.validation_items], self.base.folder.weights_digest()
-            self.trained_encoder = cache_features(
-                self.encoder, self.task.model, items, digest, self.context, folder
-            )
+            cache.fill(sequences, self.base.folder.weights_digest())
+        self.trained_encoder = cast("Encoder", cache)  # it is called as the encoder is
 
     def training_job(self, budget: TrainingBudget) -> TrainingJob:
         """Return what the trainer needs; all epochs are one phase."""
@@ -226,17 +225,7 @@ class FinetuneJob:
         }
 
     def _write_model(self, record: dict[str, Any]) -> None:
-        for name, parts in self.task.model.export(self.encoder).items():
-            write_folder(
-                self.out / name,
-                parts.config,
-                parts.modules,
-                tokenizer=self.base.tokenizer,
-                labels=parts.labels,
-                problem_type=parts.problem_type,
-                record=record,
-                json_files=parts.files,
-            )
+        write_models(self.out, self.task.model.export(self.encoder), self.base.tokenizer, record)
 
 
 def _content_digest(items: Sequence[Item]) -> str:

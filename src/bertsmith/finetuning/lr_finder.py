@@ -9,11 +9,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Unpack
 
+from torch import nn
+
 from bertsmith import console, hardware
 from bertsmith.device import ComputeContext
 from bertsmith.errors import InputError, option
 from bertsmith.finetuning.data import read_training
-from bertsmith.finetuning.feature_cache import cache_features
+from bertsmith.finetuning.feature_cache import CachedEncoder
 from bertsmith.finetuning.model import build_model, create_context
 from bertsmith.finetuning.resolve_settings import file_settings, new_settings
 from bertsmith.finetuning.settings import OWN_ARGUMENTS, settings_type
@@ -149,16 +151,19 @@ def find_rate(
             )
             encoder, fitted = build_model(declaration, base.folder, run_settings, metadata, seed_context)
             items = items or fitted.encode(examples, base.tokenizer)
+            trained_encoder: nn.Module = encoder
             if train_settings.freeze_encoder:  # the first seed computes the states
-                digest = base.folder.weights_digest()
-                encoder = cache_features(encoder, fitted.model, items, digest, seed_context, Path(features))
+                layers = fitted.model.features.layers
+                trained_encoder = CachedEncoder(encoder, layers, seed_context, Path(features))
+                sequences = [sequence for item in items for sequence in item.sequences]
+                trained_encoder.fill(sequences, base.folder.weights_digest())
             phase = Phase(ItemStream(fitted.model, items, seed), 1.0, train_settings.batch_size)
             with console.ProgressBar(f"lr-find {task}, seed {seed}", steps, unit="updates") as bar:
 
                 def show(num_updates: int, loss: float, bar: console.ProgressBar = bar) -> None:
                     bar.update(num_updates, f"rate {rates[num_updates - 1]:.1e} · loss {loss:.2f}")
 
-                module = TrainModule(encoder, fitted.model)
+                module = TrainModule(trained_encoder, fitted.model)
                 losses[seed] = lr_range_test(module, phase, train_settings, seed_context, rates, show)
             readings[seed] = LRCurve.from_losses(rates, losses[seed])
     rate, reason = suggest_learning_rate(list(readings.values()), high)

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bertsmith.artifacts.folder import write_folder
 from bertsmith.device import ComputeContext
 from bertsmith.errors import InputError, option
 from bertsmith.formatting import pluralize
@@ -21,7 +20,7 @@ from bertsmith.objectives.objective import MODEL, Objective, evaluate_objective
 from bertsmith.pretraining.data import PretrainData
 from bertsmith.pretraining.report import run_report
 from bertsmith.pretraining.settings import EvaluateSettings, PretrainSettings
-from bertsmith.runs.run_folder import IntermediateSaver, write_report
+from bertsmith.runs.run_folder import IntermediateSaver, write_models, write_report
 from bertsmith.runs.settings import fingerprint_settings, updates_in_budget
 from bertsmith.training.run_plan import TrainingBudget
 from bertsmith.training.time_budget import Throughput
@@ -155,14 +154,7 @@ class PretrainJob:
             **self.objective.training_record(),
             **(mark or {}),
         }
-        for name, parts in self.objective.export(self.encoder).items():
-            write_folder(
-                self.out / name,
-                parts.config,
-                parts.modules,
-                tokenizer=self.data.shards.tokenizer,
-                record=record,
-            )
+        write_models(self.out, self.objective.export(self.encoder), self.data.shards.tokenizer, record)
 
 
 def read_evaluation_pairs(settings: EvaluateSettings) -> MinimalPairs | None:

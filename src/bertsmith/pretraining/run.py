@@ -34,7 +34,7 @@ from bertsmith.runs.run_folder import (
 from bertsmith.runs.settings import with_context
 from bertsmith.settings import Changes, resolve
 from bertsmith.training.checkpoint import newest_name
-from bertsmith.training.distributed import RankGroup, rank_group
+from bertsmith.training.distributed import rank_group
 from bertsmith.training.trainer import Trainer
 
 
@@ -104,7 +104,8 @@ def pretrain(
             run_settings, explicit = new_settings(preset, recipe, changes, shards.tokenizer, base), None
             if not (base or recipe):
                 log_settings(run_settings)
-        job = _prepare_job(run_settings, shards, base, ranks, out, resuming=is_resuming)
+        has_checkpoint = ranks.run_on_main(lambda: is_resuming and newest_name(out / CHECKPOINTS) is not None)
+        job = _prepare_job(run_settings, shards, base, out, from_checkpoint=has_checkpoint)
 
         train = run_settings.train
         throughput = measure_throughput(
@@ -113,12 +114,7 @@ def pretrain(
         job.estimate_time(throughput)
         budget = ranks.run_on_main(
             lambda: training_budget(
-                train,
-                throughput,
-                job.num_updates,
-                start,
-                explicit=explicit,
-                num_processes=ranks.world_size,
+                train, throughput, job.num_updates, start, explicit=explicit, num_processes=ranks.world_size
             )
         )
         if not is_resuming:
@@ -134,13 +130,7 @@ def pretrain(
 
 
 def _prepare_job(
-    settings: PretrainSettings,
-    shards: Shards,
-    base: Model | None,
-    ranks: RankGroup,
-    out: Path,
-    *,
-    resuming: bool,
+    settings: PretrainSettings, shards: Shards, base: Model | None, out: Path, *, from_checkpoint: bool
 ) -> PretrainJob:
     """Split the data, build the model, and check that the run can start."""
     check_lengths(settings)
@@ -150,9 +140,8 @@ def _prepare_job(
     )
     check_memory(settings, context)
     data = PretrainData.from_shards(shards, settings)
-    has_checkpoint = ranks.run_on_main(lambda: resuming and newest_name(out / CHECKPOINTS) is not None)
     encoder, objective = build_model(
-        settings, data, None if base is None else base.folder, context, from_checkpoint=has_checkpoint
+        settings, data, None if base is None else base.folder, context, from_checkpoint=from_checkpoint
     )
     data.log_instances()
     check_folders(out, objective.export(encoder))

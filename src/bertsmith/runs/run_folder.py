@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from bertsmith import hardware
-from bertsmith.artifacts.folder import check_replaceable
+from bertsmith.artifacts.folder import check_replaceable, write_folder
 from bertsmith.errors import InputError, MachineError, Stopped, option
 from bertsmith.formatting import pluralize
 from bertsmith.io import atomic
 from bertsmith.models.family import get_family
 from bertsmith.objectives.objective import GENERATOR, ModelParts
 from bertsmith.settings import Settings
+from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.training.callbacks import TrainerCallback
 from bertsmith.training.checkpoint import newest_name
 from bertsmith.training.settings import TrainSettings
@@ -205,6 +206,23 @@ def check_folders(out: Path, folders: Mapping[str, ModelParts]) -> None:
     for name, parts in folders.items():
         check_replaceable(out / name)
         get_family(parts.config.model_type).architecture(parts.modules)
+
+
+def write_models(
+    out: Path, folders: Mapping[str, ModelParts], tokenizer: Tokenizer, record: Mapping[str, Any]
+) -> None:
+    """Write the model folders of a run, each with the record in bertsmith.json."""
+    for name, parts in folders.items():
+        write_folder(
+            out / name,
+            parts.config,
+            parts.modules,
+            tokenizer=tokenizer,
+            labels=parts.labels,
+            problem_type=parts.problem_type,
+            record=record,
+            json_files=parts.files,
+        )
 
 
 def _is_written(out: Path, step: int) -> bool:
