@@ -18,7 +18,7 @@ from bertsmith.io.sources import Source, is_path
 from bertsmith.keywords import FinetuneKeywords
 from bertsmith.reports.run import StepTimer
 from bertsmith.runs.compute_setup import training_budget
-from bertsmith.runs.run_folder import check_folders, check_resume, finish_run, run_alone, start_run
+from bertsmith.runs.run_folder import check_folders, check_resume, exclusive_run, finish_run, start_run
 from bertsmith.settings import Changes, resolve
 from bertsmith.tasks.labels import LabelNames
 from bertsmith.tasks.registry import get_task
@@ -26,7 +26,6 @@ from bertsmith.training.time_budget import Throughput
 from bertsmith.training.trainer import Trainer
 
 
-@run_alone
 def finetune(
     task: str,
     model: str | Path | Model,
@@ -73,39 +72,41 @@ def finetune(
         MachineError: The machine failed, or the loss is not finite.
         Stopped: A signal stopped the run, which is saved.
     """
+    hardware.check_single_process("finetune")
     start, out, declaration = hardware.clock(), Path(output_dir), get_task(task)
-    base = model if isinstance(model, Model) else load(model)
-    changes = resolve(settings_type(declaration), settings, keywords, finetune, hidden=OWN_ARGUMENTS)
-    is_resuming = check_resume(out, resume=resume, overwrite=overwrite)
-    files = file_settings(train, validation, validation_split, sample, label_names)
-    if is_resuming:
-        run_settings, explicit = resumed_settings(declaration, out, files, recipe, changes)
-    else:
-        run_settings, explicit = new_settings(declaration, base, files, recipe, changes), None
-    context = create_context(run_settings.train, base.folder)
+    with exclusive_run(out, resume=resume):
+        base = model if isinstance(model, Model) else load(model)
+        changes = resolve(settings_type(declaration), settings, keywords, finetune, hidden=OWN_ARGUMENTS)
+        is_resuming = check_resume(out, resume=resume, overwrite=overwrite)
+        files = file_settings(train, validation, validation_split, sample, label_names)
+        if is_resuming:
+            run_settings, explicit = resumed_settings(declaration, out, files, recipe, changes)
+        else:
+            run_settings, explicit = new_settings(declaration, base, files, recipe, changes), None
+        context = create_context(run_settings.train, base.folder)
 
-    timer = StepTimer()
-    with timer.step("reading the files"):
-        sources = {"train": train, "validation": validation}
-        examples = load_examples(declaration, run_settings.files, run_settings.task, sources)
-    log_examples(examples.summary, run_settings.files)
-    with timer.step("building the model"):
-        encoder, fitted = build_model(declaration, base.folder, run_settings, examples.metadata, context)
-    job = FinetuneJob(run_settings, base, encoder, fitted, examples, context, timer, out)
-    job.prepare()
+        timer = StepTimer()
+        with timer.step("reading the files"):
+            sources = {"train": train, "validation": validation}
+            examples = load_examples(declaration, run_settings.files, run_settings.task, sources)
+        log_examples(examples.summary, run_settings.files)
+        with timer.step("building the model"):
+            encoder, fitted = build_model(declaration, base.folder, run_settings, examples.metadata, context)
+        job = FinetuneJob(run_settings, base, encoder, fitted, examples, context, timer, out)
+        job.prepare()
 
-    check_folders(out, fitted.model.export(encoder))
-    if not is_resuming:
-        job.complete_train_settings()
-        start_run(out, job.settings, base.path, *(data for data in (train, validation) if is_path(data)))
-    if run_settings.files.validation is None:
-        write_split(examples, fitted.data, out / "split")
-    if run_settings.train.freeze_encoder:
-        job.cache_features(Path(states or out / FEATURES))
+        check_folders(out, fitted.model.export(encoder))
+        if not is_resuming:
+            job.complete_train_settings()
+            start_run(out, job.settings, base.path, *(data for data in (train, validation) if is_path(data)))
+        if run_settings.files.validation is None:
+            write_split(examples, fitted.data, out / "split")
+        if run_settings.train.freeze_encoder:
+            job.cache_features(Path(states or out / FEATURES))
 
-    budget = training_budget(job.settings.train, Throughput(), job.num_updates, start, explicit=explicit)
-    with timer.step("training"):
-        output = Trainer(job.module, job.training_job(budget), job.context, resume=resume).fit()
-    finish_run(out, output, job.save, resuming=is_resuming)
-    remove_features(out / FEATURES)
-    return load(out)
+        budget = training_budget(job.settings.train, Throughput(), job.num_updates, start, explicit=explicit)
+        with timer.step("training"):
+            output = Trainer(job.module, job.training_job(budget), job.context, resume=resume).fit()
+        finish_run(out, output, job.save, resuming=is_resuming)
+        remove_features(out / FEATURES)
+        return load(out)

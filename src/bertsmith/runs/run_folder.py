@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
 import json
 import logging
 import signal
@@ -11,9 +9,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from bertsmith import hardware
 from bertsmith.artifacts.folder import check_replaceable, write_folder
 from bertsmith.errors import InputError, MachineError, Stopped, option
 from bertsmith.formatting import pluralize
@@ -54,23 +51,6 @@ _LAYOUT = atomic.FolderLayout(
         GENERATOR,
     ),
 )
-
-Arguments = ParamSpec("Arguments")
-Returned = TypeVar("Returned")
-
-
-def run_alone(function: Callable[Arguments, Returned]) -> Callable[Arguments, Returned]:
-    """Decorate a function of a single process so that it locks its run folder, the argument `output_dir`."""
-    signature = inspect.signature(function)
-
-    @functools.wraps(function)
-    def locked(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Returned:
-        hardware.check_single_process(function.__name__)
-        bound: dict[str, Any] = signature.bind(*args, **kwargs).arguments
-        with exclusive_run(Path(bound["output_dir"]), resume=bound.get("resume", False)):
-            return function(*args, **kwargs)
-
-    return locked
 
 
 @contextmanager
