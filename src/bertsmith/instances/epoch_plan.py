@@ -8,6 +8,7 @@ Shapes: I instances, P parts of instances.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -17,6 +18,8 @@ from bertsmith.corpus.tokenized_corpus import IntArray, TokenizedCorpus
 
 IS_NEXT, NOT_NEXT = 0, 1  # next sentence prediction, as in BERT's release: 0 if B follows A
 IN_ORDER, SWAPPED = 0, 1  # sentence order prediction, as in ALBERT's release
+
+_TOKENS_PER_PORTION = 500_000
 
 
 class Spans(NamedTuple):
@@ -114,16 +117,24 @@ def make_pair_plan(
     return EpochPlan(*parts, 2 * np.arange(n + 1), labels, np.arange(n), True, num_separators, counts)
 
 
-def document_token_offsets(corpus: TokenizedCorpus) -> IntArray:
-    """Return the number of tokens before each document of a corpus, and the total, [D + 1]."""
-    offsets: IntArray = np.concatenate([[0], corpus.sentence_ends])[corpus.document_sentence_offsets]
-    return offsets
+def read_portions(corpus: TokenizedCorpus, documents: IntArray) -> Iterator[tuple[IntArray, IntArray]]:
+    """Yield the ids of some documents at a time, concatenated, and the number of tokens of each of them."""
+    offsets = _document_token_offsets(corpus)
+    num_portions = max(1, count_document_tokens(corpus, documents) // _TOKENS_PER_PORTION)
+    for portion in np.array_split(documents, num_portions):
+        lengths = offsets[portion + 1] - offsets[portion]
+        yield corpus.take(concat_ranges(offsets[portion], lengths)), lengths
 
 
 def count_document_tokens(corpus: TokenizedCorpus, documents: IntArray) -> int:
     """Return the number of tokens in these documents."""
-    offsets = document_token_offsets(corpus)
-    return int((offsets[documents + 1] - offsets[documents]).sum())
+    return int(np.diff(_document_token_offsets(corpus))[documents].sum())
+
+
+def _document_token_offsets(corpus: TokenizedCorpus) -> IntArray:
+    """Return the number of tokens before each document of a corpus, and the total, [D + 1]."""
+    offsets: IntArray = np.concatenate([[0], corpus.sentence_ends])[corpus.document_sentence_offsets]
+    return offsets
 
 
 def count_covered_tokens(starts: IntArray, lengths: IntArray) -> int:

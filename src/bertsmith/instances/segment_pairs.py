@@ -24,13 +24,12 @@ from bertsmith.instances.epoch_plan import (
     SWAPPED,
     EpochPlan,
     Spans,
-    count_covered_tokens,
-    count_document_tokens,
     make_pair_plan,
 )
 from bertsmith.instances.nsp_random import draw_nsp_pairs
 from bertsmith.instances.segments import (
     Fragments,
+    count_text,
     make_chunks_from_either_end,
     make_segment_chunks,
     make_sentence_chunks,
@@ -127,18 +126,9 @@ def too_few_documents_error(num_different: int, requirement: str) -> InputError:
 def _count_text(
     corpus: TokenizedCorpus, fragments: Fragments, a: Spans, b: Spans, num_trimmed: int = 0
 ) -> dict[str, int]:
-    """Count the text that there is, and the tokens that were trimmed or are in no segment."""
-    num_covered = count_covered_tokens(
-        np.concatenate([a.starts, b.starts]), np.concatenate([a.lengths, b.lengths])
-    )
-    return {
-        "documents": len(fragments.documents),
-        "sentences": int(np.diff(corpus.document_sentence_offsets)[fragments.documents].sum()),
-        "sentences_parted": fragments.num_split_sentences,
-        "documents_of_one_fragment": int((fragments.fragments_per_document == 1).sum()),
-        "tokens_cut": num_trimmed,
-        "tokens_left_out": count_document_tokens(corpus, fragments.documents) - num_covered,
-    }
+    starts, lengths = np.concatenate([a.starts, b.starts]), np.concatenate([a.lengths, b.lengths])
+    counts = count_text(corpus, fragments, starts, lengths, num_trimmed)
+    return counts | {"documents_of_one_fragment": int((fragments.fragments_per_document == 1).sum())}
 
 
 def _draw_order_labels(task: str, num_pairs: int, seed: int, epoch: int) -> tuple[IntArray, dict[str, int]]:

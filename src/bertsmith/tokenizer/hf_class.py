@@ -17,7 +17,7 @@ import tokenizers
 from bertsmith.tokenizer.byte_level_bpe import build_byte_level_bpe
 from bertsmith.tokenizer.normalizer import bert_normalizer, bert_pre_tokenizer
 from bertsmith.tokenizer.post_processor import PostProcessor
-from bertsmith.tokenizer.unigram import ALBERT_SPECIAL_TOKENS, build_unigram
+from bertsmith.tokenizer.unigram import ALBERT_SPECIAL_TOKENS, SentencePieceModel, build_unigram
 from bertsmith.tokenizer.wordpiece import build_wordpiece
 
 _LOCATION = "tokenizer.json"
@@ -93,7 +93,7 @@ def _roberta_or_gpt2_candidate(definition: Mapping[str, Any], special_tokens: Ma
     add_prefix_space = bool(pre_tokenizer["add_prefix_space"])
     backend = build_byte_level_bpe(
         model["vocab"],
-        [tuple(pair) for pair in model["merges"]],
+        model["merges"],
         special_tokens=special_tokens,
         add_prefix_space=add_prefix_space,
     )
@@ -107,13 +107,12 @@ def _albert_candidate(definition: Mapping[str, Any], special_tokens: Mapping[str
     steps = {step["type"]: step for step in definition["normalizer"]["normalizers"]}
     lowercase, keep_accents = "Lowercase" in steps, "NFKD" not in steps
     charsmap = steps.get("Precompiled", {}).get("precompiled_charsmap", "")
+    pieces = [(piece, score) for piece, score in definition["model"]["vocab"]]
     backend = build_unigram(
-        [(piece, score) for piece, score in definition["model"]["vocab"]],
-        unk_id=1,
+        SentencePieceModel(pieces, unk_id=1, precompiled_charsmap=base64.b64decode(charsmap)),
         lowercase=lowercase,
-        special_tokens=special_tokens,
         keep_accents=keep_accents,
-        precompiled_charsmap=base64.b64decode(charsmap),
+        special_tokens=special_tokens,
         location=_LOCATION,
     )
     options = {"do_lower_case": lowercase, "keep_accents": keep_accents}

@@ -176,6 +176,10 @@ class PostProcessor:
         lengths = [len(text) for text in texts]
         num_special = sum(len(piece.ids) for piece in template)
         truncated_lengths = _truncate_lengths(lengths, max_length - num_special, max_length, truncation)
+        if any(n and not truncated for n, truncated in zip(lengths, truncated_lengths, strict=True)):
+            message = f"a limit of {max_length} tokens removes all of a text"
+            hint = "raise the limit"
+            raise InputError("text_truncated_to_nothing", message, argument="max_length", hint=hint)
         ids: list[int] = []
         type_ids: list[int] = []
         offsets: list[tuple[int, int]] = []
@@ -263,29 +267,17 @@ _READERS = {
 def _truncate_lengths(
     lengths: list[int], max_tokens: int, max_length: int, truncation: Truncation
 ) -> list[int]:
-    """Return the number of tokens of each text to keep; raise an `InputError` if that removes all of a text.
+    """Return the number of tokens of each text to keep, possibly 0.
+
+    "longest_first" gives the same lengths as in tokenizers: remove tokens from the longer text until both are
+    equally long, then divide the maximum between both. If it is odd, the longer text (of two equally long ones
+    the second) keeps one token more.
 
     Args:
         lengths: Number of tokens of each text.
         max_tokens: Maximum number of tokens of all texts together, without special tokens.
         max_length: Maximum number of tokens with special tokens, for messages.
         truncation: See `Tokenizer.encode`.
-    """
-    truncated_lengths = _distribute_tokens(lengths, max_tokens, max_length, truncation)
-    if any(length and not truncated for length, truncated in zip(lengths, truncated_lengths, strict=True)):
-        message = f"a limit of {max_length} tokens removes all of a text"
-        raise InputError("text_truncated_to_nothing", message, argument="max_length", hint="raise the limit")
-    return truncated_lengths
-
-
-def _distribute_tokens(
-    lengths: list[int], max_tokens: int, max_length: int, truncation: Truncation
-) -> list[int]:
-    """Return the number of tokens of each text to keep, possibly 0.
-
-    "longest_first" gives the same lengths as in tokenizers: remove tokens from the longer text until both are
-    equally long, then divide the maximum between both. If it is odd, the longer text (of two equally long ones
-    the second) keeps one token more.
     """
     total = sum(lengths)
     if total <= max_tokens:
@@ -305,22 +297,20 @@ def _distribute_tokens(
             hint = "truncate the first text"
             raise InputError("second_text_missing", message, argument="truncation", hint=hint)
         return [max_tokens]
-    if truncation != "longest_first":
-        index = 0 if truncation == "only_first" else 1
-        other_index = 1 - index
-        remaining = max_tokens - lengths[other_index]
-        if remaining < 0:
-            other = _TEXT_NAMES[other_index]
-            message = (
-                f"the {other} text alone has {lengths[other_index]} tokens, "
-                f"which exceeds the limit of {max_length} with special tokens"
-            )
-            hint = f"truncate the {other} text too (longest_first), or raise the limit"
-            raise InputError("other_text_too_long", message, argument="truncation", hint=hint)
-        return [remaining, lengths[1]] if index == 0 else [lengths[0], remaining]
-    shorter, longer = sorted(lengths)
-    if 2 * shorter <= max_tokens:
+    if truncation == "longest_first":
+        shorter = min(*lengths, max_tokens // 2)
         longer = max_tokens - shorter
-    else:
-        shorter, longer = max_tokens // 2, max_tokens - max_tokens // 2
-    return [shorter, longer] if lengths[0] <= lengths[1] else [longer, shorter]
+        return [shorter, longer] if lengths[0] <= lengths[1] else [longer, shorter]
+    index = 0 if truncation == "only_first" else 1
+    other_index = 1 - index
+    truncated_lengths = lengths.copy()
+    truncated_lengths[index] = max_tokens - lengths[other_index]
+    if truncated_lengths[index] < 0:
+        other = _TEXT_NAMES[other_index]
+        message = (
+            f"the {other} text alone has {lengths[other_index]} tokens, "
+            f"which exceeds the limit of {max_length} with special tokens"
+        )
+        hint = f"truncate the {other} text too (longest_first), or raise the limit"
+        raise InputError("other_text_too_long", message, argument="truncation", hint=hint)
+    return truncated_lengths

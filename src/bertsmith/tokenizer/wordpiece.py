@@ -62,8 +62,7 @@ def build_wordpiece(
             "duplicate_token", f"the token '{duplicate}' occurs twice", location=f"{location}:{line_number}"
         )
     vocabulary = {token: i for i, token in enumerate(tokens)}
-    hint = "a BERT vocabulary has one token per line"
-    check_special_tokens(special_tokens.values(), vocabulary, location, hint)
+    check_special_tokens(special_tokens.values(), vocabulary, location)
     model = models.WordPiece(vocabulary, unk_token=special_tokens["unk"], max_input_chars_per_word=100)
     backend = tokenizers.Tokenizer(model)
     backend.normalizer = bert_normalizer(lowercase, handle_chinese_chars, strip_accents, normalizer)
