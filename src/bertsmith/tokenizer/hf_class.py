@@ -20,8 +20,6 @@ from bertsmith.tokenizer.post_processor import PostProcessor
 from bertsmith.tokenizer.unigram import ALBERT_SPECIAL_TOKENS, SentencePieceModel, build_unigram
 from bertsmith.tokenizer.wordpiece import build_wordpiece
 
-_LOCATION = "tokenizer.json"
-_UNLIMITED_VOCAB_SIZE = 1 << 32  # ids were checked when the tokenizer was loaded
 Options = dict[str, Any]
 """Entries of tokenizer_config.json."""
 Candidate = tuple[Options, tokenizers.Tokenizer] | None
@@ -36,7 +34,7 @@ def tokenizer_class_options(definition: Mapping[str, Any], special_tokens: Mappi
         special_tokens: Special tokens by role.
     """
     vocab = definition["model"]["vocab"]
-    if {*special_tokens.values()} <= {token if isinstance(token, str) else token[0] for token in vocab}:
+    if dict(vocab).keys() >= {*special_tokens.values()}:
         build_candidate = {
             "WordPiece": _bert_candidate,
             "BPE": _roberta_or_gpt2_candidate,
@@ -59,7 +57,7 @@ def _input_names(definition: Mapping[str, Any]) -> Options:
 
     Of the classes, only BertTokenizer returns them by default. Without them, a model uses 0 for both texts.
     """
-    if not PostProcessor.from_definition(definition, _UNLIMITED_VOCAB_SIZE, _LOCATION).uses_segments:
+    if not PostProcessor.from_definition(definition).uses_segments:
         return {}
     return {"model_input_names": ["input_ids", "token_type_ids", "attention_mask"]}
 
@@ -74,7 +72,6 @@ def _bert_candidate(definition: Mapping[str, Any], special_tokens: Mapping[str, 
         sorted(vocabulary, key=vocabulary.__getitem__),
         lowercase=lowercase,
         special_tokens=special_tokens,
-        location=_LOCATION,
         handle_chinese_chars=handle_chinese_chars,
         strip_accents=strip_accents,
     )
@@ -113,7 +110,6 @@ def _albert_candidate(definition: Mapping[str, Any], special_tokens: Mapping[str
         lowercase=lowercase,
         keep_accents=keep_accents,
         special_tokens=special_tokens,
-        location=_LOCATION,
     )
     options = {"do_lower_case": lowercase, "keep_accents": keep_accents}
     return {"tokenizer_class": "AlbertTokenizer", **options}, backend
@@ -133,7 +129,7 @@ def _comparable_parts(definition: Mapping[str, Any]) -> list[Any]:
         model,
         added_tokens,
         *(definition[name] for name in ("normalizer", "pre_tokenizer", "decoder")),
-        PostProcessor.from_definition(definition, _UNLIMITED_VOCAB_SIZE, _LOCATION),
+        PostProcessor.from_definition(definition),
         bool((definition["post_processor"] or {}).get("trim_offsets")),
     ]
 

@@ -7,6 +7,7 @@ becomes A B with type id 0.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -87,13 +88,13 @@ class PostProcessor:
 
     @classmethod
     def from_definition(
-        cls, definition: Mapping[str, Any], vocab_size: int, location: object
+        cls, definition: Mapping[str, Any], vocab_size: int = sys.maxsize, location: object = "tokenizer.json"
     ) -> PostProcessor:
         """Read the post-processor of a tokenizer.json of Hugging Face's tokenizers.
 
         Args:
             definition: The content of the tokenizer.json.
-            vocab_size: Number of tokens; ids from here on are invalid.
+            vocab_size: Number of tokens; ids from here on are invalid. Default: ids are not checked.
             location: The file that errors name.
 
         Raises:

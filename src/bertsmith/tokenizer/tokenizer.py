@@ -50,6 +50,7 @@ class Tokenizer:
         lowercase: True if the tokenizer lower-cases text.
         continuation_prefix: The prefix of WordPieces that continue a word, usually `##`; empty for other kinds.
         max_length: Maximum number of tokens of an input, including special tokens.
+        all_special_ids: The ids of the special tokens with a role, and of all others that the files declare special.
         num_separators: Number of special tokens between two texts: BERT 1, RoBERTa 2; 0 if the tokenizer lacks the
             template of pre-trained encoders (`[CLS]` before the first text, `[SEP]` after each), as GPT-2's does.
         uses_segments: True if the second text of a pair has segment id 1, as in BERT; in RoBERTa it has 0.
@@ -85,8 +86,9 @@ class Tokenizer:
             role: self._full_backend.token_to_id(token)  # type: ignore[misc]
             for role, token in special_tokens.items()
         }
-        vocab_size = self._full_backend.get_vocab_size()
-        self._post_processor = PostProcessor.from_definition(content, vocab_size, "tokenizer.json")
+        declared_ids = (int(token["id"]) for token in content["added_tokens"] if token["special"])
+        self.all_special_ids = frozenset([*self._special_ids.values(), *declared_ids])
+        self._post_processor = PostProcessor.from_definition(content)
         self.num_separators = self._post_processor.num_separators(
             self._special_ids.get("cls", -1), self._special_ids.get("sep", -1)
         )
@@ -133,7 +135,6 @@ class Tokenizer:
             tokens,
             lowercase=lowercase,
             special_tokens=special_tokens,
-            location="vocabulary",
             normalizer=normalizer,
         )
         return cls(backend.to_str(), max_length, special_tokens)
@@ -328,14 +329,6 @@ class Tokenizer:
         return np.array(
             [token.startswith(prefix) and i not in special_ids for i, token in enumerate(self.tokens)],
             dtype=np.bool_,
-        )
-
-    @cached_property
-    def all_special_ids(self) -> frozenset[int]:
-        """Return the ids of the special tokens with a role, and of all others that the files declare special."""
-        added = json.loads(self.definition)["added_tokens"]
-        return frozenset(
-            {*self._special_ids.values()} | {int(token["id"]) for token in added if token["special"]}
         )
 
     @cached_property

@@ -39,7 +39,7 @@ class SentencePieceModel:
     precompiled_charsmap: bytes
 
 
-def parse_model(data: bytes, location: object) -> SentencePieceModel:
+def parse_model(data: bytes, location: object = "vocabulary") -> SentencePieceModel:
     """Parse the bytes of a SentencePiece model of the Unigram type; errors name the location."""
     from google.protobuf.message import DecodeError
     from sentencepiece import sentencepiece_model_pb2
@@ -110,7 +110,7 @@ def build_unigram(
     lowercase: bool,
     keep_accents: bool,
     special_tokens: Mapping[str, str],
-    location: object,
+    location: object = "vocabulary",
 ) -> tokenizers.Tokenizer:
     """Build a backend tokenizer as transformers builds ALBERT's.
 

@@ -34,10 +34,10 @@ def build_wordpiece(
     *,
     lowercase: bool,
     special_tokens: Mapping[str, str],
-    location: object,
     handle_chinese_chars: bool = True,
     strip_accents: bool | None = None,
     normalizer: NormalizerName = "hf",
+    location: object = "vocabulary",
 ) -> tokenizers.Tokenizer:
     """Build a backend tokenizer as transformers builds BERT's.
 
@@ -45,10 +45,10 @@ def build_wordpiece(
         tokens: Tokens by id.
         lowercase: Lower-case the text.
         special_tokens: Special tokens by role.
-        location: The file that errors name.
         handle_chinese_chars: Make each CJK ideograph a word.
         strip_accents: Strip accents; None strips them if `lowercase`.
         normalizer: The variant of BERT's normalizer.
+        location: The file that errors name.
     """
     for line_number, token in enumerate(tokens, start=1):
         if not token:

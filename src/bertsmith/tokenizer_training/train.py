@@ -238,8 +238,7 @@ def _train(
     is_byte_level = settings.kind == "byte_level_bpe"
     min_size = len(ROBERTA_SPECIAL_TOKENS) + 256 if is_byte_level else 2 * len(BERT_SPECIAL_TOKENS)
     if settings.vocab_size < min_size:
-        reason = f"all bytes and special tokens, which take {min_size}" if is_byte_level else "letters"
-        message = f"a vocabulary of {settings.vocab_size:,} tokens is too small for {reason}"
+        message = f"a vocabulary of {settings.vocab_size:,} tokens is too small; the minimum is {min_size}"
         raise InputError("vocab_size_too_small", message, argument="vocab_size", hint="use several thousand")
     corpus_words = count_training_words(
         files,
@@ -334,15 +333,14 @@ def _train_unigram(
             for part in word.translate(to_spaces).split(" "):
                 training_words[part] += n
         model = unigram_training.train_sentencepiece(training_words, settings.vocab_size)
-        return model, len(unigram.parse_model(model, "vocabulary").pieces)
+        return model, len(unigram.parse_model(model).pieces)
 
     model = _train_with_largest_alphabet(settings, characters, train)
     backend = unigram.build_unigram(
-        unigram.parse_model(model, "vocabulary"),
+        unigram.parse_model(model),
         lowercase=settings.lowercase,
         keep_accents=not settings.lowercase,
         special_tokens=ALBERT_SPECIAL_TOKENS,
-        location="vocabulary",
     )
     return Tokenizer(backend.to_str(), settings.max_length, dict(ALBERT_SPECIAL_TOKENS), model)
 
