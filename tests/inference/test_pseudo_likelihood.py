@@ -243,7 +243,7 @@ def test_what_cannot_score_is_refused() -> None:
         scorer("words")  # type: ignore[arg-type]
     assert (caught.value.code, caught.value.argument) == ("unknown_variant", "variant")
     bare = bs.Tokenizer.from_vocabulary(PIECES, lowercase=True)
-    bare.continuation_prefix = ""  # type: ignore[misc]
+    bare.continuation_prefix = ""
     with pytest.raises(InputError) as caught:
         Scorer(ENCODER, HEAD, bare, PLACE)
     assert caught.value.code == "continuation_prefix_missing"

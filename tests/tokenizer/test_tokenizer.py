@@ -20,7 +20,6 @@ from hypothesis import strategies as st
 
 import tiny_run
 from bertsmith.errors import InputError
-from bertsmith.finetuning.report import describe_doubled_special_tokens
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
 WORDS = [
@@ -86,12 +85,9 @@ def test_special_strings_stay_text_unless_parsed(small: Tokenizer) -> None:
     assert spell(small, small.encode(text).ids) == "[CLS] the [ mask ] sat [ sep ] [SEP]"
 
 
-def test_doubled_special_tokens_are_counted(small: Tokenizer) -> None:
-    texts = ["[CLS] the cat [SEP]", "the [SEP] mat", "the mat", " [CLS] sat"]
-    encodings = small.encode_batch(texts, special_strings="parse")
-    assert spell(small, encodings[0].ids) == "[CLS] [CLS] the cat [SEP] [SEP]"
-    assert (describe_doubled_special_tokens(texts, small) or "")[:12] == "2 of 4 texts"
-    assert describe_doubled_special_tokens(["the [SEP] mat"], small) is None
+def test_parsed_special_strings_may_be_doubled(small: Tokenizer) -> None:
+    encoding = small.encode("[CLS] the cat [SEP]", special_strings="parse")
+    assert spell(small, encoding.ids) == "[CLS] [CLS] the cat [SEP] [SEP]"
 
 
 def test_threads_may_parse_special_strings_or_not(small: Tokenizer) -> None:

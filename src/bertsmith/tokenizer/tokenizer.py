@@ -50,7 +50,7 @@ class Tokenizer:
         lowercase: True if the tokenizer lower-cases text.
         continuation_prefix: The prefix of WordPieces that continue a word, usually `##`; empty for other kinds.
         max_length: Maximum number of tokens of an input, including special tokens.
-        all_special_ids: The ids of the special tokens with a role, and of all others that the files declare special.
+        all_special_ids: Ids of the special tokens with a role, and of all others that the files declare special.
         num_separators: Number of special tokens between two texts: BERT 1, RoBERTa 2; 0 if the tokenizer lacks the
             template of pre-trained encoders (`[CLS]` before the first text, `[SEP]` after each), as GPT-2's does.
         uses_segments: True if the second text of a pair has segment id 1, as in BERT; in RoBERTa it has 0.
