@@ -66,9 +66,7 @@ class EpochPlan:
     def sizes(self) -> IntArray:
         """The number of tokens of each instance, special tokens included, [I]."""
         num_parts = np.diff(self.part_offsets)
-        text_tokens = (
-            np.add.reduceat(self.lengths, self.part_offsets[:-1]) if len(num_parts) else self.part_offsets[:0]
-        )
+        text_tokens = np.diff(np.append(0, np.cumsum(self.lengths))[self.part_offsets])
         # [CLS] and the last separator are 2 tokens.
         sizes: IntArray = text_tokens + 2 + (num_parts - 1) * self.num_separators
         return sizes
@@ -147,7 +145,6 @@ def count_covered_tokens(starts: IntArray, lengths: IntArray) -> int:
 
 def concat_ranges(starts: IntArray, lengths: IntArray) -> IntArray:
     """Return the concatenated ranges s, s + 1, …, s + n - 1 of all starts s and lengths n."""
-    ends = np.cumsum(lengths)
-    total = int(ends[-1]) if len(ends) else 0
-    values: IntArray = np.arange(total) + np.repeat(starts - (ends - lengths), lengths)
+    shifts = np.repeat(starts - (np.cumsum(lengths) - lengths), lengths)
+    values: IntArray = shifts + np.arange(len(shifts))
     return values

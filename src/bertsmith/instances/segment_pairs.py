@@ -8,10 +8,7 @@ equal fragments (`segments.py`), so that nothing is trimmed, and a document of o
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
 from bertsmith import rng
 from bertsmith.corpus.tokenized_corpus import IntArray, TokenizedCorpus
@@ -67,8 +64,10 @@ def plan_pairs(
     if task == "nsp":
         groups = corpus.duplicate_groups[documents]
         sentences = split_into_fragments(corpus, documents)
-        if settings.uses_other_documents:
-            check_enough_nsp_documents(groups[sentences.fragments_per_document > 0])
+        num_groups = len(np.unique(groups[sentences.fragments_per_document > 0]))
+        if settings.uses_other_documents and num_groups < 2:
+            requirement = "next-sentence pairs need 2: NotNext is from another document"
+            raise too_few_documents_error(num_groups, requirement)
         a, b, labels, num_trimmed = draw_nsp_pairs(sentences, groups, settings, max_tokens, seed, epoch)
         num_documents_with_text = int((sentences.fragments_per_document > 0).sum())
         counts = {
@@ -97,18 +96,6 @@ def plan_pairs(
     first = Spans(*(np.where(is_swapped, y, x) for x, y in zip(a, b, strict=True)))
     second = Spans(*(np.where(is_swapped, x, y) for x, y in zip(a, b, strict=True)))
     return make_pair_plan(first, second, labels, num_separators, counts)
-
-
-def check_enough_nsp_documents(duplicate_groups: NDArray[Any]) -> None:
-    """Raise InputError if documents are too few for NotNext pairs, which need two duplicate groups.
-
-    Args:
-        duplicate_groups: The group of each document, or its hash.
-    """
-    if (num_groups := len(np.unique(duplicate_groups))) < 2:
-        raise too_few_documents_error(
-            num_groups, "next-sentence pairs need 2: NotNext is from another document"
-        )
 
 
 def too_few_documents_error(num_different: int, requirement: str) -> InputError:

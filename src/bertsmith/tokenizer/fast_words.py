@@ -259,9 +259,8 @@ def _concatenate(lists: list[list[int]]) -> IntArray:
 
 def _ranges(starts: IntArray, lengths: IntArray) -> IntArray:
     """Return [s, s + 1, …, s + n - 1] for each start s and length n, concatenated."""
-    ends = np.cumsum(lengths)
-    total = int(ends[-1]) if len(ends) else 0
-    ranges: IntArray = np.repeat(starts - (ends - lengths), lengths) + np.arange(total)
+    shifts = np.repeat(starts - (np.cumsum(lengths) - lengths), lengths)
+    ranges: IntArray = shifts + np.arange(len(shifts))
     return ranges
 
 

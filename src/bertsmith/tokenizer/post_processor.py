@@ -29,6 +29,8 @@ class Encoding:
     """A sequence of n tokens, the input of a model.
 
     Attributes:
+        num_truncated: Number of tokens that truncation removed.
+        vocabulary: All tokens by id.
         ids: Token ids, n integers.
         type_ids: Segment ids (token type ids), 0 or 1, n integers.
         offsets: Character ranges (start, end) in each token's own text, (0, 0) for special tokens; empty if the
@@ -36,17 +38,15 @@ class Encoding:
         sequence_ids: The text of each token: 0 the first, 1 the second, None for special tokens.
         word_ids: The index of each token's word in its text, None for special tokens; empty if the tokenizer was
             called without offsets.
-        num_truncated: Number of tokens that truncation removed.
-        vocabulary: All tokens by id.
     """
 
-    ids: list[int]
-    type_ids: list[int]
-    offsets: list[tuple[int, int]]
-    sequence_ids: list[int | None]
-    word_ids: list[int | None]
     num_truncated: int
-    vocabulary: Sequence[str] = field(default=(), repr=False, compare=False)
+    vocabulary: Sequence[str] = field(compare=False)
+    ids: list[int] = field(default_factory=list)
+    type_ids: list[int] = field(default_factory=list)
+    offsets: list[tuple[int, int]] = field(default_factory=list)
+    sequence_ids: list[int | None] = field(default_factory=list)
+    word_ids: list[int | None] = field(default_factory=list)
 
     @property
     def tokens(self) -> list[str]:
@@ -54,8 +54,7 @@ class Encoding:
         return [self.vocabulary[i] for i in self.ids]
 
     def __repr__(self) -> str:
-        ids = self.ids[:_MAX_REPR_TOKENS]
-        tokens = " ".join(self.vocabulary[i] if self.vocabulary else str(i) for i in ids)
+        tokens = " ".join(self.vocabulary[i] for i in self.ids[:_MAX_REPR_TOKENS])
         more = " …" if len(self.ids) > _MAX_REPR_TOKENS else ""
         cut = f", {self.num_truncated:,} cut" if self.num_truncated else ""
         return f"Encoding({pluralize(len(self.ids), 'token')}{cut}: {tokens}{more})"
@@ -160,9 +159,9 @@ class PostProcessor:
         texts: Sequence[Any],
         max_length: int,
         truncation: Truncation,
-        vocabulary: Sequence[str] = (),
+        vocabulary: Sequence[str],
         *,
-        with_offsets: bool = True,
+        with_offsets: bool,
     ) -> Encoding:
         """Truncate one tokenized text or two to `max_length` tokens in all, and add special tokens.
 
@@ -181,35 +180,23 @@ class PostProcessor:
             message = f"a limit of {max_length} tokens removes all of a text"
             hint = "raise the limit"
             raise InputError("text_truncated_to_nothing", message, argument="max_length", hint=hint)
-        ids: list[int] = []
-        type_ids: list[int] = []
-        offsets: list[tuple[int, int]] = []
-        sequence_ids: list[int | None] = []
-        word_ids: list[int | None] = []
+        encoding = Encoding(sum(lengths) - sum(truncated_lengths), vocabulary)
         for piece in template:
             if piece.sequence_id is None:
                 n = len(piece.ids)
-                ids += piece.ids
+                encoding.ids.extend(piece.ids)
                 if with_offsets:
-                    offsets += [(0, 0)] * n
-                    word_ids += [None] * n
+                    encoding.offsets.extend([(0, 0)] * n)
+                    encoding.word_ids.extend([None] * n)
             else:
                 text, n = texts[piece.sequence_id], truncated_lengths[piece.sequence_id]
-                ids += text.ids[:n]
+                encoding.ids.extend(text.ids[:n])
                 if with_offsets:
-                    offsets += text.offsets[:n]
-                    word_ids += text.word_ids[:n]
-            type_ids += [piece.type_id] * n
-            sequence_ids += [piece.sequence_id] * n
-        return Encoding(
-            ids=ids,
-            type_ids=type_ids,
-            offsets=offsets,
-            sequence_ids=sequence_ids,
-            word_ids=word_ids,
-            num_truncated=sum(lengths) - sum(truncated_lengths),
-            vocabulary=vocabulary,
-        )
+                    encoding.offsets.extend(text.offsets[:n])
+                    encoding.word_ids.extend(text.word_ids[:n])
+            encoding.type_ids.extend([piece.type_id] * n)
+            encoding.sequence_ids.extend([piece.sequence_id] * n)
+        return encoding
 
 
 def _steps(processor: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
