@@ -84,11 +84,7 @@ class Corruption:
         These are upper bounds if whole words are masked: an instance may have too few words to insert tokens
         between.
         """
-        if not self._growth or not len(plan):
-            return plan.sizes
-        num_corrupted = np.add.reduceat(self._count_corrupted(plan.lengths), plan.part_offsets[:-1])
-        sizes: IntArray = plan.sizes + self._growth * num_corrupted
-        return sizes
+        return plan.sizes + self._growth * plan.sum_parts(self._count_corrupted(plan.lengths))
 
     def _count_corrupted(self, part_lengths: IntArray) -> IntArray:
         """Return how many tokens of each part are corrupted; never all."""

@@ -65,11 +65,13 @@ class EpochPlan:
     @property
     def sizes(self) -> IntArray:
         """The number of tokens of each instance, special tokens included, [I]."""
-        num_parts = np.diff(self.part_offsets)
-        text_tokens = np.diff(np.append(0, np.cumsum(self.lengths))[self.part_offsets])
         # [CLS] and the last separator are 2 tokens.
-        sizes: IntArray = text_tokens + 2 + (num_parts - 1) * self.num_separators
-        return sizes
+        num_inner_separators = (np.diff(self.part_offsets) - 1) * self.num_separators
+        return self.sum_parts(self.lengths) + 2 + num_inner_separators
+
+    def sum_parts(self, values: IntArray) -> IntArray:
+        """Return the sum of values of parts, [P], over the parts of each instance, [I]."""
+        return np.diff(np.append(0, np.cumsum(values))[self.part_offsets])
 
     @property
     def tokens(self) -> int:
