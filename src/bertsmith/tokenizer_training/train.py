@@ -17,7 +17,7 @@ import json
 import logging
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar, Unpack
@@ -32,7 +32,6 @@ from bertsmith.io import atomic
 from bertsmith.io.documents import Reading
 from bertsmith.io.folders import CorpusNotes
 from bertsmith.io.sources import Sources, to_sources
-from bertsmith.io.tables import Table
 from bertsmith.keywords import ReadingKeywords
 from bertsmith.settings import Settings, with_keywords
 from bertsmith.tokenizer import byte_level_bpe, unigram
@@ -189,16 +188,25 @@ def train_tokenizer(
         "train_tokenizer",
     )
     _check_options(settings, cased)
+    split_runs, split_words = _splitters(settings)
     notes = CorpusNotes()
-    tokenizer, record = _train(
-        settings,
+    corpus_words = count_training_words(
         files,
-        notes,
+        split_runs=split_runs,
+        split_words=split_words,
         reading=reading,
         max_ram=max_ram,
         seed=seed,
         progress=progress or (lambda _: None),
+        notes=notes,
     )
+    characters = CharacterCounts(corpus_words.words, has_continuations=settings.kind == "wordpiece")
+    if kind == "byte_level_bpe":
+        tokenizer = _train_byte_level_bpe(settings, corpus_words.words)
+    else:
+        train = _train_unigram if kind == "unigram" else _train_wordpiece
+        tokenizer = train(settings, corpus_words.words, characters)
+    record = _make_record(settings, corpus_words, characters.counts, tokenizer, notes)
     for sentence in notes.sentences():
         logger.info(sentence)
     with atomic.atomic_folder(out, replace=replace) as folder:
@@ -222,54 +230,21 @@ def _check_options(settings: TokenizerTrainingSettings, cased: bool | None) -> N
         message = "the google normalizer is a variant of BERT's"
         hint = f"use {option('kind', 'wordpiece')}"
         raise InputError("normalizer_needs_wordpiece", message, argument="normalizer", hint=hint)
-
-
-def _train(
-    settings: TokenizerTrainingSettings,
-    files: Sequence[str | Path | Table],
-    notes: CorpusNotes,
-    **reading_options: Any,
-) -> tuple[Tokenizer, TrainingRecord]:
-    """Train on files; `notes` collects the skipped ones, and the options are those of `count_training_words`."""
-    if not files:
-        raise InputError(
-            "no_training_files", "there is no file to train on", argument="files", hint="name text files"
-        )
-    is_byte_level = settings.kind == "byte_level_bpe"
-    min_size = len(ROBERTA_SPECIAL_TOKENS) + 256 if is_byte_level else 2 * len(BERT_SPECIAL_TOKENS)
+    min_size = 256 + len(ROBERTA_SPECIAL_TOKENS) if kind == "byte_level_bpe" else 2 * len(BERT_SPECIAL_TOKENS)
     if settings.vocab_size < min_size:
         message = f"a vocabulary of {settings.vocab_size:,} tokens is too small; the minimum is {min_size}"
         raise InputError("vocab_size_too_small", message, argument="vocab_size", hint="use several thousand")
-    corpus_words = count_training_words(
-        files,
-        split_runs=split_before_spaces if is_byte_level else split_at_spaces,
-        split_words=_word_splitter(settings),
-        notes=notes,
-        **reading_options,
-    )
-    if not corpus_words.words:
-        hint = "check how the files were created"
-        raise InputError("no_words", "the files contain no words", location=files[0], hint=hint)
-    words = corpus_words.words
-    characters = CharacterCounts(words, has_continuations=settings.kind == "wordpiece")
-    if is_byte_level:
-        tokenizer = _train_byte_level_bpe(settings, words)
-    elif settings.kind == "unigram":
-        tokenizer = _train_unigram(settings, words, characters)
-    else:
-        tokenizer = _train_wordpiece(settings, words, characters)
-    return tokenizer, _make_record(settings, corpus_words, characters.counts, tokenizer, notes)
 
 
-def _word_splitter(settings: TokenizerTrainingSettings) -> Splitter:
-    """Return the function that splits a run of text into the words that the tokenizer will receive."""
+def _splitters(settings: TokenizerTrainingSettings) -> tuple[Splitter, Splitter]:
+    """Return functions that split a line into runs, and a run into the words that the tokenizer will receive."""
     if settings.kind == "byte_level_bpe":
-        return word_splitter(None, pre_tokenizers.ByteLevel(add_prefix_space=False))
+        return split_before_spaces, word_splitter(None, pre_tokenizers.ByteLevel(add_prefix_space=False))
     if settings.kind == "unigram":
         normalizer = unigram.unigram_normalizer(settings.lowercase, not settings.lowercase, b"")
-        return word_splitter(normalizer, unigram.unigram_pre_tokenizer())
+        return split_at_spaces, word_splitter(normalizer, unigram.unigram_pre_tokenizer())
     normalizer = bert_normalizer(settings.lowercase, variant=settings.normalizer)
-    return word_splitter(normalizer, bert_pre_tokenizer(variant=settings.normalizer))
+    return split_at_spaces, word_splitter(normalizer, bert_pre_tokenizer(variant=settings.normalizer))
 
 
 def _train_wordpiece(

@@ -136,8 +136,11 @@ def count_training_words(
         notes: Collects the files that are skipped.
 
     Raises:
-        InputError: `max_ram` is too small.
+        InputError: There are no files, the files have no words, or `max_ram` is too small.
     """
+    if not files:
+        message = "there is no file to train on"
+        raise InputError("no_training_files", message, argument="files", hint="name text files")
     notes = notes if notes is not None else CorpusNotes()
     paths = find_files(files, notes)
     word_bytes = sys.maxsize if max_ram is None else max_ram - _BASE_BYTES
@@ -154,10 +157,14 @@ def count_training_words(
     ratio = 1.0
     while True:
         lines = _read_lines(paths, reading, notes)
-        words = _count_sample(lines, split_runs, split_words, word_bytes, ratio, seed, update_progress)
-        if words is not None:
-            return words
+        sample = _count_sample(lines, split_runs, split_words, word_bytes, ratio, seed, update_progress)
+        if sample is not None:
+            break
         ratio /= 2
+    if not sample.words:
+        hint = "check how the files were created"
+        raise InputError("no_words", "the files contain no words", location=files[0], hint=hint)
+    return sample
 
 
 def _count_sample(
