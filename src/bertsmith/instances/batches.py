@@ -152,20 +152,6 @@ class MaskedBatch:
         )
 
 
-@dataclass(frozen=True)
-class _Epoch:
-    """The plan of an epoch in the order of training, and its batches.
-
-    Attributes:
-        plan: The plan.
-        batch_offsets: int64 [K + 1]: batch k has the instances batch_offsets[k] up to batch_offsets[k + 1] - 1.
-            None without a token budget.
-    """
-
-    plan: EpochPlan
-    batch_offsets: IntArray | None
-
-
 class InstanceStream:
     """Batches of every epoch: a plan is made once per epoch, masks are drawn when a batch is made.
 
@@ -205,7 +191,7 @@ class InstanceStream:
         self._masker = Masker(settings, ids, seed)
         self._corruption = Corruption(settings, np.flatnonzero(~ids.is_special), seed)
         self._batch_tokens = batch_tokens
-        self._epochs: dict[int, _Epoch] = {}
+        self._plans: dict[int, EpochPlan] = {}
         check_batch_tokens(batch_tokens, length)
 
     def sampling_epoch(self, epoch: int) -> int:
@@ -213,26 +199,20 @@ class InstanceStream:
         return epoch if self._settings.dynamic_masking else epoch % self._settings.dupe_factor
 
     def plan(self, epoch: int) -> EpochPlan:
-        """Return the epoch's plan, in the order of training."""
-        return self._epoch(epoch).plan
-
-    def _epoch(self, epoch: int) -> _Epoch:
-        """Return an epoch's plan, from a cache of two neighboring epochs.
+        """Return the epoch's plan in the order of training, from a cache of two neighboring epochs.
 
         At the end of an epoch, data loader workers already make batches of the next one.
         """
-        if epoch in self._epochs:
-            return self._epochs[epoch]
+        if epoch in self._plans:
+            return self._plans[epoch]
         plan = self._make_plan(self.sampling_epoch(epoch))
         plan = plan.reordered(rng.permutation(self._seed, "order", len(plan), epoch))
-        batch_offsets = None
         if self._batch_tokens is not None and len(plan):
             sizes = self._corruption.corrupted_sizes(plan)
             order, batch_offsets = make_buckets(sizes, self._batch_tokens, self._seed, epoch)
-            plan = plan.reordered(order)
-        ordered = _Epoch(plan, batch_offsets)
-        self._epochs = {k: v for k, v in self._epochs.items() if abs(k - epoch) <= 1} | {epoch: ordered}
-        return ordered
+            plan = replace(plan.reordered(order), batch_offsets=batch_offsets)
+        self._plans = {k: v for k, v in self._plans.items() if abs(k - epoch) <= 1} | {epoch: plan}
+        return plan
 
     def _make_plan(self, epoch: int) -> EpochPlan:
         settings, seed = self._settings, self._seed
@@ -259,19 +239,18 @@ class InstanceStream:
 
     def stop(self, epoch: int, start: int, size: int) -> int:
         """Return the end of the batch that starts at `start`: after `size` instances, or by the token budget."""
-        current = self._epoch(epoch)
-        offsets = current.batch_offsets
-        if offsets is None:
-            return min(start + size, len(current.plan))
-        return int(offsets[np.searchsorted(offsets, start, side="right")])
+        plan = self.plan(epoch)
+        if plan.batch_offsets is None:
+            return min(start + size, len(plan))
+        return int(plan.batch_offsets[np.searchsorted(plan.batch_offsets, start, side="right")])
 
     def fill_stats(self, epoch: int, size: int) -> FillStats:
         """Compute the fill ratios of the epoch's batches of `size` instances, or under the token budget."""
-        current = self._epoch(epoch)
-        offsets = current.batch_offsets
+        plan = self.plan(epoch)
+        offsets = plan.batch_offsets
         if offsets is None:
-            offsets = np.append(np.arange(0, len(current.plan), size), len(current.plan))
-        sizes = self._corruption.corrupted_sizes(current.plan)
+            offsets = np.append(np.arange(0, len(plan), size), len(plan))
+        sizes = self._corruption.corrupted_sizes(plan)
         return compute_fill_stats(sizes, offsets, self._batch_tokens or size * self._length)
 
     def batch(self, epoch: int, start: int, stop: int) -> MaskedBatch:

@@ -3,7 +3,7 @@
 A plan is a table of a few integers per instance, made once per epoch by array operations. Token ids are looked up
 and masks are drawn when a batch is built. `segment_pairs.py` and `text_instances.py` make plans.
 
-Shapes: I instances, P parts of instances.
+Shapes: I instances, P parts of instances, K batches.
 """
 
 from __future__ import annotations
@@ -47,6 +47,8 @@ class EpochPlan:
         is_pair: True if each instance is a pair.
         num_separators: The number of separator tokens between two parts.
         counts: Counts of instances and of split, trimmed, and omitted text, for the report.
+        batch_offsets: int64 [K + 1]; batch k has the instances batch_offsets[k] up to batch_offsets[k + 1] - 1.
+            None without a token budget.
     """
 
     starts: IntArray
@@ -58,6 +60,7 @@ class EpochPlan:
     is_pair: bool
     num_separators: int
     counts: dict[str, int]
+    batch_offsets: IntArray | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
