@@ -69,8 +69,8 @@ class EpochPlan:
     def sizes(self) -> IntArray:
         """The number of tokens of each instance, special tokens included, [I]."""
         # [CLS] and the last separator are 2 tokens.
-        num_inner_separators = (np.diff(self.part_offsets) - 1) * self.num_separators
-        return self.sum_parts(self.lengths) + 2 + num_inner_separators
+        num_special_tokens: IntArray = (np.diff(self.part_offsets) - 1) * self.num_separators + 2
+        return self.sum_parts(self.lengths) + num_special_tokens
 
     def sum_parts(self, values: IntArray) -> IntArray:
         """Return the sum of values of parts, [P], over the parts of each instance, [I]."""
