@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bertsmith.errors import InputError, option
-from bertsmith.formatting import join_names, pluralize
 from bertsmith.io import atomic
 from bertsmith.io.sources import Source, name_of
 from bertsmith.tasks.base import TaskReport
@@ -36,11 +35,6 @@ class Answered(NamedTuple):
 
     example: Any
     prediction: Any | None
-
-
-def empty_message(locations: Sequence[str]) -> str:
-    """Return a message on empty examples."""
-    return f"{pluralize(len(locations), 'text is', 'texts are')} empty and not predicted: {join_names(locations)}"
 
 
 def output_format(
