@@ -7,7 +7,6 @@ locations and ids), and optionally hnsw.faiss (an HNSW graph for approximate sea
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib.metadata import version
 from itertools import chain, islice
@@ -250,17 +249,12 @@ def _read_manifest(folder: Path) -> _Manifest:
         message = f"this is not the folder of an index ({MANIFEST} is missing)"
         raise InputError("not_an_index", message, location=folder, hint=_REBUILD)
     try:
-        return _Manifest.model_validate(json.loads(path.read_text(encoding="utf-8")))
-    except ValueError as error:
-        message = f"the manifest is invalid ({_describe(error)})"
-        raise InputError("index_manifest_invalid", message, location=path, hint=_REBUILD) from None
-
-
-def _describe(error: Exception) -> str:
-    if isinstance(error, ValidationError):
+        return _Manifest.model_validate_json(path.read_bytes())
+    except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        return f"{'.'.join(map(str, first['loc']))}: {first['msg'][:1].lower()}{first['msg'][1:]}"
-    return "it is not JSON"
+        field = ".".join(map(str, first["loc"])) or "the file"
+        message = f"the manifest is invalid ({field}: {first['msg']})"
+        raise InputError("index_manifest_invalid", message, location=path, hint=_REBUILD) from None
 
 
 def _check_file(path: Path, file: _File) -> None:

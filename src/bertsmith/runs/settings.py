@@ -55,8 +55,8 @@ def settings_of_run(settings_class: type[AnySettings], out: Path, changes: Mappi
             raise InputError("setting_differs_from_run", message, location=out, argument=name, hint=hint)
         if name == "train.kernels":
             logger.warning(
-                "computing with train.kernels=%s from here on, not %s: numbers are rounded differently, so the run "
-                "is no longer bit-identical to an uninterrupted one",
+                "computing with train.kernels=%s from here on, not %s: numbers are rounded differently, so the "
+                "run is no longer bit-identical to an uninterrupted one",
                 value,
                 old_values[name],
             )
