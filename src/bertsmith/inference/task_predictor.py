@@ -13,7 +13,6 @@ from typing import Any, Self, overload
 from bertsmith.errors import InputError, option
 from bertsmith.inference.output import (
     Answered,
-    evaluation_report,
     output_format,
     prediction_objects,
     refuse_existing,
@@ -25,7 +24,7 @@ from bertsmith.io import atomic
 from bertsmith.io.compression import format_suffix
 from bertsmith.io.delimited import detect_delimiter
 from bertsmith.io.prefetch import growing_batches
-from bertsmith.io.sources import Source, column_values, is_missing, is_path, is_table, to_source
+from bertsmith.io.sources import Source, column_values, is_missing, is_path, is_table, name_of, to_source
 from bertsmith.tasks.base import Example, Prediction
 from bertsmith.tasks.batching import Item, Outputs
 from bertsmith.tasks.data_checks import empty_text_diagnostic
@@ -325,7 +324,45 @@ class TaskInterface(ABC):
         if report is None:
             return predictor.evaluate_examples(predictor.read(data))[0]
         atomic.check_output_folder(Path(report), in_place=True, argument="report")
-        return evaluation_report(predictor, data, Path(report), str(getattr(self, "path", "")))
+        return _evaluation_report(predictor, data, Path(report), str(getattr(self, "path", "")))
+
+
+def _evaluation_report(predictor: TaskPredictor, source: Source, folder: Path, model: str) -> Metrics:
+    """Evaluate a model and write the report: report.html, report.json, and figures.
+
+    Args:
+        predictor: The predictor of the model.
+        source: The labeled data.
+        folder: The new folder.
+        model: The name of the model in the report.
+    """
+    from bertsmith.reports.run import StepTimer, write_figures, write_report
+    from bertsmith.tasks.error_analysis import prediction_report
+
+    steps, task = StepTimer(), predictor.task
+    with steps.step("reading the file"):
+        examples = predictor.read(source)
+    with steps.step("predicting and scoring"):
+        metrics, predictions, losses, stats = predictor.evaluate_examples(examples, with_losses=True)
+    with steps.step("the report"):
+        empty = [example.location for example in examples if example.is_empty]
+        diagnostics = [*task.data.read_warnings(examples), *([empty_text_diagnostic(empty)] if empty else [])]
+        values = {
+            "task": task.name,
+            "model": model,
+            "data": name_of(source, "data"),
+            "decided_by": task.primary_metric,
+            "scores": metrics.to_dict(),
+            "answers": prediction_report(task.report, metrics, predictions, examples, losses),
+            "lengths": {"data": stats.lengths()},
+            "truncation": {"data": stats.to_dict()},
+            "findings": [diagnostic.to_dict() for diagnostic in diagnostics],
+            "settings": {"task": task.settings.model_dump(mode="json")},
+        }
+        figures = write_figures(folder, values)
+    write_report(folder, values | {"wall_time": steps.to_list()}, figures)
+    logger.info("%s: open this report in a browser", folder / "report.html")
+    return metrics
 
 
 def delimiter_of(file: Source, task: FittedTask) -> str:
