@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertsmith.errors import InputError, option
+from bertsmith.formatting import shorten
 from bertsmith.io import atomic
 from bertsmith.tasks.base import TaskReport
 from bertsmith.tasks.registry import OutputFormat
@@ -120,7 +121,7 @@ def table_of(
             max_length = max(12, (width - 36) // max(1, len(inputs)))
             rows += [
                 {
-                    name: shorten(cell, max_length) if name in inputs else _cell(cell)
+                    name: shorten(str(cell), max_length) if name in inputs else _cell(cell)
                     for name, cell in cells.items()
                 }
                 for cells in report.table_rows(example, prediction)
@@ -195,12 +196,6 @@ def line_or_place(example: Any) -> dict[str, Any]:
     if file and position.isdecimal():
         return {"line": int(position)}
     return {"place": position.strip()} if file else {}
-
-
-def shorten(value: Any, max_length: int) -> str:
-    """Return a value in one line of at most so many characters."""
-    line = " ".join(str(value).split())
-    return line if len(line) <= max_length else f"{line[: max_length - 1]}…"
 
 
 def _unused_name(name: str, taken: Iterable[str]) -> str:
