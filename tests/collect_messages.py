@@ -58,7 +58,7 @@ def entries() -> Iterator[str]:
                 isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ERRORS
             ):
                 continue
-            if len(node.args) != 2 or not isinstance(node.args[0], ast.Constant | ast.JoinedStr):
+            if len(node.args) != 2 or not isinstance(node.args[0], ast.Constant):
                 continue
             values = {
                 name: value
@@ -69,7 +69,7 @@ def entries() -> Iterator[str]:
             message, *hints = (
                 template(values.get(text.id, text) if isinstance(text, ast.Name) else text) for text in texts
             )
-            header = f"{template(node.args[0])} ({path.relative_to(SOURCE)})"
+            header = f"{node.args[0].value} ({path.relative_to(SOURCE)})"
             yield "\n    ".join([header, message, *(hint for hint in hints if hint != "None")])
 
 

@@ -187,13 +187,6 @@ class Stopped(BertsmithError):
         self.exit_code = 128 + signal_number
 
 
-def check_minimum(argument: str, value: int | None, minimum: int, hint: str) -> None:
-    """Raise InputError if the value of an argument is less than the minimum; None is no value."""
-    if value is not None and value < minimum:
-        message = f"{value} is less than {minimum}"
-        raise InputError(f"{argument}_too_small", message, argument=argument, hint=hint)
-
-
 def error_from_dict(values: dict[str, Any]) -> BertsmithError:
     """Rebuild an error from the values of `BertsmithError.to_dict`."""
     error_class = {cls.__name__: cls for cls in (InputError, MachineError, Diverged, Stopped)}.get(

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bertsmith.artifacts.sentence_transformers import SentenceEmbeddingConfig
-from bertsmith.errors import InputError, check_minimum
+from bertsmith.errors import InputError
 from bertsmith.inference.predictor import Predictor
 from bertsmith.models.config import Pooling
 from bertsmith.models.feature_extraction import pool
@@ -86,7 +86,9 @@ def override_config(
             argument="pooling",
             hint=f"use one of {', '.join(get_args(Pooling))}",
         )
-    check_minimum("max_length", max_length, 2, "the special tokens need two tokens")
+    if max_length is not None and max_length < 2:
+        message, hint = f"{max_length} is less than 2", "the special tokens need two tokens"
+        raise InputError("max_length_too_small", message, argument="max_length", hint=hint)
     config = config or SentenceEmbeddingConfig("mean", False)
     changes: dict[str, Any] = {"pooling": pooling, "normalize": normalize, "max_length": max_length}
     return config._replace(**{name: value for name, value in changes.items() if value is not None})

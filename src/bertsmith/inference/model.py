@@ -19,7 +19,7 @@ from bertsmith.artifacts.folder import ModelFolder, copy_model, read_folder
 from bertsmith.artifacts.locate import locate
 from bertsmith.artifacts.sentence_transformers import read_sentence_embedding_config
 from bertsmith.device import ComputeContext, check_device, check_precision, is_cpu
-from bertsmith.errors import InputError, check_minimum, command, option
+from bertsmith.errors import InputError, command, option
 from bertsmith.inference.embedding import Embedder, override_config
 from bertsmith.inference.load_task import load_task
 from bertsmith.inference.precision import (
@@ -258,7 +258,9 @@ class Model(TaskInterface):
         """
         from bertsmith.inference.fill_mask import MaskFiller
 
-        check_minimum("top_k", top_k, 1, "use the number of tokens per mask")
+        if top_k < 1:
+            message, hint = f"{top_k} is less than 1", "use the number of tokens per mask"
+            raise InputError("top_k_too_small", message, argument="top_k", hint=hint)
         if self.folder.config.causal:
             direction = "from right to left" if self.folder.config.backwards else "from left to right"
             raise InputError(
@@ -346,7 +348,9 @@ class Model(TaskInterface):
             group_columns=[group_columns] if isinstance(group_columns, str) else group_columns,
             encoding=encoding,
         )
-        check_minimum("sample", sample, 1, "use the number of pairs to draw")
+        if sample is not None and sample < 1:
+            message, hint = f"{sample} is less than 1", "use the number of pairs to draw"
+            raise InputError("sample_too_small", message, argument="sample", hint=hint)
         scores = score_pairs(all_pairs.sample(sample, seed), self.scorer(variant))
         for message in scores.messages():
             logger.info("%s", message)

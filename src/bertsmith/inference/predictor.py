@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from bertsmith.device import ComputeContext
-from bertsmith.errors import check_minimum
+from bertsmith.errors import InputError
 from bertsmith.io.prefetch import growing_batches, prefetch
 from bertsmith.models.encoder import Encoder
 from bertsmith.tasks.batching import Answers
@@ -80,5 +80,7 @@ def with_batch_size(context: ComputeContext, batch_size: int | None) -> ComputeC
     Raises:
         InputError: The number is less than 1.
     """
-    check_minimum("batch_size", batch_size, 1, "use the number of texts per forward pass, or omit it")
+    if batch_size is not None and batch_size < 1:
+        message, hint = f"{batch_size} is less than 1", "use the number of texts per forward pass, or omit it"
+        raise InputError("batch_size_too_small", message, argument="batch_size", hint=hint)
     return context if batch_size is None else replace(context, batch_size=batch_size)

@@ -12,7 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from bertsmith.errors import InputError, check_minimum, command, option
+from bertsmith.errors import InputError, command, option
 from bertsmith.formatting import join_names, pluralize
 from bertsmith.inference.model import Model, load
 from bertsmith.inference.text_input import read_text_rows
@@ -140,7 +140,9 @@ class Searcher:
 
     def __post_init__(self) -> None:
         for name, value in (("top_k", self.top_k), ("rerank_top", self.rerank_top)):
-            check_minimum(name, value, 1, "use a number of texts per query")
+            if value < 1:
+                message, hint = f"{value} is less than 1", "use a number of texts per query"
+                raise InputError("number_too_small", message, argument=name, hint=hint)
         if self.reranker is not None and self.rerank_top < self.top_k:
             raise InputError(
                 "rerank_top_below_top_k",

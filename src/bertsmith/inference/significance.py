@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith import rng
-from bertsmith.errors import InputError, check_minimum, option
+from bertsmith.errors import InputError, option
 from bertsmith.formatting import pluralize
 from bertsmith.inference.ensemble import check_same_task
 from bertsmith.inference.model import Model, load
@@ -197,7 +197,9 @@ def compare(
     Raises:
         InputError: The models are for different tasks or labels, or read different texts from the data.
     """
-    check_minimum("rounds", rounds, 1, "use the number of resamples")
+    if rounds is not None and rounds < 1:
+        message, hint = f"{rounds} is less than 1", "use the number of resamples"
+        raise InputError("rounds_too_small", message, argument="rounds", hint=hint)
     models = [load(model, device, precision=precision) for model in (a, b)]
     check_same_task(*models)
     task = models[0].task
