@@ -197,10 +197,10 @@ def finetune_ours(name: str, seed: int, threads: int) -> dict[str, Any]:
         ],
         resume=(out / "settings.yaml").exists(),
     )
-    dev = model.report["dev"]
-    scores = {key: value for key, value in dev.items() if isinstance(value, float)}
+    validation = model.report["validation"]
+    scores = {key: value for key, value in validation.items() if isinstance(value, float)}
     if task.verb == "classify" and task.metric == "f1":  # of the class "1", as in GLUE
-        scores["f1"] = dev["classes"]["1"]["f1"]
+        scores["f1"] = validation["classes"]["1"]["f1"]
     shutil.rmtree(out / "checkpoints", ignore_errors=True)
     return {"dev": scores, "seconds": model.report["seconds"], "precision": model.report["precision"]}
 

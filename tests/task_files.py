@@ -69,7 +69,7 @@ def asked(file: Path, seed: int) -> Path:
     for i in range(20):
         words = rng.choices(tiny_run.WORDS[3:], k=rng.randint(3, 30))
         answers = []
-        if i % 3:  # a third has no answer, so that a threshold is fit on dev
+        if i % 3:  # a third has no answer, so that a threshold is fit on validation
             words.insert(rng.randrange(len(words) + 1), "kaba")
         context = " ".join(words)
         if i % 3:

@@ -173,7 +173,7 @@ def test_regression_learns_and_keeps_fractions(tmp_path: Path) -> None:
         base,
         tmp_path / "run",
         train=tiny_run.table(tmp_path / "train.csv", rows[:45]),
-        validation=tiny_run.table(tmp_path / "dev.csv", rows[45:]),
+        validation=tiny_run.table(tmp_path / "validation.csv", rows[45:]),
         settings=[
             "train.num_train_epochs=20",
             "train.batch_size=8",
@@ -183,10 +183,10 @@ def test_regression_learns_and_keeps_fractions(tmp_path: Path) -> None:
             "train.report_to=none",
         ],
     )
-    dev = run.report["dev"]
+    validation = run.report["validation"]
     assert run.report["decided_by"] == "pearson"
-    assert dev["pearson"] > 0.6
-    assert dev["mean_squared_error"] < run.report["baseline"]["mean_squared_error"]
+    assert validation["pearson"] > 0.6
+    assert validation["mean_squared_error"] < run.report["baseline"]["mean_squared_error"]
     theirs = transformers.BertForSequenceClassification.from_pretrained(run.model_folder).eval()
     assert theirs.config.problem_type == "regression"
     texts = [text for text, _ in rows[:6]]

@@ -485,7 +485,7 @@ def trained(base: bs.Model, tmp_path_factory: pytest.TempPathFactory) -> bs.Mode
 
 
 def test_it_is_learnt_saved_and_scored(trained: bs.Model, tmp_path: Path) -> None:
-    sides = [read(trained.path / "split" / f"{name}.jsonl") for name in ("train", "dev")]
+    sides = [read(trained.path / "split" / f"{name}.jsonl") for name in ("train", "validation")]
     assert [len(side) for side in sides] == [90, 30]
     assert not {e.context for e in sides[0]} & {e.context for e in sides[1]}
     file = written(tmp_path, passages(30, 1))

@@ -55,7 +55,7 @@ def moods(base: bs.Model, tmp_path_factory: pytest.TempPathFactory) -> bs.Model:
         base,
         folder / "run",
         train=tiny_run.table(folder / "train.csv", tiny_run.examples(60)),
-        validation=tiny_run.table(folder / "dev.csv", tiny_run.examples(21, seed=1)),
+        validation=tiny_run.table(folder / "validation.csv", tiny_run.examples(21, seed=1)),
         settings=[
             "train.num_train_epochs=60",
             "train.learning_rate=3e-3",
@@ -281,7 +281,9 @@ def test_balanced_weights_make_labels_count_alike() -> None:
     )  # the weights of all examples sum to their number
 
 
-def test_probabilities_are_calibrated_on_dev_where_that_is_asked(moods: bs.Model, tmp_path: Path) -> None:
+def test_probabilities_are_calibrated_on_validation_where_that_is_asked(
+    moods: bs.Model, tmp_path: Path
+) -> None:
     """A model that is sure of everything, judged on labels of which half are wrong."""
     draw = random.Random(0)
     rows = [(text, draw.choice([label, "joy", "fear"])) for text, label in tiny_run.examples(120, seed=3)]
@@ -294,10 +296,10 @@ def test_probabilities_are_calibrated_on_dev_where_that_is_asked(moods: bs.Model
     calibrated = bs.finetune(
         "classify", moods.path, tmp_path / "kept", train=file, validation=file, settings=kept
     )
-    plain, better = (model.report["dev"]["calibration_error"] for model in (run, calibrated))
+    plain, better = (model.report["validation"]["calibration_error"] for model in (run, calibrated))
     temperature = calibrated.folder.record["decoder_state"]["temperature"]
     assert temperature != 1.0
-    assert calibrated.report["chosen_on_dev"] == {"temperature": temperature}
+    assert calibrated.report["chosen_on_validation"] == {"temperature": temperature}
     assert f"{temperature:.4g}, chosen on the validation data" in (calibrated.path / "report.html").read_text(
         encoding="utf-8"
     )

@@ -168,7 +168,7 @@ def test_what_cannot_be_learnt_from(tmp_path: Path, text: str, settings: dict[st
     assert (caught.value.code, caught.value.location) == (code, f"{file}:2")
 
 
-def test_dev_is_of_the_same_kind() -> None:
+def test_validation_is_of_the_same_kind() -> None:
     with pytest.raises(InputError) as caught:
         data().check_validation([pair("a", "b")], {"data_format": "graded"})
     assert caught.value.code == "examples_differ_from_training"
@@ -376,14 +376,14 @@ def test_each_kind_is_trained_evaluated_and_predicted_with(
     if decided == "ndcg@10":  # what is asked is the query alone: the passage is the right answer
         assert all(list(one["asked"]) == ["text"] for one in run.report["answers"]["hardest"]["examples"])
     scores = bs.load(tmp_path / "run").evaluate(file).to_dict()
-    assert scores[decided] == run.report["dev"][decided]
+    assert scores[decided] == run.report["validation"][decided]
     (answer,) = [one.to_dict() for one in run.predict(["kaba lode"], ["kaba lode"])]
     assert answer["cosine"] == pytest.approx(1, abs=1e-6)
     (answer,) = [one.to_dict() for one in run.predict(["kaba lode"])]
     np.testing.assert_allclose(answer["vector"], run.embed(["kaba lode"])[0], atol=1e-6)
     if decided == "average_precision":
         threshold = run.folder.record["decoder_state"]["threshold"]
-        assert threshold == run.report["dev"]["threshold"]
+        assert threshold == run.report["validation"]["threshold"]
         assert [one["same"] for one in run.predict_file(file)] == [
             one["cosine"] > threshold for one in run.predict_file(file)
         ]
@@ -405,9 +405,9 @@ def test_learning_brings_pairs_together(base: bs.Model, tmp_path: Path) -> None:
         learning_rate=3e-3,
         threads=1,
     )
-    assert run.report["dev"]["recall@1"] > 0.8
+    assert run.report["validation"]["recall@1"] > 0.8
     at_first = run.report["evaluations"][0]["recall@1"]
-    assert at_first < run.report["dev"]["recall@1"]
+    assert at_first < run.report["validation"]["recall@1"]
 
 
 def test_data_in_memory_and_a_held_out_part(base: bs.Model, tmp_path: Path) -> None:
@@ -417,4 +417,4 @@ def test_data_in_memory_and_a_held_out_part(base: bs.Model, tmp_path: Path) -> N
     ]
     run = bs.finetune("embed", base, tmp_path / "run", train=pairs, validation_split=0.25, **FEW)
     assert run.report["decided_by"] == "spearman"
-    assert len(read(tmp_path / "run" / "split" / "dev.jsonl")) == run.report["dev"]["examples"]
+    assert len(read(tmp_path / "run" / "split" / "validation.jsonl")) == run.report["validation"]["examples"]

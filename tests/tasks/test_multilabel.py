@@ -200,7 +200,7 @@ def logits_of(*shares: float) -> torch.Tensor:
 @pytest.mark.parametrize(
     ("how", "expected"), [("half", [0.5] * 3), ("shared", [0.2] * 3), ("each", [0.2, 0.7, 0.1])]
 )
-def test_thresholds_are_in_the_middle_of_the_best_on_dev(how: str, expected: list[float]) -> None:
+def test_thresholds_are_in_the_middle_of_the_best_on_validation(how: str, expected: list[float]) -> None:
     task = head(thresholds=how)
     outputs = Outputs([logits_of(0.3, 0.9, 0.15), logits_of(0.1, 0.5, 0.05)])
     examples = [example("anger,fear,joy"), example("")]
@@ -234,7 +234,7 @@ def trained(base: bs.Model, tmp_path_factory: pytest.TempPathFactory) -> bs.Mode
         base,
         folder / "run",
         train=tiny_run.table(folder / "train.csv", rows(240)),
-        validation=tiny_run.table(folder / "dev.csv", rows(60, seed=1)),
+        validation=tiny_run.table(folder / "validation.csv", rows(60, seed=1)),
         settings=["task.multi_label=true", "task.label_separator='|'", *settings],
     )
 
@@ -267,7 +267,7 @@ def test_it_is_learnt_saved_and_scored(trained: bs.Model, tmp_path: Path) -> Non
 def test_no_answer_that_is_the_same_for_every_text_beats_the_baseline(
     trained: bs.Model, tmp_path: Path, share: float
 ) -> None:
-    """Thresholds that are chosen on dev may come down until all labels are predicted: that is no skill."""
+    """Thresholds that are chosen on validation may come down until all labels are predicted: that is no skill."""
     draw = random.Random(0)
     drawn = [[label for label in LABELS if draw.random() < share] or LABELS[:1] for _ in range(40)]
     file = tiny_run.table(tmp_path / "some.csv", [("kaba lode", "|".join(some)) for some in drawn])

@@ -374,9 +374,9 @@ def test_a_file_of_other_tags_is_refused_and_a_rare_new_one_is_not() -> None:
 def test_the_baseline_never_looks_at_the_words() -> None:
     task, _ = tagger()
     training = [example("a b c", "O O B-PER")]
-    dev = [example("a b", "O B-PER")]
-    assert task.metrics.baseline(training, dev).values["accuracy"] == 0.5
-    assert task.metrics.baseline(training, dev).values["f1"] == 0.0
+    validation = [example("a b", "O B-PER")]
+    assert task.metrics.baseline(training, validation).values["accuracy"] == 0.5
+    assert task.metrics.baseline(training, validation).values["f1"] == 0.0
 
 
 def test_the_words_are_a_list_or_a_string_and_entities_are_spans_of_words() -> None:

@@ -193,7 +193,7 @@ class FinetuneJob:
             name: metrics.values[name] for name in (*self.task.metrics.logged_metrics, "examples")
         }
         with self.timer.step("writing the model"):
-            self._write_model(out, self._record(output.state) | {"dev": saved_metrics})
+            self._write_model(out, self._record(output.state) | {"validation": saved_metrics})
         with self.timer.step("the report"):
             report, warnings = run_report(
                 self.task, self.examples, self.settings, output, metrics, out, self.updates_per_epoch
@@ -211,7 +211,9 @@ class FinetuneJob:
         """Write the model of a run that has not finished, with the weights of the best evaluation so far."""
         with self._best_weights(out, state):
             metrics = (
-                {} if state.best_score is None else {"dev": {self.task.primary_metric: state.best_score}}
+                {}
+                if state.best_score is None
+                else {"validation": {self.task.primary_metric: state.best_score}}
             )
             self._write_model(out, self._record(state) | metrics | mark)
 

@@ -113,11 +113,11 @@ def run_report(
         "threads": output.threads,
         "best_step": state.best_step,
         "stopped_early": output.early_stop,
-        "chosen_on_dev": {k: v for k, v in task.decoder.state.items() if isinstance(v, float)},
+        "chosen_on_validation": {k: v for k, v in task.decoder.state.items() if isinstance(v, float)},
         "baseline": dict(baseline.values),
         "baseline_name": task.metrics.baseline_name,
         "baseline_reads": task.metrics.baseline_reads_text,
-        "dev": metrics.to_dict(),
+        "validation": metrics.to_dict(),
         "evaluations": evaluations(run, updates_per_epoch, state.best_step),
         "examples": dict(examples.summary.details),
         "warnings": [*examples.summary.warnings, *warnings],
@@ -142,7 +142,7 @@ def data_report(
         metrics: The metrics of the validation examples.
         answers: The answers to the validation examples.
     """
-    stats = dict(zip(("train", "dev"), map(task.truncation, items), strict=True))
+    stats = dict(zip(("train", "validation"), map(task.truncation, items), strict=True))
     losses = task.metrics.example_losses(answers)
     return {
         "answers": prediction_report(task.report, metrics, answers.predictions, answers.examples, losses),

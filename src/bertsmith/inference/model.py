@@ -428,7 +428,9 @@ class Model(TaskInterface):
             "labels": ", ".join(self.labels) if self.labels else None,
             "updates": record.get("steps"),
         }
-        scores = {name: record[name] for name in ("held_out", "dev") if isinstance(record.get(name), dict)}
+        scores = {
+            name: record[name] for name in ("held_out", "validation") if isinstance(record.get(name), dict)
+        }
         return render_page("Model", {name: v for name, v in values.items() if v is not None} | scores)
 
 

@@ -55,7 +55,7 @@ def summarize_labels(train: LabelCounts, validation: LabelCounts, model_labels: 
         validation: The labels of the validation examples.
         model_labels: The labels that the model will have.
     """
-    counts = {"train": dict(train.counts.most_common()), "dev": dict(validation.counts.most_common())}
+    counts = {"train": dict(train.counts.most_common()), "validation": dict(validation.counts.most_common())}
     missing = _missing(train, validation, model_labels)
     diagnostics = [*_rare(train), *missing, *_similar(train, validation)]
     return DataSummary({"labels": counts}, [label_table(train.counts, validation.counts)], diagnostics)
@@ -68,7 +68,9 @@ def label_table(train: Counter[str], validation: Counter[str]) -> MetricTable:
     rows = [[label, *_cells([label], train), *_cells([label], validation)] for label in labels[:num_rows]]
     if rest := labels[num_rows:]:
         rows.append([f"and {len(rest):,} more", *_cells(rest, train), *_cells(rest, validation)])
-    return MetricTable(pluralize(len(labels), "label"), ["label", "train", "share", "dev", "share"], rows)
+    return MetricTable(
+        pluralize(len(labels), "label"), ["label", "train", "share", "validation", "share"], rows
+    )
 
 
 def summarize_numbers(train: Sequence[float], validation: Sequence[float]) -> DataSummary:
@@ -82,7 +84,7 @@ def summarize_numbers(train: Sequence[float], validation: Sequence[float]) -> Da
     }
     statistics = {
         part: {name: function(numbers) for name, function in functions.items()}
-        for part, numbers in (("train", train), ("dev", validation))
+        for part, numbers in (("train", train), ("validation", validation))
         if numbers
     }
     rows = [[part, *(f"{value:,.6g}" for value in values.values())] for part, values in statistics.items()]
@@ -182,9 +184,9 @@ def find_overlap(train: Sequence[Any], validation: Sequence[Any]) -> Diagnostic 
     shared = [example for example in validation if example.group_key in first_location]
     if not shared:
         return None
-    of_examples = pluralize(len(validation), "dev example")
+    of_examples = pluralize(len(validation), "validation example")
     return Diagnostic(
-        "dev texts that are trained on",
+        "validation texts that are trained on",
         f"{len(shared):,} of {of_examples} have a text that is also trained on, which raises the scores",
         [f"{example.location} is {first_location[example.group_key]}" for example in shared],
     )
@@ -211,8 +213,8 @@ def _missing(
 ) -> Iterator[Diagnostic]:
     if unseen := [label for label in validation.counts if label not in train.counts]:
         yield Diagnostic(
-            "labels of dev unseen in training",
-            f"{pluralize(len(unseen), 'label')} of dev without a training example, which cannot be learned",
+            "validation labels unseen in training",
+            f"{pluralize(len(unseen), 'validation label')} without a training example, which cannot be learned",
             [validation.first[label] for label in unseen],
             list(map(validation.with_location, unseen)),
         )
@@ -223,8 +225,8 @@ def _missing(
     missing = [label for label in train.counts if label not in validation.counts]
     if missing and validation.counts:
         yield Diagnostic(
-            "labels missing in dev",
-            f"{pluralize(len(missing), 'label')} of train missing in dev, whose scores say nothing of them",
+            "labels missing in validation",
+            f"{pluralize(len(missing), 'training label')} missing in validation, whose scores say nothing of them",
             [train.first[label] for label in missing],
             _quoted(missing),
         )

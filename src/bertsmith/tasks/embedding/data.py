@@ -208,7 +208,7 @@ class EmbeddingData(TaskData):
         for example in examples:
             if (example.label is None) != is_retrieval:
                 message = f"only the {'validation' if is_retrieval else 'training'} examples have labels"
-                hint = "give files of the same form to train and dev, with the same column names"
+                hint = "give files of the same form to train and validation, with the same column names"
                 location = example.location
                 raise InputError("examples_differ_from_training", message, location=location, hint=hint)
             if metadata["data_format"] == "graded":

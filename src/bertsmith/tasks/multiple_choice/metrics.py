@@ -80,12 +80,12 @@ class MultipleChoiceReport(TaskReport):
                 f"the right choice of all {part} examples is at position {next(iter(counts))}",
                 consequence="is the label read from the right column?",
             )
-            for part, counts in (("train", train_counts), ("dev", validation_counts))
+            for part, counts in (("train", train_counts), ("validation", validation_counts))
             if len(counts) == 1 < counts.total()
         ]
         if repeats := find_repeats(((e.question_key, e.label_text), e.location) for e in train):
             diagnostics.append(repeats)
-        details = {"positions": {"train": dict(train_counts), "dev": dict(validation_counts)}}
+        details = {"positions": {"train": dict(train_counts), "validation": dict(validation_counts)}}
         table = label_table(train_counts, validation_counts)._replace(title="position of the right choice")
         return DataSummary(details, [table], diagnostics)
 

@@ -95,7 +95,7 @@ class QuestionAnsweringReport(TaskReport):
         self, train: Sequence[QuestionExample], validation: Sequence[QuestionExample]
     ) -> DataSummary:
         """Return the numbers of questions, passages, and answers."""
-        parts = {"train": train, "dev": validation}
+        parts = {"train": train, "validation": validation}
         figures = {part: _figures(examples) for part, examples in parts.items() if examples}
         rows = [[part, *(f"{value:,}" for value in values.values())] for part, values in figures.items()]
         columns = ["part", "questions", "passages", "unanswerable", "answers"]
@@ -104,8 +104,8 @@ class QuestionAnsweringReport(TaskReport):
         unanswerable = [example.location for example in validation if example.unanswerable]
         if unanswerable and not any(example.unanswerable for example in train):
             message = (
-                f"{pluralize(len(unanswerable), 'question of dev has', 'questions of dev have')} no answer, and "
-                "all of train have one: the model will never say that there is none"
+                f"{pluralize(len(unanswerable), 'validation question has', 'validation questions have')} no "
+                "answer, and all training questions have one: the model will never say that there is none"
             )
             diagnostics.append(Diagnostic("questions without an answer", message, unanswerable))
         return DataSummary({"questions": figures}, [table], diagnostics)
