@@ -250,7 +250,7 @@ class ReferenceFinetuning:
             labels = torch.full_like(inputs["input_ids"], -100)
             for i, item in enumerate(items):
                 assert isinstance(item, TagItem)
-                labels[i, list(item.rows)] = torch.tensor(item.target)
+                labels[i, list(item.token_indices)] = torch.tensor(item.target)
             return {"labels": labels}
         targets = torch.tensor([item.target for item in items])
         return {"labels": targets.float() if self.benchmark.verb == "regress" else targets}
@@ -299,7 +299,7 @@ class ReferenceFinetuning:
         names = self.task.labels or []
         for logits, item in zip(outputs, self.dev_items, strict=True):
             assert isinstance(item, TagItem)
-            for word, row in zip(item.words, item.rows, strict=True):
+            for word, row in zip(item.words, item.token_indices, strict=True):
                 tags[item.example][word] = names[int(logits[row].argmax())]
         return [
             TagPrediction(list(example.words), of_example, [1.0] * len(of_example))

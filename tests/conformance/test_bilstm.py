@@ -139,7 +139,9 @@ BY_HAND: dict[str, Callable[[Mapping[str, Tensor], Tensor, Any], Tensor]] = {
     "choose": lambda w, x, item: of_sequence(w, x, item)[:, 0],
     "tag": lambda w, x, _: linear(w, "classifier", x),
     "answer": lambda w, x, _: linear(w, "qa_outputs", x),
-    "relate": lambda w, x, item: linear(w, "relater", torch.cat([x[row] for row in item.rows]))[None],
+    "relate": lambda w, x, item: linear(w, "relater", torch.cat([x[row] for row in item.marker_indices]))[
+        None
+    ],
 }
 
 

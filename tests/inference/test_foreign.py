@@ -213,8 +213,8 @@ def test_what_is_no_number_is_named(tmp_path: Path, label: str) -> None:
         ("classify", {"numbered": 3}),
         ("tag", {"labels": ["B-a", None]}),
         ("tag", {"scheme": "bio"}),
-        ("tag", {"usual": None}),
-        ("tag", {"usual": ...}),
+        ("tag", {"default_label": None}),
+        ("tag", {"default_label": ...}),
         ("tag", {"scheme": ...}),
     ],
     ids=str,
@@ -227,7 +227,7 @@ def test_facts_of_the_wrong_kind_are_refused_by_name(
     names = {"classify": ["x", "y"], "tag": ["B-a", "O"]}[task]
     written(tmp_path / "model", kind, id2label=dict(enumerate(names)))
     facts = {"labels": names, "numbered": False}
-    facts |= {"pairs": False} if task == "classify" else {"scheme": "iob2", "usual": "O"}
+    facts |= {"pairs": False} if task == "classify" else {"scheme": "iob2", "default_label": "O"}
     record = tmp_path / "model" / "bertsmith.json"
     record.write_text(json.dumps({"task": task, "settings": {}, "metadata": facts}))
     assert len(bs.load(tmp_path / "model").predict(["kaba lode"])) == 1

@@ -166,7 +166,7 @@ def test_windows_hold_the_question_and_point_at_the_answer_or_at_their_first_tok
     asked_in = [example("riba sode"), example("nude"), example()]
     items = answerer(max_length=11, stride=3).encode(asked_in, tokenizer)
     assert [item.example for item in items] == [0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2]
-    assert [item.first for item in items] == [0, 3, 6, 9] * 3
+    assert [item.text_start for item in items] == [0, 3, 6, 9] * 3
     tokens = [[tokenizer.tokens[i] for i in item.sequences[0].ids] for item in items]
     assert " ".join(tokens[1]) == "[CLS] kaba lode [SEP] nufo pezu riba sode tugi kade [SEP]"
     assert items[1].sequences[0].segments.tolist() == [0] * 4 + [1] * 7

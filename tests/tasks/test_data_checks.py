@@ -149,7 +149,7 @@ def test_of_entities_it_is_types_that_are_rare_or_missing() -> None:
     train = [TagExample((f"w{n}",) * 3, row, f"t:{n}") for n, row in enumerate(rows, 1)]
     validation = [TagExample(("v",) * 3, ("I-PER", "I-LOC", "I-NEW"), "d:1")]
     facts = task_data("tag", TagSettings()).fit_metadata(train, None)
-    assert (facts["scheme"], facts["trained"]) == ("iob1", "iobes")
+    assert (facts["scheme"], facts["label_scheme"]) == ("iob1", "iobes")
     diagnostics = task_report("tag", facts).data_summary(train, validation).diagnostics
     assert [list(one.excerpts) for one in diagnostics] == [
         ["'ORG' (t:3, word 3)"],

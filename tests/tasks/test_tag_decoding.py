@@ -119,7 +119,7 @@ def test_a_sentence_of_several_windows_is_stitched_and_then_decoded_once(chosen:
     outputs = task.model.outputs(encoder, task.model.collate(items))
     emissions = torch.zeros(1, 33, len(task.labels or ()))
     for logits, item in zip(outputs, items, strict=True):
-        emissions[0, list(item.words)] = logits[list(item.rows)].log_softmax(-1).detach()
+        emissions[0, list(item.words)] = logits[list(item.token_indices)].log_softmax(-1).detach()
     (path,) = viterbi_decode(
         emissions, torch.tensor([33]), task.decoder.chain(Outputs([], task.model.shared_outputs()))
     )
@@ -150,7 +150,7 @@ def test_the_crf_s_loss_is_minus_the_log_likelihood_of_each_run_of_words() -> No
     total = torch.zeros(())
     chain = task.decoder.chain(Outputs([], task.model.shared_outputs()))
     for logits, item in zip(task.model.outputs(encoder, batch), items, strict=True):
-        emissions = logits[list(item.rows)]
+        emissions = logits[list(item.token_indices)]
         runs = [[0], [1]] if item.words == (0, 2) else [list(range(len(item.words)))]
         for run in runs:
             begins, ends = item.words[run[0]] == 0, item.words[run[-1]] == item.length - 1
@@ -203,7 +203,7 @@ def test_a_model_of_before_answers_as_it_did() -> None:
         "tag",
         task.config,
         torch.Generator().manual_seed(5),
-        {**facts, "scheme": "iob2", "usual": "O"},
+        {**facts, "scheme": "iob2", "default_label": "O"},
         TagSettings(),
     )
     some = [example([tiny_run.WORDS[i * 7 % 40] for i in range(9)])]

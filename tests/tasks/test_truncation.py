@@ -53,7 +53,7 @@ def test_a_text_is_cut_or_read_in_windows(stride: int | None, read: Coverage, wi
 
 
 def test_windows_hold_all_tags() -> None:
-    facts = {"labels": ["B-X", "O"], "scheme": "iob2", "usual": "O"}
+    facts = {"labels": ["B-X", "O"], "scheme": "iob2", "default_label": "O"}
     task = fitted("tag", facts, max_length=8)
     items = task.encode([tagged(15), tagged(2)], tiny_run.tokenizer())
     account = task.truncation(items)

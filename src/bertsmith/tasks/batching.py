@@ -71,13 +71,13 @@ class Item:
         example: The index of the example among those encoded together.
         sequences: The sequences.
         target: The label in the form that the loss takes (a class, a number, tags, a span); None if it is unknown.
-        first: The index of the text's token with which the window begins.
+        text_start: The index of the text's token with which the window begins.
     """
 
     example: int
     sequences: tuple[TokenSequence, ...]
     target: Any = None
-    first: int = 0
+    text_start: int = 0
 
     @property
     def size(self) -> int:
@@ -218,8 +218,8 @@ def run_batched(
             outputs = forward(context.to_device(collate([items[i] for i in indices])))
             if len(outputs) != len(indices):
                 raise ValueError(f"{len(outputs)} outputs for {len(indices)} items")
-            rows = torch.cat(list(outputs)).float().cpu()
-            return torch.split(rows, [len(output) for output in outputs])
+            values = torch.cat(list(outputs)).float().cpu()
+            return torch.split(values, [len(output) for output in outputs])
 
     order = sorted(range(len(items)), key=lambda i: items[i].size)
     batches = list(batches_within_budget(order, [item.size for item in items], context))

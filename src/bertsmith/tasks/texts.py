@@ -138,8 +138,10 @@ class TextData(TaskData):
             columns = {"text": [first for first, _ in pairs], "text_pair": [second for _, second in pairs]}
         texts = columns["text"]
         seconds = columns.get("text_pair") or [None] * len(texts)
-        rows = zip(texts, seconds, locations, strict=True)
-        return [self.example_type(text, second, None, location) for text, second, location in rows]
+        return [
+            self.example_type(text, second, None, location)
+            for text, second, location in zip(texts, seconds, locations, strict=True)
+        ]
 
     def to_row(self, example: TextExample) -> dict[str, Any]:
         """Return the row with the column names of the settings."""
@@ -236,7 +238,7 @@ class TextEncoder(TaskEncoder):
         first = windows[0].sequence
         tokens_read = sum(lengths) - (first.tokens - first.tokens_read)
         for window in windows:
-            yield WindowItem(index, (window.sequence,), target, window.first, sum(lengths), tokens_read)
+            yield WindowItem(index, (window.sequence,), target, window.text_start, sum(lengths), tokens_read)
 
     def coverage(self, items: Sequence[Item]) -> Coverage:
         """Return the coverage of an example, whose windows overlap."""
@@ -269,7 +271,7 @@ class TextModel(TaskModel):
         return logits.float()
 
     def outputs(self, encoder: Encoder, batch: TaskBatch) -> Sequence[Tensor]:
-        """Return a row [1, K] for each item."""
+        """Return [1, K] for each item."""
         return torch.split(self.logits(encoder, batch), 1)
 
 
@@ -280,8 +282,8 @@ class TextDecoder(Decoder):
         """Yield for each example the outputs of its windows, [W, K], and its first item."""
         pairs = zip(outputs.per_item, items, strict=True)
         for _, windows_of_example in groupby(pairs, key=lambda pair: pair[1].example):
-            rows, items_of_example = zip(*windows_of_example, strict=True)
-            yield torch.cat(rows), items_of_example[0]
+            outputs_of_example, items_of_example = zip(*windows_of_example, strict=True)
+            yield torch.cat(outputs_of_example), items_of_example[0]
 
 
 def token_counts(item: Item) -> dict[str, Any]:

@@ -172,7 +172,7 @@ class MultilabelMetrics(LabelMetrics):
         """Return the mean binary cross-entropy of each prediction."""
         targets, scores = self.target_matrix(answers.examples), self.score_matrix(answers.predictions)
         probabilities = np.where(targets, scores, 1 - scores).tolist()
-        return [float(np.mean(list(map(cross_entropy, row)))) for row in probabilities]
+        return [float(np.mean(list(map(cross_entropy, of_labels)))) for of_labels in probabilities]
 
     def sufficient_statistics(
         self, predictions: Sequence[MultilabelPrediction], examples: Sequence[TextExample]
@@ -194,8 +194,8 @@ class MultilabelMetrics(LabelMetrics):
 
     def target_matrix(self, examples: Sequence[TextExample]) -> NDArray[np.bool_]:
         """Return [examples, K], True for each label of an example."""
-        ids = [label_ids(example, self._label_map, self._separator) for example in examples]
-        return np.array([np.isin(np.arange(len(self._labels)), row) for row in ids])
+        ids_of = [label_ids(example, self._label_map, self._separator) for example in examples]
+        return np.array([np.isin(np.arange(len(self._labels)), ids) for ids in ids_of])
 
     def score_matrix(self, predictions: Sequence[MultilabelPrediction]) -> NDArray[np.float64]:
         """Return the probabilities of the labels, [examples, K]."""

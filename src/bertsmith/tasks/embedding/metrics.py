@@ -279,18 +279,18 @@ def _ranking_statistics(
 ) -> SufficientStatistics:
     """Return the statistics of the rankings' metrics; a query counts for the first example that has it."""
     indices = {query: i for i, query in enumerate(corpus.queries)}
-    rows = np.zeros((len(examples), len(METRIC_NAMES) + 1))
-    for row, example in zip(rows, examples, strict=True):
+    per_example = np.zeros((len(examples), len(METRIC_NAMES) + 1))
+    for values, example in zip(per_example, examples, strict=True):
         i = indices.pop(example.query, None)
         if i is not None and corpus.relevant[i]:
-            row[:] = [*query_metrics(rankings[i], corpus.relevant[i]), 1.0]
+            values[:] = [*query_metrics(rankings[i], corpus.relevant[i]), 1.0]
 
     def means(sums: FloatArray) -> dict[str, FloatArray]:
         return {
             name: statistics.safe_divide(sums[..., i], sums[..., -1]) for i, name in enumerate(METRIC_NAMES)
         }
 
-    return SufficientStatistics(rows, means)
+    return SufficientStatistics(per_example, means)
 
 
 class TfIdf:
@@ -314,16 +314,18 @@ class TfIdf:
         """Return the cosines of pairs of texts, [pairs]."""
         if self._vectorizer is None:
             return np.zeros(len(firsts))
-        rows, other_rows = self._vectorizer.transform(firsts), self._vectorizer.transform(seconds)
-        return np.asarray(rows.multiply(other_rows).sum(axis=1), dtype=np.float64).ravel()
+        vectors, others = self._vectorizer.transform(firsts), self._vectorizer.transform(seconds)
+        return np.asarray(vectors.multiply(others).sum(axis=1), dtype=np.float64).ravel()
 
     def rankings(self, queries: Sequence[str], passages: Sequence[str], k: int) -> list[list[int]]:
         """Return the indices of the k best passages of each query; of equal ones the earlier."""
         if self._vectorizer is None:
             return [[*range(min(k, len(passages)))] for _ in queries]
-        columns = self._vectorizer.transform(passages).T.tocsc()
+        passage_vectors = self._vectorizer.transform(passages).T.tocsc()
         rankings: list[list[int]] = []
         for start in range(0, len(queries), _BATCH_QUERIES):
-            rows = self._vectorizer.transform(queries[start : start + _BATCH_QUERIES])
-            rankings += np.argsort(-(rows @ columns).toarray(), axis=1, kind="stable")[:, :k].tolist()
+            query_vectors = self._vectorizer.transform(queries[start : start + _BATCH_QUERIES])
+            rankings += np.argsort(-(query_vectors @ passage_vectors).toarray(), axis=1, kind="stable")[
+                :, :k
+            ].tolist()
         return rankings

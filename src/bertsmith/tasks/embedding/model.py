@@ -113,10 +113,10 @@ class EmbeddingModel(TaskModel):
             for sequence in item.sequences:
                 unique.setdefault(sequence_key(sequence), Item(len(unique), (sequence,)))
         reader = context.autocast_encoder(encoder)
-        rows = run_batched(
+        outputs = run_batched(
             list(unique.values()), _pack_single, lambda batch: self.outputs(reader, batch), context
         )
-        embeddings = torch.cat(rows) if rows else torch.empty(0, self.config.hidden_size)
+        embeddings = torch.cat(outputs) if outputs else torch.empty(0, self.config.hidden_size)
         return Outputs(
             [embeddings[[unique[sequence_key(s)].example for s in item.sequences]] for item in items], {}
         )
@@ -134,7 +134,7 @@ def excluded_passages(items: Sequence[Item]) -> NDArray[np.bool_]:
         Booleans [B, C] with columns as in `EmbeddingModel.tensors`; False for a query's own positive.
     """
     keys = [[sequence_key(sequence) for sequence in item.sequences] for item in items]
-    passages = [row[1] for row in keys] + [row[2] for row in keys if len(row) > 2]
+    passages = [texts[1] for texts in keys] + [texts[2] for texts in keys if len(texts) > 2]
     positives: dict[bytes, set[bytes]] = defaultdict(set)
     for (query, *_), item in zip(keys, items, strict=True):
         positives[query] |= item.positive_keys if isinstance(item, EmbeddingItem) else frozenset()
@@ -168,13 +168,13 @@ def cosent(cosines: Tensor, targets: Tensor, scale: float) -> Tensor:
 
 
 def in_batch(products: Tensor, excluded: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the cross-entropies of choosing column i for row i, summed, and the number of correct rows.
+    """Return the cross-entropies of choosing passage i for query i, summed, and the number of correct queries.
 
     Henderson et al. 2017; van den Oord et al. 2018.
 
     Args:
         products: Scaled similarities [B, C].
-        excluded: Booleans [B, C], True for columns to ignore; never for column i in row i.
+        excluded: Booleans [B, C], True for passages to ignore; never for passage i of query i.
     """
     logits = products.masked_fill(excluded, -torch.inf)
     targets = torch.arange(len(logits), device=logits.device)

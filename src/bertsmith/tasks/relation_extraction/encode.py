@@ -26,10 +26,10 @@ class RelationItem(Item):
     """A text or its window; the target is the relation's id, or -1 if the model does not have it.
 
     Attributes:
-        rows: The rows of the opening markers of head and tail in the sequence.
+        marker_indices: The indices of the opening markers of head and tail in the sequence.
     """
 
-    rows: tuple[int, int] = (0, 0)
+    marker_indices: tuple[int, int] = (0, 0)
 
 
 class RelationEncoder(TaskEncoder):
@@ -81,8 +81,9 @@ class RelationEncoder(TaskEncoder):
             )
         begin = max(0, min(first - (capacity - needed) // 2, num_tokens - capacity))
         window = single_window(encoding, begin, min(capacity, num_tokens))
-        rows = (window.row + head - begin, window.row + tail - begin)
-        return RelationItem(index, (window.sequence,), self._target(example), begin, rows=rows)
+        offset = window.sequence_start - begin
+        markers = (head + offset, tail + offset)
+        return RelationItem(index, (window.sequence,), self._target(example), begin, marker_indices=markers)
 
     def _target(self, example: RelationExample) -> int | None:
         """Return the relation's id; -1 if the model does not have it, so that every answer is wrong."""

@@ -32,21 +32,21 @@ class RelationModel(TaskModel):
         self.head = RelationHead(config, generator, len(metadata["labels"]))
 
     def tensors(self, items: Sequence[Item]) -> tuple[dict[str, Tensor], dict[str, int]]:
-        """Return `rows`, int64 [B, 2], of the opening markers in the batch, and `label`, int64 [B]."""
-        rows, start = [], 0
+        """Return `marker_indices`, int64 [B, 2], of the opening markers in the batch, and `label`, int64 [B]."""
+        marker_indices, start = [], 0
         for item in items:
             assert isinstance(item, RelationItem)
-            rows.append([start + row for row in item.rows])
+            marker_indices.append([start + index for index in item.marker_indices])
             start += item.size
-        tensors = {"rows": torch.tensor(rows)}
+        tensors = {"marker_indices": torch.tensor(marker_indices)}
         if any(item.target is None for item in items):
             return tensors, {}
         return {**tensors, "label": torch.tensor([item.target for item in items])}, {"task": len(items)}
 
     def logits(self, encoder: Encoder, batch: TaskBatch) -> Tensor:
         """Return fp32 logits [B, labels]."""
-        rows = batch.tensors["rows"].flatten()
-        logits: Tensor = self.head(self.features(encoder, batch.packed, rows))
+        marker_indices = batch.tensors["marker_indices"].flatten()
+        logits: Tensor = self.head(self.features(encoder, batch.packed, marker_indices))
         return logits.float()
 
     def loss(self, encoder: Encoder, batch: TaskBatch) -> Loss:
@@ -57,7 +57,7 @@ class RelationModel(TaskModel):
         return Loss({"task": loss_sum}, batch.counts, {"task": num_correct})
 
     def outputs(self, encoder: Encoder, batch: TaskBatch) -> Sequence[Tensor]:
-        """Return one row of logits [1, labels] per example."""
+        """Return logits [1, labels] per example."""
         return torch.split(self.logits(encoder, batch), 1)
 
 

@@ -209,9 +209,9 @@ def _role_examples(
             if labeled:
                 example = replace(example, tags=tags)
             else:  # the reference in front of the predicted tag
-                outputs = zip(sentence.rows or (), tags, strict=True)
+                outputs = zip(sentence.output_rows or (), tags, strict=True)
                 example = replace(
-                    example, rows=tuple(f"{row}{tag}{layout.separator}" for row, tag in outputs)
+                    example, output_rows=tuple(f"{row}{tag}{layout.separator}" for row, tag in outputs)
                 )
         yield example
 

@@ -78,10 +78,10 @@ class TagData(TaskData):
 
     def fit_metadata(self, examples: Sequence[TagExample], label_names: LabelNames | None) -> Metadata:
         """Return the tags, their scheme, and the labels of the model."""
-        rows = [example.tags or () for example in examples]
+        tags = [example.tags or () for example in examples]
         roles = any(example.predicate is not None for example in examples)
         location = examples[0].location
-        metadata = fit_tag_metadata(rows, self.settings.scheme, label_names, location, roles=roles)
+        metadata = fit_tag_metadata(tags, self.settings.scheme, label_names, location, roles=roles)
         return {**metadata, "decoder": self.settings.decoder, "characters": has_han_characters(examples)}
 
     def metadata_from_hf(self, checkpoint: HFCheckpoint) -> Metadata | None:
@@ -91,9 +91,13 @@ class TagData(TaskData):
             return None
         # Labels do not show whether B begins each entity: only those of IOBES forbid a transition.
         scheme = scheme_of_labels(labels)
-        trained = scheme if scheme == "iobes" else None
-        usual = OUTSIDE if OUTSIDE in labels else labels[0]
-        return {"labels": labels, "numbered": True, "scheme": scheme, "trained": trained, "usual": usual}
+        return {
+            "labels": labels,
+            "numbered": True,
+            "scheme": scheme,
+            "label_scheme": scheme if scheme == "iobes" else None,
+            "default_label": OUTSIDE if OUTSIDE in labels else labels[0],
+        }
 
     @property
     def _keys(self) -> tuple[str, str, str]:
@@ -125,7 +129,7 @@ class TagData(TaskData):
         has_tags = isinstance(tags, list | tuple) and len(tags) == len(words)
         cells = zip(words, tags or (), strict=True) if has_tags else ((word,) for word in words)
         rows = tuple(map(tab_separated, cells))
-        return TagExample(words, None, location, rows=rows, text=text, predicate=predicate)
+        return TagExample(words, None, location, output_rows=rows, text=text, predicate=predicate)
 
 
 def _has_sentence_lines(source: Source, encoding: str | None) -> bool:

@@ -18,7 +18,7 @@ from bertsmith.tasks.tagging.encode import TagItem, words_as_trained
 from bertsmith.tasks.tagging.sentences import TagExample
 from bertsmith.tasks.tagging.tag_map import TagMap
 
-_NO_TOKEN_SCORE = -1e4  # the emission of all labels but the usual one for a word without a token
+_NO_TOKEN_SCORE = -1e4  # the emission of all labels but the default one for a word without a token
 _MAX_CELLS = 4_000_000  # sentences x words x tags that are decoded at a time
 
 
@@ -98,21 +98,21 @@ class TagDecoder(Decoder):
     ) -> tuple[list[Tensor], list[Tensor]]:
         """Return for each sentence the log-probabilities [words, labels], and which words have a token.
 
-        A word without a token has the usual label.
+        A word without a token has the default label.
 
         Args:
             outputs: The logits of the windows.
             items: The windows.
             examples: The sentences, split into words as in training.
         """
-        usual = torch.full((len(self.ids),), _NO_TOKEN_SCORE)
-        usual[self.ids[str(self.metadata["usual"])]] = 0.0
-        emissions = [usual.expand(len(example.words), -1).clone() for example in examples]
+        default = torch.full((len(self.ids),), _NO_TOKEN_SCORE)
+        default[self.ids[str(self.metadata["default_label"])]] = 0.0
+        emissions = [default.expand(len(example.words), -1).clone() for example in examples]
         has_token = [torch.zeros(len(example.words), dtype=torch.bool) for example in examples]
         for logits, item in zip(outputs.per_item, items, strict=True):
             assert isinstance(item, TagItem)
             words = list(item.words)
-            emissions[item.example][words] = logits[list(item.rows)].log_softmax(-1)
+            emissions[item.example][words] = logits[list(item.token_indices)].log_softmax(-1)
             has_token[item.example][words] = True
         return emissions, has_token
 
@@ -155,11 +155,12 @@ def best_paths(
         has_crf: True if probabilities are those over all paths; otherwise they are the emissions'.
     """
     paths: list[tuple[list[int], Tensor]] = [([], torch.zeros(0)) for _ in emissions]
-    non_empty = [i for i, rows in enumerate(emissions) if len(rows)]
-    for indices, rows, lengths in padded_batches(non_empty, emissions):
-        probabilities = marginals(rows, lengths, chain) if has_crf else rows.exp()
-        for i, path, row in zip(indices, viterbi_decode(rows, lengths, chain), probabilities, strict=True):
-            paths[i] = path, row[: len(path)].gather(1, torch.tensor(path)[:, None])[:, 0]
+    non_empty = [i for i, of_sentence in enumerate(emissions) if len(of_sentence)]
+    for indices, padded, lengths in padded_batches(non_empty, emissions):
+        probabilities = marginals(padded, lengths, chain) if has_crf else padded.exp()
+        batch_paths = viterbi_decode(padded, lengths, chain)
+        for i, path, of_words in zip(indices, batch_paths, probabilities, strict=True):
+            paths[i] = path, of_words[torch.arange(len(path)), path]
     return paths
 
 

@@ -38,13 +38,13 @@ class TagItem(Item):
 
     Attributes:
         words: The indices of the words whose tags are read in this window.
-        rows: The index of each word's first token in the window.
+        token_indices: The index of each word's first token in the window.
         tokens: The number of tokens of the sentence.
         length: The number of words of the sentence.
     """
 
     words: tuple[int, ...] = ()
-    rows: tuple[int, ...] = ()
+    token_indices: tuple[int, ...] = ()
     tokens: int = 0
     length: int = 0
 
@@ -88,15 +88,15 @@ class TagEncoder(TaskEncoder):
             in_window = window_of_word == i
             if not in_window.any():
                 continue  # all its words have more context in other windows
-            rows = tokens[in_window] - window.first + window.row
+            token_indices = tokens[in_window] - window.text_start + window.sequence_start
             indices = tuple(words[in_window].tolist())
             yield TagItem(
                 index,
                 (window.sequence,),
                 None if ids is None else tuple(ids[word] for word in indices),
-                first=window.first,
+                text_start=window.text_start,
                 words=indices,
-                rows=tuple(rows.tolist()),
+                token_indices=tuple(token_indices.tolist()),
                 tokens=encoding.sequence_ids.count(0),
                 length=len(example.words),
             )

@@ -114,8 +114,8 @@ class TagMetrics(TaskMetrics):
         if decoder.has_crf:
             return path_losses(emissions, paths, decoder.chain(answers.outputs))
         return [
-            None if path is None else -float(rows[torch.arange(len(path)), path][mask].sum())
-            for rows, path, mask in zip(emissions, paths, has_token, strict=True)
+            None if path is None else -float(of_words[torch.arange(len(path)), path][mask].sum())
+            for of_words, path, mask in zip(emissions, paths, has_token, strict=True)
         ]
 
     def sufficient_statistics(
@@ -161,8 +161,8 @@ class TagMetrics(TaskMetrics):
                 f"words with a tag that the model never saw: {new_tags.total():,} ({listed}); all are wrong"
             )
         if unread := sum(score == 0 for prediction in predictions for score in prediction.scores):
-            usual = self.metadata["usual"]
-            notes.append(f"words without a token in this vocabulary: {unread:,}; their tag is '{usual}'")
+            label = self.metadata["default_label"]
+            notes.append(f"words without a token in this vocabulary: {unread:,}; their tag is '{label}'")
         if diagnostic := scheme_violations(examples, references, self.metadata["scheme"]):
             notes.append(diagnostic.text)
         return notes
@@ -182,7 +182,7 @@ class TagReport(TaskReport):
         tag_map = self.metrics.decoder.tag_map
         train_tags, validation_tags = self.label_counts(train), self.label_counts(validation)
         summary = summarize_labels(train_tags, validation_tags, list(tag_map.tag_names.ids))
-        if tag_map.scheme is not None and tag_map.trained not in (None, tag_map.scheme):
+        if tag_map.scheme is not None and tag_map.label_scheme not in (None, tag_map.scheme):
             types = summarize_labels(self._type_counts(train), self._type_counts(validation), ())
             summary = replace(summary, diagnostics=types.diagnostics)
         examples = [*train, *validation]
@@ -210,8 +210,8 @@ class TagReport(TaskReport):
     def describe_error(self, example: TagExample, prediction: TagPrediction) -> tuple[str, str]:
         """Return the words with wrong tags, with the reference tags and with the predicted ones."""
         (references,) = self.metrics.labels([example])
-        rows = zip(prediction.words, references, prediction.tags, strict=True)
-        wrong = [(word, reference, tag) for word, reference, tag in rows if reference != tag]
+        words = zip(prediction.words, references, prediction.tags, strict=True)
+        wrong = [(word, reference, tag) for word, reference, tag in words if reference != tag]
         references_text = " ".join(f"{word}/{reference}" for word, reference, _ in wrong)
         return references_text, " ".join(f"{word}/{tag}" for word, _, tag in wrong)
 
@@ -231,7 +231,7 @@ class TagReport(TaskReport):
         """
         for example, prediction in answered:
             words, tags = (prediction.words, prediction.tags) if prediction else ([], [])
-            rows = example.rows
+            rows = example.output_rows
             if rows is None or len(rows) != len(words):  # a running text
                 rows = tuple(tab_separated([word]) for word in words)
             for row, tag in zip(rows, tags, strict=True):
@@ -254,27 +254,27 @@ def path_losses(
 ) -> list[float | None]:
     """Return minus the log-likelihood of a path through each sentence under a CRF; None without a path."""
     losses: list[float | None] = [None] * len(emissions)
-    for indices, rows, lengths in padded_batches([i for i, path in enumerate(paths) if path], emissions):
+    for indices, padded, lengths in padded_batches([i for i, path in enumerate(paths) if path], emissions):
         labels = pad_sequence([torch.tensor(paths[i]) for i in indices], batch_first=True)
-        batch_losses = log_partitions(rows, lengths, chain) - path_scores(rows, labels, lengths, chain)
+        batch_losses = log_partitions(padded, lengths, chain) - path_scores(padded, labels, lengths, chain)
         for i, loss in zip(indices, batch_losses.tolist(), strict=True):
             losses[i] = loss
     return losses
 
 
 def scheme_violations(
-    examples: Sequence[TagExample], rows: Sequence[Sequence[str]], scheme: Scheme | None
+    examples: Sequence[TagExample], references: Sequence[Sequence[str]], scheme: Scheme | None
 ) -> Diagnostic | None:
     """Return the diagnostic for tags that break their scheme, if there are any.
 
     Args:
         examples: The sentences.
-        rows: The names of each sentence's tags.
+        references: The names of each sentence's tags.
         scheme: The scheme.
     """
     violations = [
         (violation, example.word_location(min(violation.position, len(example.words) - 1)))
-        for example, tags in zip(examples, rows, strict=True)
+        for example, tags in zip(examples, references, strict=True)
         for violation in (find_violations(tags, scheme) if scheme is not None else ())
     ]
     if not violations:

@@ -45,21 +45,21 @@ class TagModel(TaskModel):
         return {**self.head.parts, **({} if self.crf is None else {"crf": self.crf})}
 
     def tensors(self, items: Sequence[Item]) -> tuple[dict[str, Tensor], dict[str, int]]:
-        """Return `rows`, the indices of the words' first tokens in the batch, and `tags`, their ids, long [M].
+        """Return `token_indices` of the words' first tokens in the batch, and `tags`, their ids, long [M].
 
         With a CRF there are also the tensors of `contiguous_runs`.
         """
         if any(item.target is None for item in items):
             return {}, {}
-        rows: list[int] = []
+        token_indices: list[int] = []
         start = 0
         for item in items:
             assert isinstance(item, TagItem)
-            rows += [start + row for row in item.rows]
+            token_indices += [start + index for index in item.token_indices]
             start += item.size
         tags = [tag for item in items for tag in item.target]
-        tensors = {"rows": torch.tensor(rows), "tags": torch.tensor(tags)}
-        return tensors | (contiguous_runs(items) if self.crf is not None else {}), {"task": len(rows)}
+        tensors = {"token_indices": torch.tensor(token_indices), "tags": torch.tensor(tags)}
+        return tensors | (contiguous_runs(items) if self.crf is not None else {}), {"task": len(tags)}
 
     def loss(self, encoder: Encoder, batch: TaskBatch) -> Loss:
         """Return the cross-entropy summed over words; with a CRF minus the log-likelihood of each run of words.
@@ -67,7 +67,7 @@ class TagModel(TaskModel):
         A word counts as correct if its logit for its own tag is the largest.
         """
         tags = batch.tensors["tags"]
-        logits = self.head(self.features(encoder, batch.packed)[batch.tensors["rows"]]).float()
+        logits = self.head(self.features(encoder, batch.packed)[batch.tensors["token_indices"]]).float()
         num_correct = (logits.detach().argmax(-1) == tags).sum()
         if self.crf is None:
             total = F.cross_entropy(logits, tags, reduction="sum")
@@ -96,5 +96,5 @@ class TagModel(TaskModel):
         self, outputs: Sequence[Tensor], targets: Sequence[Tensor], batch: TaskBatch, temperature: float
     ) -> Tensor:
         """Return the divergence of the words' logits, which with a CRF are its emissions."""
-        rows = batch.tensors["rows"]
-        return distillation_kl(torch.cat(list(outputs))[rows], torch.cat(list(targets))[rows], temperature)
+        words = batch.tensors["token_indices"]
+        return distillation_kl(torch.cat(list(outputs))[words], torch.cat(list(targets))[words], temperature)

@@ -34,21 +34,21 @@ class TagMetadata(LabelMetadata):
     """The metadata of a tagger.
 
     Attributes:
-        written: The file's tags.
+        file_tags: The file's tags; None if they are the labels.
         scheme: The scheme of the file's tags; None if they have none.
-        trained: The scheme of the labels; None if any label may follow any other.
+        label_scheme: The scheme of the labels; None if any label may follow any other.
         letters: The file's letters for those of IOBES.
-        usual: The label of a word without tokens.
+        default_label: The label of a word without tokens.
         decoder: The decoder.
         characters: True if each Chinese character was a word.
         roles: True if the tags are semantic roles of a predicate.
     """
 
-    written: list[str] | None = None
+    file_tags: list[str] | None = None
     scheme: Scheme | None
-    trained: Scheme | None = None
+    label_scheme: Scheme | None = None
     letters: dict[str, str] = Field(default_factory=dict)
-    usual: str
+    default_label: str
     decoder: Literal["softmax", "crf"] = "softmax"
     characters: bool = False
     roles: bool = False
@@ -62,23 +62,25 @@ class TagMap:
         tag_names: The names of the file's tags.
         labels: The labels of the model by id.
         scheme: As in `TagMetadata`.
-        trained: As in `TagMetadata`.
+        label_scheme: As in `TagMetadata`.
         letters: As in `TagMetadata`.
     """
 
     tag_names: LabelMap
     labels: list[str]
     scheme: Scheme | None
-    trained: Scheme | None
+    label_scheme: Scheme | None
     letters: Mapping[str, str]
 
     @classmethod
     def from_metadata(cls, metadata: Mapping[str, Any]) -> TagMap:
         """Return the map of a model's metadata."""
-        tags = metadata.get("written") or metadata["labels"]
+        tags = metadata.get("file_tags") or metadata["labels"]
         tag_names = LabelMap.from_metadata({**metadata, "labels": tags})
         letters = metadata.get("letters") or {}
-        return cls(tag_names, metadata["labels"], metadata.get("scheme"), metadata.get("trained"), letters)
+        return cls(
+            tag_names, metadata["labels"], metadata.get("scheme"), metadata.get("label_scheme"), letters
+        )
 
     def names(self, tags: Iterable[str] | None) -> tuple[str, ...]:
         """Return the names of a file's tags."""
@@ -86,14 +88,14 @@ class TagMap:
 
     def to_labels(self, tags: Sequence[str]) -> list[str]:
         """Return the labels of a sentence with these tags."""
-        if self.trained is None:
+        if self.label_scheme is None:
             return list(tags)
-        letters = self.letters if self.trained == self.scheme else {}
-        return entities_to_tags(extract_entities(tags), len(tags), self.trained, letters)
+        letters = self.letters if self.label_scheme == self.scheme else {}
+        return entities_to_tags(extract_entities(tags), len(tags), self.label_scheme, letters)
 
     def to_tags(self, labels: Sequence[str]) -> list[str]:
         """Return the tags, in the file's scheme, of a sentence with these labels."""
-        if self.scheme is None or self.trained in (None, self.scheme):
+        if self.scheme is None or self.label_scheme in (None, self.scheme):
             return list(labels)
         return entities_to_tags(extract_entities(labels), len(labels), self.scheme, self.letters)
 
@@ -102,13 +104,13 @@ class TagMap:
         if tag in self.tag_names.ids:
             return False
         types = {split_tag(label)[1] for label in self.labels if label != OUTSIDE}
-        return self.trained is None or split_tag(tag)[1] not in types
+        return self.label_scheme is None or split_tag(tag)[1] not in types
 
     def legal_scores(self) -> ChainScores:
         """Return 0 for each transition that the labels' scheme allows, FORBIDDEN_SCORE for all others."""
 
         def score(before: str | None, label: str | None) -> float:
-            is_allowed = self.trained is None or is_allowed_transition(before, label, self.trained)
+            is_allowed = self.label_scheme is None or is_allowed_transition(before, label, self.label_scheme)
             return 0.0 if is_allowed else FORBIDDEN_SCORE
 
         return ChainScores(
@@ -119,7 +121,7 @@ class TagMap:
 
 
 def fit_tag_metadata(
-    rows: Sequence[Sequence[str]],
+    sentence_tags: Sequence[Sequence[str]],
     scheme: str,
     names: LabelNames | None,
     location: str,
@@ -129,7 +131,7 @@ def fit_tag_metadata(
     """Return the metadata of the tags of all training sentences.
 
     Args:
-        rows: The tags of each sentence.
+        sentence_tags: The tags of each sentence.
         scheme: The setting `scheme`.
         names: The names of the tags if the user gave them.
         location: The location of the first sentence.
@@ -138,8 +140,8 @@ def fit_tag_metadata(
     metadata: dict[str, Any] = {"numbered": False} if names is None else label_metadata(names)
     if names is not None:
         tag_names = LabelMap.from_metadata(metadata)
-        rows = [tuple(map(tag_names.name, row)) for row in rows]
-    counts = Counter(tag for row in rows for tag in row)
+        sentence_tags = [tuple(map(tag_names.name, tags)) for tags in sentence_tags]
+    counts = Counter(tag for tags in sentence_tags for tag in tags)
     tags = metadata.pop("labels", None) or sorted(counts)
     if unnamed := sorted(counts.keys() - set(tags)):
         message, hint = f"the tag '{unnamed[0]}' is not named", f"name all tags with {option('label_names')}"
@@ -147,28 +149,34 @@ def fit_tag_metadata(
     if len(counts) < 2:
         message, hint = f"all words have the tag '{tags[0]}'", f"check {option('tag_column')}"
         raise InputError("single_label", message, location=location, argument="tag_column", hint=hint)
-    file_scheme = infer_scheme(rows)
-    trained: Any = file_scheme if scheme == "as_written" or file_scheme is None else scheme
+    file_scheme = infer_scheme(sentence_tags)
+    label_scheme: Any = file_scheme if scheme == "as_written" or file_scheme is None else scheme
     letters = infer_letters(tags) if file_scheme is not None else {}
     metadata |= {
         "labels": tags,
-        "written": tags,
+        "file_tags": tags,
         "scheme": file_scheme,
-        "trained": trained,
+        "label_scheme": label_scheme,
         "letters": letters,
     }
     tag_map = TagMap.from_metadata(metadata)
-    label_counts = Counter(label for row in rows for label in tag_map.to_labels(row))
+    label_counts = Counter(label for tags in sentence_tags for label in tag_map.to_labels(tags))
     if file_scheme is not None and scheme != "as_written":
-        heads_only = roles and all(e.end - e.start == 1 for row in rows for e in extract_entities(row))
-        labels = _all_labels(tags, trained, letters if trained == file_scheme else {}, heads_only=heads_only)
+        heads_only = roles and all(
+            e.end - e.start == 1 for tags in sentence_tags for e in extract_entities(tags)
+        )
+        labels = _all_labels(
+            tags, label_scheme, letters if label_scheme == file_scheme else {}, heads_only=heads_only
+        )
     elif names is None:
         labels = sorted(label_counts)
     else:  # a repaired tag may have no name
         labels = [*tags, *sorted(label_counts.keys() - set(tags))]
     # Ties are broken by name, so that the order of the sentences has no influence.
-    usual = OUTSIDE if OUTSIDE in labels else min(label_counts, key=lambda tag: (-label_counts[tag], tag))
-    return {**metadata, "labels": labels, "usual": usual, "roles": roles}
+    default_label = (
+        OUTSIDE if OUTSIDE in labels else min(label_counts, key=lambda tag: (-label_counts[tag], tag))
+    )
+    return {**metadata, "labels": labels, "default_label": default_label, "roles": roles}
 
 
 def _all_labels(
