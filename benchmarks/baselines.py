@@ -25,7 +25,7 @@ from sklearn.preprocessing import MultiLabelBinarizer
 
 from bertsmith import rng
 from bertsmith.tasks.base import TaskReport
-from bertsmith.tasks.fitted import create_report
+from bertsmith.tasks.fitted_task import create_report
 from bertsmith.tasks.registry import Task, get_task
 from bertsmith.tasks.results import Metrics
 

@@ -38,7 +38,7 @@ from bertsmith.io.jsonl import read_json
 from bertsmith.metrics.sufficient_statistics import SufficientStatistics
 from bertsmith.models.config import Layers
 from bertsmith.tasks.batching import Item, ItemStream, Outputs
-from bertsmith.tasks.fitted import FittedTask
+from bertsmith.tasks.fitted_task import FittedTask
 from bertsmith.tasks.tagging.decode import TagPrediction
 from bertsmith.tasks.tagging.encode import TagItem
 from bertsmith.training.settings import TrainSettings

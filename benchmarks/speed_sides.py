@@ -33,7 +33,7 @@ from bertsmith.models.layers import ONEDNN
 from bertsmith.objectives.masked_lm import MaskedLM
 from bertsmith.pretraining.settings import PretrainSettings
 from bertsmith.tasks.batching import ItemStream
-from bertsmith.tasks.fitted import FittedTask
+from bertsmith.tasks.fitted_task import FittedTask
 from bertsmith.tasks.registry import get_task
 from bertsmith.training.data_loader import START, iterate_batches
 from bertsmith.training.settings import TrainSettings

@@ -13,7 +13,7 @@ import torch
 import tiny_run
 from bertsmith.models.config import ModelConfig
 from bertsmith.tasks.base import Metadata, TaskData, TaskReport
-from bertsmith.tasks.fitted import FittedTask, create_report
+from bertsmith.tasks.fitted_task import FittedTask, create_report
 from bertsmith.tasks.registry import get_task
 
 

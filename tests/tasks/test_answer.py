@@ -22,7 +22,7 @@ import tiny_run
 from bertsmith.artifacts.folder import read_folder
 from bertsmith.cli.main import bertsmith
 from bertsmith.errors import InputError
-from bertsmith.tasks.fitted import FittedTask
+from bertsmith.tasks.fitted_task import FittedTask
 from bertsmith.tasks.question_answering import TASK
 from bertsmith.tasks.question_answering.data import QuestionExample, ReferenceAnswer
 from bertsmith.tasks.question_answering.decode import AnswerPrediction

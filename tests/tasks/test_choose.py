@@ -19,7 +19,7 @@ from bertsmith.cli.main import bertsmith
 from bertsmith.errors import InputError
 from bertsmith.models.family import build_encoder
 from bertsmith.tasks.batching import Item, Outputs
-from bertsmith.tasks.fitted import FittedTask
+from bertsmith.tasks.fitted_task import FittedTask
 from bertsmith.tasks.multiple_choice import TASK
 from bertsmith.tasks.multiple_choice.choice_rows import ChoiceExample
 from bertsmith.tasks.multiple_choice.data import MultipleChoiceData

@@ -16,7 +16,7 @@ from bertsmith.models.family import build_encoder
 from bertsmith.tasks.classification import TASK
 from bertsmith.tasks.classification.data import ClassificationData, collect_labels, label_ids
 from bertsmith.tasks.classification.model import ClassPrediction
-from bertsmith.tasks.fitted import FittedTask
+from bertsmith.tasks.fitted_task import FittedTask
 from bertsmith.tasks.labels import LabelMap
 from bertsmith.tasks.settings import ClassSettings
 from bertsmith.tasks.texts import TextExample

@@ -23,7 +23,7 @@ from bertsmith.tasks.embedding.decode import PairSimilarity, best_threshold
 from bertsmith.tasks.embedding.encode import EmbeddingItem
 from bertsmith.tasks.embedding.metrics import Corpus, TfIdf, labeled_metrics
 from bertsmith.tasks.embedding.model import contrastive, cosent, excluded_passages, in_batch
-from bertsmith.tasks.fitted import FittedTask
+from bertsmith.tasks.fitted_task import FittedTask
 from bertsmith.tasks.settings import EmbedSettings
 
 GRADED = "sentence1,sentence2,score\nkaba lode,kaba migi,4.5\nnude,pe,0\nso,tu,5\n"

@@ -24,7 +24,7 @@ from bertsmith.tasks.batching import Outputs
 from bertsmith.tasks.classification import TASK
 from bertsmith.tasks.classification.data import ClassificationData, split_labels
 from bertsmith.tasks.classification.model import MultilabelDecoder, MultilabelPrediction
-from bertsmith.tasks.fitted import FittedTask
+from bertsmith.tasks.fitted_task import FittedTask
 from bertsmith.tasks.settings import ClassSettings
 from bertsmith.tasks.texts import TextExample
 

@@ -18,7 +18,7 @@ from bertsmith.cli.main import bertsmith
 from bertsmith.errors import InputError
 from bertsmith.models.family import build_encoder
 from bertsmith.tasks.batching import Item
-from bertsmith.tasks.fitted import FittedTask
+from bertsmith.tasks.fitted_task import FittedTask
 from bertsmith.tasks.relation_extraction import TASK
 from bertsmith.tasks.relation_extraction.data import RelationData
 from bertsmith.tasks.relation_extraction.encode import RelationItem, with_markers

@@ -19,7 +19,7 @@ from bertsmith.errors import InputError
 from bertsmith.metrics.sufficient_statistics import sum_counts
 from bertsmith.metrics.tagging import count_entities
 from bertsmith.models.encoder import Encoder
-from bertsmith.tasks.fitted import FittedTask, infer_task
+from bertsmith.tasks.fitted_task import FittedTask, infer_task
 from bertsmith.tasks.settings import TagSettings
 from bertsmith.tasks.tagging.decode import TagPrediction
 from bertsmith.tasks.tagging.encode import first_tokens

@@ -19,7 +19,7 @@ from bertsmith.metrics.tagging import extract_entities, find_violations
 from bertsmith.models.crf import viterbi_decode
 from bertsmith.models.encoder import Encoder
 from bertsmith.tasks.batching import Outputs
-from bertsmith.tasks.fitted import FittedTask
+from bertsmith.tasks.fitted_task import FittedTask
 from bertsmith.tasks.results import DataSummary
 from bertsmith.tasks.settings import TagSettings
 from bertsmith.tasks.tagging.sentences import TagExample
@@ -177,7 +177,7 @@ def test_tags_that_break_their_scheme_are_reported_with_their_lines_and_repaired
     (said,) = [warning for warning in seen.warnings if "scheme" in warning]
     assert f"I-LOC after O ({file}:17), I-PER after I-LOC ({file}:18)" in said
     task, _ = tagger(TagSettings())
-    task = fitted_task("tag", task.config, torch.Generator(), facts, TagSettings(scheme="as_written"))
+    task = fitted_task("tag", task.model.config, torch.Generator(), facts, TagSettings(scheme="as_written"))
     (item,) = task.encode([TagExample(("kaba", "lode", "migi"), some[-1].tags, "x:1")], tiny_run.tokenizer())
     assert [facts["labels"][i] for i in item.target] == ["O", "B-LOC", "B-PER"]
     listed = TagExample(("a", "b"), ("O", "I-LOC"), "a.jsonl:3")
@@ -201,7 +201,7 @@ def test_a_model_of_before_answers_as_it_did() -> None:
     facts = {"labels": ["B-LOC", "B-PER", "I-LOC", "I-PER", "O"], "numbered": False}
     old = fitted_task(
         "tag",
-        task.config,
+        task.model.config,
         torch.Generator().manual_seed(5),
         {**facts, "scheme": "iob2", "default_label": "O"},
         TagSettings(),

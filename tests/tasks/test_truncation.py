@@ -9,7 +9,7 @@ import torch
 
 import bertsmith as bs
 import tiny_run
-from bertsmith.tasks.fitted import FittedTask
+from bertsmith.tasks.fitted_task import FittedTask
 from bertsmith.tasks.question_answering.data import QuestionExample, ReferenceAnswer
 from bertsmith.tasks.registry import get_task
 from bertsmith.tasks.relation_extraction.relation_rows import RelationExample

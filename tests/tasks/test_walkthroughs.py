@@ -12,7 +12,7 @@ import torch
 
 import bertsmith as bs
 from bertsmith.tasks.batching import Outputs
-from bertsmith.tasks.fitted import FittedTask
+from bertsmith.tasks.fitted_task import FittedTask
 from bertsmith.tasks.settings import ClassSettings, TagSettings
 from bertsmith.tasks.tagging.sentences import TagExample
 from bertsmith.tasks.texts import TextExample

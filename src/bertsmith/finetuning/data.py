@@ -18,7 +18,7 @@ from bertsmith.io.sources import Source, is_path, name_of, to_source
 from bertsmith.runs.run_folder import write_whole
 from bertsmith.tasks.base import Metadata, TaskData
 from bertsmith.tasks.data_checks import find_overlap
-from bertsmith.tasks.fitted import create_report
+from bertsmith.tasks.fitted_task import create_report
 from bertsmith.tasks.registry import Task
 from bertsmith.tasks.results import DataSummary, Diagnostic
 

@@ -24,7 +24,7 @@ from bertsmith.reports.run import StepTimer, write_figures, write_report
 from bertsmith.runs.run_folder import CHECKPOINTS, IntermediateSaver
 from bertsmith.runs.settings import check_accumulation, fingerprint_settings, with_context
 from bertsmith.tasks.batching import Answers, Item, ItemStream
-from bertsmith.tasks.fitted import FittedTask
+from bertsmith.tasks.fitted_task import FittedTask
 from bertsmith.tasks.results import Metrics
 from bertsmith.training.checkpoint import load_best_weights
 from bertsmith.training.data_loader import Phase

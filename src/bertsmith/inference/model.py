@@ -41,7 +41,7 @@ from bertsmith.models.heads import PART_BUILDERS, MaskedLMHead
 from bertsmith.models.parameter_count import count_parameters
 from bertsmith.notebook import Report, render_page
 from bertsmith.objectives.objective import GENERATOR
-from bertsmith.tasks.fitted import FittedTask
+from bertsmith.tasks.fitted_task import FittedTask
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
 if TYPE_CHECKING:  # each verb imports only what it needs

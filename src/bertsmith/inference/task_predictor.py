@@ -32,7 +32,7 @@ from bertsmith.models.encoder import Encoder
 from bertsmith.tasks.base import Example, Prediction
 from bertsmith.tasks.batching import Answers, Item, Outputs
 from bertsmith.tasks.data_checks import empty_text_diagnostic
-from bertsmith.tasks.fitted import FittedTask, check_max_length
+from bertsmith.tasks.fitted_task import FittedTask, check_max_length
 from bertsmith.tasks.results import Metrics
 from bertsmith.tasks.truncation import TruncationStats
 from bertsmith.tokenizer.tokenizer import Tokenizer, validate_texts
