@@ -12,9 +12,10 @@ import torch
 
 import tiny_run
 from bertsmith.models.config import ModelConfig
-from bertsmith.tasks.base import Metadata, TaskData, TaskReport
+from bertsmith.tasks.base import Metadata, TaskData
 from bertsmith.tasks.fitted_task import FittedTask, create_report
 from bertsmith.tasks.registry import get_task
+from bertsmith.tasks.report import TaskReport
 
 
 def task_data(name: str, settings: Any) -> TaskData:

@@ -25,18 +25,10 @@ from bertsmith.cli.main import bertsmith
 from bertsmith.loss import Loss
 from bertsmith.models.heads import LinearHead, Pooler
 from bertsmith.settings import Settings
-from bertsmith.tasks.base import (
-    Decoder,
-    Example,
-    Prediction,
-    TaskData,
-    TaskEncoder,
-    TaskMetrics,
-    TaskModel,
-    TaskReport,
-)
+from bertsmith.tasks.base import Decoder, Example, Prediction, TaskData, TaskEncoder, TaskMetrics, TaskModel
 from bertsmith.tasks.batching import Item, TaskBatch, TokenSequence
 from bertsmith.tasks.registry import TASKS, Task
+from bertsmith.tasks.report import TaskReport
 from bertsmith.tasks.results import Metrics, MetricTable
 
 

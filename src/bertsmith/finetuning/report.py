@@ -17,8 +17,8 @@ from bertsmith.formatting import pluralize
 from bertsmith.runs.compute_setup import budget_limits
 from bertsmith.tasks.base import TaskMetrics
 from bertsmith.tasks.batching import Answers, Item
-from bertsmith.tasks.error_analysis import prediction_report
 from bertsmith.tasks.fitted_task import FittedTask
+from bertsmith.tasks.report import prediction_report
 from bertsmith.tasks.results import DataSummary, Metrics
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.training.callbacks import LOG

@@ -16,8 +16,8 @@ from bertsmith.errors import InputError, option
 from bertsmith.formatting import join_names, pluralize
 from bertsmith.io import atomic
 from bertsmith.io.sources import Source, name_of
-from bertsmith.tasks.base import TaskReport
 from bertsmith.tasks.registry import OutputFormat
+from bertsmith.tasks.report import TaskReport
 
 if TYPE_CHECKING:
     from bertsmith.inference.task_predictor import TaskPredictor
@@ -248,7 +248,7 @@ def evaluation_report(predictor: TaskPredictor, source: Source, folder: Path, mo
     """
     from bertsmith.reports.run import StepTimer, write_figures, write_report
     from bertsmith.tasks.data_checks import empty_text_diagnostic
-    from bertsmith.tasks.error_analysis import prediction_report
+    from bertsmith.tasks.report import prediction_report
 
     steps, task = StepTimer(), predictor.task
     with steps.step("reading the file"):

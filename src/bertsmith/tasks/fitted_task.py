@@ -9,22 +9,22 @@ from typing import Any
 
 import torch
 
+from bertsmith.artifacts.folder import ModelFolder
 from bertsmith.device import ComputeContext
 from bertsmith.errors import InputError, option
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.tasks.base import (
     Decoder,
-    HFCheckpoint,
     Metadata,
     TaskData,
     TaskEncoder,
     TaskModel,
-    TaskReport,
     mean_of_values,
 )
 from bertsmith.tasks.batching import Answers, Item
 from bertsmith.tasks.registry import TASKS, Task, get_task
+from bertsmith.tasks.report import TaskReport
 from bertsmith.tasks.results import Metrics
 from bertsmith.tasks.truncation import TruncationStats
 from bertsmith.tokenizer.tokenizer import Tokenizer
@@ -179,25 +179,25 @@ def create_report(
     return report
 
 
-def infer_task(checkpoint: HFCheckpoint, location: str) -> tuple[Task, Metadata]:
+def infer_task(folder: ModelFolder, location: str) -> tuple[Task, Metadata]:
     """Return the task of a model that another tool trained, and its metadata.
 
     Args:
-        checkpoint: The model's heads.
-        location: The model's folder, for the error.
+        folder: The folder of the model.
+        location: The model's location, for the error.
 
     Raises:
         InputError: No task has such heads.
     """
     for declaration in map(get_task, TASKS):
         data: TaskData = declaration.part("data")(declaration.settings_type(), {})
-        metadata = data.metadata_from_hf(checkpoint)
+        metadata = data.metadata_from_hf(folder)
         if metadata is not None:
             return declaration, metadata
-    problem_type = f" ({checkpoint.problem_type})" if checkpoint.problem_type else ""
+    problem_type = f" ({folder.problem_type})" if folder.problem_type else ""
     raise InputError(
         "unsupported_architecture",
-        f"bertsmith has no task for the heads of {checkpoint.architecture}{problem_type}",
+        f"bertsmith has no task for the heads of {folder.architecture}{problem_type}",
         location=location,
         hint=f"use a model for one of the tasks {', '.join(TASKS)}",
     )

@@ -13,6 +13,7 @@ import torch
 from pydantic import BaseModel
 from torch import Tensor
 
+from bertsmith.artifacts.folder import ModelFolder
 from bertsmith.errors import InputError, command, option
 from bertsmith.formatting import pluralize
 from bertsmith.io.sources import Source
@@ -21,7 +22,7 @@ from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import get_family
 from bertsmith.models.heads import SequenceClassificationHead
-from bertsmith.tasks.base import Decoder, Example, HFCheckpoint, TaskData, TaskEncoder, TaskModel
+from bertsmith.tasks.base import Decoder, Example, TaskData, TaskEncoder, TaskModel
 from bertsmith.tasks.batching import Item, Outputs, TaskBatch, TokenSequence
 from bertsmith.tasks.data_checks import check_string
 from bertsmith.tasks.labels import LabelNames
@@ -167,9 +168,9 @@ class TextData(TaskData):
         super().fit_metadata(examples, label_names)
         return {"pairs": self.settings.second_column is not None}
 
-    def metadata_from_hf(self, checkpoint: HFCheckpoint) -> Mapping[str, Any] | None:
+    def metadata_from_hf(self, folder: ModelFolder) -> Mapping[str, Any] | None:
         """Return metadata for heads on whole sequences; whether they were trained on pairs is unknown."""
-        return {"pairs": None} if checkpoint.architecture.endswith("ForSequenceClassification") else None
+        return {"pairs": None} if folder.architecture.endswith("ForSequenceClassification") else None
 
 
 @dataclass(frozen=True)

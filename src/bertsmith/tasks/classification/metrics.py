@@ -13,12 +13,13 @@ from numpy.typing import ArrayLike, NDArray
 from bertsmith.metrics import sufficient_statistics as statistics
 from bertsmith.metrics.calibration import expected_calibration_error, reliability_bins
 from bertsmith.metrics.sufficient_statistics import FloatArray, SufficientStatistics
-from bertsmith.tasks.base import Metadata, TaskMetrics, TaskReport
+from bertsmith.tasks.base import Metadata, TaskMetrics
 from bertsmith.tasks.batching import Answers
 from bertsmith.tasks.classification.data import label_ids, split_labels
 from bertsmith.tasks.classification.model import ClassPrediction, MultilabelDecoder, MultilabelPrediction
 from bertsmith.tasks.error_analysis import ErrorAnalysis, cross_entropy, label_error_analysis, reliability
 from bertsmith.tasks.labels import LabelMap
+from bertsmith.tasks.report import TaskReport
 from bertsmith.tasks.results import Metrics, MetricTable, table_by_label
 from bertsmith.tasks.settings import ClassSettings
 from bertsmith.tasks.texts import TextDecoder, TextExample

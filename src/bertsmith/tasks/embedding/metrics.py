@@ -12,7 +12,7 @@ from bertsmith.metrics import sufficient_statistics as statistics
 from bertsmith.metrics.ranking import METRIC_NAMES, query_metrics, ranking_metrics
 from bertsmith.metrics.sufficient_statistics import FloatArray, SufficientStatistics
 from bertsmith.retrieval.exact import normalize_vectors, search_vectors
-from bertsmith.tasks.base import Metadata, TaskMetrics, TaskReport
+from bertsmith.tasks.base import Metadata, TaskMetrics
 from bertsmith.tasks.batching import Answers
 from bertsmith.tasks.data_checks import summarize_numbers
 from bertsmith.tasks.embedding.data import (
@@ -30,6 +30,7 @@ from bertsmith.tasks.embedding.decode import (
     first_cosine,
 )
 from bertsmith.tasks.error_analysis import ErrorAnalysis, confusion, number_scatter
+from bertsmith.tasks.report import TaskReport
 from bertsmith.tasks.results import DataSummary, Metrics
 from bertsmith.tasks.settings import EmbedSettings
 

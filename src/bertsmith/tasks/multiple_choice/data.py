@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
+from bertsmith.artifacts.folder import ModelFolder
 from bertsmith.errors import InputError
 from bertsmith.formatting import pluralize
 from bertsmith.io.sources import Source
-from bertsmith.tasks.base import HFCheckpoint, Metadata, TaskData
+from bertsmith.tasks.base import Metadata, TaskData
 from bertsmith.tasks.data_checks import check_examples, check_string
 from bertsmith.tasks.multiple_choice.choice_rows import ChoiceExample, check_choices, read_choices
 from bertsmith.tasks.results import Diagnostic
@@ -66,9 +67,9 @@ class MultipleChoiceData(TaskData):
         message = f"{pluralize(len(blank), 'choice has', 'choices have')} no text"
         return [Diagnostic("choices without any text", message, blank)] if blank else []
 
-    def metadata_from_hf(self, checkpoint: HFCheckpoint) -> Metadata | None:
+    def metadata_from_hf(self, folder: ModelFolder) -> Metadata | None:
         """Return no metadata: there is none besides the architecture."""
-        return {} if checkpoint.architecture.endswith("ForMultipleChoice") else None
+        return {} if folder.architecture.endswith("ForMultipleChoice") else None
 
 
 def _unlabeled(context: Any, question: Any, choices: Any, location: str) -> ChoiceExample:

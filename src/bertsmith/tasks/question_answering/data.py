@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 
 from pydantic import BaseModel
 
+from bertsmith.artifacts.folder import ModelFolder
 from bertsmith.errors import InputError, option
 from bertsmith.formatting import pluralize
 from bertsmith.io.sources import Source
-from bertsmith.tasks.base import Example, HFCheckpoint, Metadata, TaskData
+from bertsmith.tasks.base import Example, Metadata, TaskData
 from bertsmith.tasks.data_checks import check_examples, check_string
 from bertsmith.tasks.labels import LabelNames
 from bertsmith.tasks.question_answering.squad import SquadQuestion, read_questions
@@ -116,9 +117,9 @@ class QuestionAnsweringData(TaskData):
         super().fit_metadata(examples, label_names)
         return {"unanswerable": any(example.unanswerable for example in examples)}
 
-    def metadata_from_hf(self, checkpoint: HFCheckpoint) -> Metadata | None:
+    def metadata_from_hf(self, folder: ModelFolder) -> Metadata | None:
         """Return no metadata: the architecture does not say whether a question may have no answer."""
-        return {} if checkpoint.architecture.endswith("ForQuestionAnswering") else None
+        return {} if folder.architecture.endswith("ForQuestionAnswering") else None
 
 
 def moved_answers(examples: Sequence[QuestionExample]) -> list[Diagnostic]:

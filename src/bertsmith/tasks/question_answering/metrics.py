@@ -12,12 +12,13 @@ from bertsmith.errors import InputError, option
 from bertsmith.formatting import pluralize
 from bertsmith.metrics import squad
 from bertsmith.metrics.sufficient_statistics import SufficientStatistics, mean_statistics
-from bertsmith.tasks.base import TaskMetrics, TaskReport
+from bertsmith.tasks.base import TaskMetrics
 from bertsmith.tasks.batching import Answers
 from bertsmith.tasks.error_analysis import ErrorAnalysis, confusion, reliability
 from bertsmith.tasks.question_answering.data import QuestionExample, moved_answers
 from bertsmith.tasks.question_answering.decode import AnswerPrediction
 from bertsmith.tasks.question_answering.scoring import AnswerScorer
+from bertsmith.tasks.report import TaskReport
 from bertsmith.tasks.results import DataSummary, Diagnostic, Metrics, MetricTable
 from bertsmith.tasks.settings import AnswerSettings
 

@@ -14,7 +14,7 @@ from bertsmith.metrics.relations import (
     relation_statistics,
 )
 from bertsmith.metrics.sufficient_statistics import SufficientStatistics, sum_counts
-from bertsmith.tasks.base import TaskMetrics, TaskReport
+from bertsmith.tasks.base import TaskMetrics
 from bertsmith.tasks.batching import Answers
 from bertsmith.tasks.data_checks import find_repeats
 from bertsmith.tasks.error_analysis import ErrorAnalysis, cross_entropy, label_error_analysis
@@ -22,6 +22,7 @@ from bertsmith.tasks.labels import LabelMap
 from bertsmith.tasks.relation_extraction.data import no_relation_label
 from bertsmith.tasks.relation_extraction.model import RelationPrediction
 from bertsmith.tasks.relation_extraction.relation_rows import RelationExample
+from bertsmith.tasks.report import TaskReport
 from bertsmith.tasks.results import DataSummary, Metrics, MetricTable
 from bertsmith.tasks.settings import RelateSettings
 

@@ -29,10 +29,11 @@ from bertsmith.metrics.tagging import (
     split_tag,
 )
 from bertsmith.models.crf import ChainScores, log_partitions, path_scores
-from bertsmith.tasks.base import Metadata, TaskMetrics, TaskReport
+from bertsmith.tasks.base import Metadata, TaskMetrics
 from bertsmith.tasks.batching import Answers
 from bertsmith.tasks.data_checks import LabelCounts, summarize_labels
 from bertsmith.tasks.error_analysis import ErrorAnalysis, confusion, reliability
+from bertsmith.tasks.report import TaskReport
 from bertsmith.tasks.results import DataSummary, Diagnostic, Metrics, table_by_label
 from bertsmith.tasks.tagging.decode import TagDecoder, TagPrediction, padded_batches
 from bertsmith.tasks.tagging.encode import label_ids, words_as_trained
