@@ -386,7 +386,7 @@ def compare_speed(name: str) -> dict[str, Any]:
     encoder = bs.load(checkpoint()).folder.encoder(torch.Generator().manual_seed(0))
     settings = TrainSettings(batch_size=size, learning_rate=rate, precision=precision())
     ours = OurTrainer(encoder, reference.task, settings)
-    stream, reference_batches = ItemStream(reference.task, reference.items, 0), reference.batches(0)
+    stream, reference_batches = ItemStream(reference.task.collate, reference.items, 0), reference.batches(0)
 
     def windows() -> Iterator[tuple[int, Callable[[], None], Callable[[], None]]]:
         for window in range(WINDOWS + 1):

@@ -168,7 +168,7 @@ class Finetuning(Workload):
         metadata = data.fit_metadata(examples, None)
         task = FittedTask.create(declaration, self.config, generator, metadata, settings)
         self.objective = task.model
-        self.stream = ItemStream(task.model, task.encode(examples, base.tokenizer), 0)
+        self.stream = ItemStream(task.model.collate, task.encode(examples, base.tokenizer), 0)
 
     def inputs(self, batch: Any) -> Inputs:
         return {**pad_packed(batch.packed), "labels": batch.tensors["label"]}

@@ -141,7 +141,7 @@ class FinetuneJob:
     def phase(self) -> Phase:
         """Return the training data: all epochs are one phase."""
         train = self.settings.train
-        return Phase(ItemStream(self.task.model, self.items, train.seed), 1.0, train.batch_size)
+        return Phase(ItemStream(self.task.model.collate, self.items, train.seed), 1.0, train.batch_size)
 
     def training_job(self, budget: TrainingBudget, out: Path) -> TrainingJob:
         """Return what the trainer needs."""

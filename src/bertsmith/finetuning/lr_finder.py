@@ -163,7 +163,7 @@ def find_rate(
                 trained_encoder = CachedEncoder(encoder, layers, seed_context, Path(features))
                 sequences = [sequence for item in items for sequence in item.sequences]
                 trained_encoder.fill(sequences, base.folder.weights_digest())
-            phase = Phase(ItemStream(fitted_task.model, items, seed), 1.0, train_settings.batch_size)
+            phase = Phase(ItemStream(fitted_task.model.collate, items, seed), 1.0, train_settings.batch_size)
             with console.ProgressBar(f"lr-find {task}, seed {seed}", steps, unit="updates") as bar:
 
                 def show(num_updates: int, loss: float, bar: console.ProgressBar = bar) -> None:

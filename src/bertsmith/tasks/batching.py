@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -85,9 +85,6 @@ class Item:
         return sum(len(sequence.ids) for sequence in self.sequences)
 
 
-ItemT = TypeVar("ItemT", bound=Item)
-
-
 @dataclass(frozen=True)
 class TaskBatch:
     """Items packed for the model.
@@ -149,14 +146,6 @@ class Answers:
     predictions: list[Any]
 
 
-class Collator(Protocol):
-    """An object that packs items into a batch: a task's model."""
-
-    def collate(self, items: Sequence[Item], epoch: int = 0, first: int = 0) -> TaskBatch:
-        """Pack items into a batch."""
-        ...
-
-
 def pack(items: Sequence[Item]) -> Packed:
     """Concatenate the sequences of all items."""
     sequences = [sequence for item in items for sequence in item.sequences]
@@ -170,8 +159,9 @@ def pack(items: Sequence[Item]) -> Packed:
 class ItemStream:
     """Training items, shuffled anew in each epoch by (seed, epoch)."""
 
-    def __init__(self, collator: Collator, items: Sequence[Item], seed: int) -> None:
-        self._collator, self._items, self._seed = collator, items, seed
+    def __init__(self, collate: Callable[..., TaskBatch], items: Sequence[Item], seed: int) -> None:
+        """Create a stream of batches that `TaskModel.collate` packs."""
+        self._collate, self._items, self._seed = collate, items, seed
         self._order = lru_cache(2)(self._permutation)  # a worker may already be in the next epoch
 
     def size(self, epoch: int) -> int:
@@ -181,7 +171,7 @@ class ItemStream:
     def batch(self, epoch: int, start: int, stop: int) -> TaskBatch:
         """Return the items [start, stop) of the epoch's order as a batch."""
         items = [self._items[i] for i in self._order(epoch)[start:stop]]
-        return self._collator.collate(items, epoch, start)
+        return self._collate(items, epoch, start)
 
     def _permutation(self, epoch: int) -> NDArray[np.int64]:
         return rng.permutation(self._seed, "examples", len(self._items), epoch)
@@ -193,8 +183,8 @@ def logits_from_probabilities(probabilities: Tensor) -> Tensor:
 
 
 def run_batched(
-    items: Sequence[ItemT],
-    collate: Callable[[Sequence[ItemT]], TaskBatch],
+    items: Sequence[Item],
+    collate: Callable[[Sequence[Item]], TaskBatch],
     forward: Callable[[TaskBatch], Sequence[Tensor]],
     context: ComputeContext,
 ) -> list[Tensor]:

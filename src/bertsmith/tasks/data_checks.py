@@ -159,6 +159,14 @@ def check_string(value: Any, name: str, location: str) -> None:
         raise InputError("text_not_a_string", message, location=location, argument=name, hint=hint)
 
 
+def check_text(value: Any, name: str, location: str) -> None:
+    """Raise InputError if an input of an example is not a string, or empty."""
+    check_string(value, name, location)
+    if not value.strip():
+        hint = "fill it in, or remove this example"
+        raise InputError("empty_text", f"the {name} is empty", location=location, hint=hint)
+
+
 def check_examples(examples: Sequence[Any], source: Any, noun: str) -> None:
     """Raise InputError if a source has no examples, or if their ids repeat.
 

@@ -17,13 +17,13 @@ from bertsmith.artifacts.folder import ModelFolder
 from bertsmith.errors import InputError, command, option
 from bertsmith.formatting import pluralize
 from bertsmith.io.sources import Source
-from bertsmith.io.tables import read_table
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import get_family
 from bertsmith.models.heads import SequenceClassificationHead
 from bertsmith.tasks.base import Decoder, Example, TaskData, TaskEncoder, TaskModel
 from bertsmith.tasks.batching import Item, Outputs, TaskBatch, TokenSequence
+from bertsmith.tasks.columns import read_task_table
 from bertsmith.tasks.data_checks import check_string
 from bertsmith.tasks.labels import LabelNames
 from bertsmith.tasks.results import Diagnostic
@@ -95,13 +95,7 @@ class TextData(TaskData):
     def read(self, source: Source, *, labeled: bool = True) -> list[TextExample]:
         """Return the rows of a table; a .txt file without columns has one text per line."""
         settings = self.settings
-        table = read_table(
-            source,
-            delimiter=settings.delimiter,
-            header=settings.header,
-            encoding=settings.encoding,
-            keep_blank=not labeled,
-        )
+        table = read_task_table(source, settings, labeled=labeled)
         has_lines, nothing = table.is_plain and not labeled, [None] * len(table)
         note = f" {option('label_column', 2)})" if labeled else ")"
         texts = table.texts(

@@ -86,12 +86,10 @@ class EmbeddingMetrics(TaskMetrics):
         """Return the metrics of the examples' format, which may differ from that of the training examples."""
         data_format = self.format_of(examples)
         if data_format == "retrieval":
-            metrics = _retrieval_metrics(*self._rankings(predictions, examples), len(examples))
-        else:
-            threshold = self.decoder.threshold if self._format == "labeled" else None
-            cosines = np.array([first_cosine(p) for p in predictions], np.float64)
-            metrics = self._pair_metrics(data_format, examples, cosines, threshold)
-        return metrics
+            return _retrieval_metrics(*self._rankings(predictions, examples), len(examples))
+        threshold = self.decoder.threshold if self._format == "labeled" else None
+        cosines = np.array([first_cosine(p) for p in predictions], np.float64)
+        return self._pair_metrics(data_format, examples, cosines, threshold)
 
     def baseline(
         self, training: Sequence[EmbeddingExample], validation: Sequence[EmbeddingExample]
@@ -308,20 +306,16 @@ class TfIdf:
         self._vectorizer = TfidfVectorizer(token_pattern=_TOKEN_PATTERN, sublinear_tf=True)
         try:
             self._vectorizer.fit(list(dict.fromkeys(texts)))
-        except ValueError:  # no text has a word
-            self._vectorizer = None
+        except ValueError:  # no text has a word, so all vectors are 0
+            self._vectorizer.fit(["word"])
 
     def cosines(self, firsts: Sequence[str], seconds: Sequence[str]) -> NDArray[np.float64]:
         """Return the cosines of pairs of texts, [pairs]."""
-        if self._vectorizer is None:
-            return np.zeros(len(firsts))
         vectors, others = self._vectorizer.transform(firsts), self._vectorizer.transform(seconds)
         return np.asarray(vectors.multiply(others).sum(axis=1), dtype=np.float64).ravel()
 
     def rankings(self, queries: Sequence[str], passages: Sequence[str], k: int) -> list[list[int]]:
         """Return the indices of the k best passages of each query; of equal ones the earlier."""
-        if self._vectorizer is None:
-            return [[*range(min(k, len(passages)))] for _ in queries]
         passage_vectors = self._vectorizer.transform(passages).T.tocsc()
         rankings: list[list[int]] = []
         for start in range(0, len(queries), _BATCH_QUERIES):

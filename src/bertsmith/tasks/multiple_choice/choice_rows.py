@@ -18,9 +18,9 @@ from bertsmith.errors import InputError, option
 from bertsmith.io.compression import format_suffix
 from bertsmith.io.jsonl import read_json
 from bertsmith.io.sources import Source
-from bertsmith.io.tables import Table, is_json_source, json_rows, read_table
+from bertsmith.io.tables import Table, is_json_source, json_rows
 from bertsmith.tasks.base import Example
-from bertsmith.tasks.columns import column_value, first_value, rename_columns
+from bertsmith.tasks.columns import column_value, first_value, read_task_table, rename_columns
 from bertsmith.tasks.settings import ChooseSettings
 
 _CONTEXTS = ("context", "article", "passage", "startphrase", "ctx", "premise")
@@ -113,14 +113,7 @@ def read_choices(source: Source, settings: ChooseSettings, *, labeled: bool) -> 
         for row in json_rows(source, encoding):
             yield from _questions_of(row.values, row.location, settings, labeled=labeled)
     else:
-        table = read_table(
-            source,
-            delimiter=settings.delimiter,
-            header=settings.header,
-            encoding=encoding,
-            keep_blank=not labeled,
-        )
-        for row in table:
+        for row in read_task_table(source, settings, labeled=labeled):
             example = question_of_row(row.values, row.location, settings, labeled=labeled)
             yield replace(example, table_row=row.texts)
 

@@ -13,7 +13,7 @@ from bertsmith.errors import InputError, option
 from bertsmith.formatting import pluralize
 from bertsmith.io.sources import Source
 from bertsmith.tasks.base import Example, Metadata, TaskData
-from bertsmith.tasks.data_checks import check_examples, check_string
+from bertsmith.tasks.data_checks import check_examples, check_text
 from bertsmith.tasks.labels import LabelNames
 from bertsmith.tasks.question_answering.squad import SquadQuestion, read_questions
 from bertsmith.tasks.results import Diagnostic
@@ -152,10 +152,7 @@ def _unlabeled(question: Any, context: Any, location: str, id: str | None = None
         InputError: The question or the passage is empty or not a string.
     """
     for name, text in (("question", question), ("context", context)):
-        check_string(text, name, location)
-        if not text.strip():
-            hint = "fill it in, or remove this question"
-            raise InputError("empty_text", f"the {name} is empty", location=location, hint=hint)
+        check_text(text, name, location)
     return QuestionExample(question, context, (), location, id)
 
 

@@ -71,27 +71,19 @@ class TagMetrics(TaskMetrics):
         """Return precision, recall, and F1 of entities, in total and by type, strict F1, and accuracy."""
         tag_map, references = self.decoder.tag_map, self.labels(examples)
         notes = self._notes(predictions, examples, references)
-        pairs = [
-            pair
-            for tags, prediction in zip(references, predictions, strict=True)
-            for pair in zip(tags, prediction.tags, strict=True)
-        ]
-        accuracy = sum(a == b for a, b in pairs) / max(1, len(pairs))
-        sizes = {"words": len(pairs), "examples": len(examples)}
-        if tag_map.scheme is None:
-            return Metrics({"accuracy": accuracy, **sizes}, {}, (), notes)
-        predicted = [prediction.tags for prediction in predictions]
-        counts_by_type = count_entities(references, predicted)
-        total = sum_counts(counts_by_type)
-        values = {
-            "precision": total.precision,
-            "recall": total.recall,
-            "f1": total.f1,
-            "strict_f1": sum_counts(count_entities(references, predicted, tag_map.scheme)).f1,
-            "accuracy": accuracy,
+        scores = self.sufficient_statistics(predictions, examples).scores()
+        last = {
+            "accuracy": scores.pop("accuracy"),
+            "words": sum(map(len, references)),
+            "examples": len(examples),
         }
-        by_type = {entity_type: counts.to_dict() for entity_type, counts in counts_by_type.items()}
-        return Metrics({**values, **sizes}, {"types": by_type}, (table_by_label("entity", by_type),), notes)
+        if tag_map.scheme is None:
+            return Metrics(last, {}, (), notes)
+        predicted = [prediction.tags for prediction in predictions]
+        scores["strict_f1"] = sum_counts(count_entities(references, predicted, tag_map.scheme)).f1
+        counts = count_entities(references, predicted)
+        by_type = {entity_type: of_type.to_dict() for entity_type, of_type in counts.items()}
+        return Metrics({**scores, **last}, {"types": by_type}, (table_by_label("entity", by_type),), notes)
 
     def baseline(self, training: Sequence[TagExample], validation: Sequence[TagExample]) -> Metrics:
         """Return the metrics of always predicting the most frequent tag of the training words."""
