@@ -52,8 +52,7 @@ class TagDecoder(Decoder):
 
     def __init__(self, metadata: Mapping[str, Any], settings: Any, state: Mapping[str, Any]) -> None:
         super().__init__(metadata, settings, state)
-        self.tag_map = TagMap.from_metadata(metadata)
-        self.ids = {label: i for i, label in enumerate(self.tag_map.labels)}
+        self.tag_map = TagMap(metadata)
         self.has_crf = metadata.get("decoder") == "crf"
         self._legal = self.tag_map.legal_scores()
 
@@ -105,8 +104,8 @@ class TagDecoder(Decoder):
             items: The windows.
             examples: The sentences, split into words as in training.
         """
-        default = torch.full((len(self.ids),), _NO_TOKEN_SCORE)
-        default[self.ids[str(self.metadata["default_label"])]] = 0.0
+        default = torch.full((len(self.tag_map.labels),), _NO_TOKEN_SCORE)
+        default[self.tag_map.ids[self.metadata["default_label"]]] = 0.0
         emissions = [default.expand(len(example.words), -1).clone() for example in examples]
         has_token = [torch.zeros(len(example.words), dtype=torch.bool) for example in examples]
         for logits, item in zip(outputs.per_item, items, strict=True):

@@ -28,9 +28,6 @@ from bertsmith.tasks.truncation import Coverage
 from bertsmith.tasks.windows import NO_LIMIT, best_windows, split_windows
 from bertsmith.tokenizer.tokenizer import Encoding, Tokenizer
 
-UNKNOWN_LABEL = -1
-"""The target of a word whose label training did not have: no prediction is correct."""
-
 
 @dataclass(frozen=True)
 class TagItem(Item):
@@ -54,8 +51,7 @@ class TagEncoder(TaskEncoder):
 
     def __init__(self, config: ModelConfig, metadata: Mapping[str, Any], settings: Any) -> None:
         super().__init__(config, metadata, settings)
-        self._tag_map = TagMap.from_metadata(metadata)
-        self._ids = {label: i for i, label in enumerate(self._tag_map.labels)}
+        self._tag_map = TagMap(metadata)
 
     def encode(self, examples: Sequence[TagExample], tokenizer: Tokenizer) -> list[Item]:
         """Return the windows of each sentence; none for a sentence without tokens."""
@@ -81,7 +77,7 @@ class TagEncoder(TaskEncoder):
         words, tokens = first_tokens(example.words, encoding)
         if not len(words):
             return
-        ids = None if example.tags is None else label_ids(example.tags, self._tag_map, self._ids)
+        ids = None if example.tags is None else self._tag_map.label_ids(example.tags)
         windows = split_windows(encoding, self.max_length, location=example.location)
         window_of_word = best_windows(windows)[tokens]
         for i, window in enumerate(windows):
@@ -133,11 +129,6 @@ class TagEncoder(TaskEncoder):
 def words_as_trained(examples: Sequence[TagExample], metadata: Mapping[str, Any]) -> Sequence[TagExample]:
     """Split running text into Chinese characters if the words of the training examples were characters."""
     return [split_han_characters(e) for e in examples] if metadata.get("characters") else examples
-
-
-def label_ids(tags: Sequence[str], tag_map: TagMap, ids: Mapping[str, int]) -> list[int]:
-    """Return the ids of the labels of a sentence with these tags."""
-    return [ids.get(label, UNKNOWN_LABEL) for label in tag_map.to_labels(tag_map.names(tags))]
 
 
 def first_tokens(words: Sequence[str], encoding: Encoding) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

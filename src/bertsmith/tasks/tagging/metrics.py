@@ -36,7 +36,7 @@ from bertsmith.tasks.error_analysis import ErrorAnalysis, confusion, reliability
 from bertsmith.tasks.report import TaskReport
 from bertsmith.tasks.results import DataSummary, Diagnostic, Metrics, table_by_label
 from bertsmith.tasks.tagging.decode import TagDecoder, TagPrediction, padded_batches
-from bertsmith.tasks.tagging.encode import label_ids, words_as_trained
+from bertsmith.tasks.tagging.encode import words_as_trained
 from bertsmith.tasks.tagging.sentences import TagExample, tab_separated
 
 
@@ -101,7 +101,7 @@ class TagMetrics(TaskMetrics):
         emissions, has_token = decoder.emissions(answers.outputs, answers.items, examples)
         paths: list[list[int] | None] = []
         for example, mask in zip(examples, has_token, strict=True):
-            path = None if example.tags is None else label_ids(example.tags, decoder.tag_map, decoder.ids)
+            path = None if example.tags is None else decoder.tag_map.label_ids(example.tags)
             is_defined = path and min(path) >= 0 and not (decoder.has_crf and not mask.all())
             paths.append(path if is_defined else None)
         if decoder.has_crf:

@@ -33,7 +33,7 @@ class TagModel(TaskModel):
         self, config: ModelConfig, generator: torch.Generator, metadata: Mapping[str, Any], settings: Any
     ) -> None:
         super().__init__(config, generator, metadata, settings)
-        tag_map = TagMap.from_metadata(metadata)
+        tag_map = TagMap(metadata)
         self.head = TokenClassificationHead(config, generator, len(tag_map.labels))
         self.crf = Crf(len(tag_map.labels)) if metadata.get("decoder") == "crf" else None
         for name, scores in tag_map.legal_scores()._asdict().items():
