@@ -81,16 +81,9 @@ class TagDecoder(Decoder):
         return mean if self.has_crf else logits_from_probabilities(mean).float()
 
     def chain(self, outputs: Outputs) -> ChainScores:
-        """Return the scores of transitions: those that the scheme forbids, and those that a CRF learned."""
-        device, learned = torch.get_default_device(), outputs.shared
-        chain = ChainScores(*(scores.to(device) for scores in self._legal))
-        if not self.has_crf:
-            return chain
-        return ChainScores(
-            chain.start + learned["start_transitions"].to(device),
-            chain.transitions + learned["transitions"].to(device),
-            chain.end + learned["end_transitions"].to(device),
-        )
+        """Return the scores of transitions: those of a CRF, or those that only exclude what the scheme forbids."""
+        chain = ChainScores(**outputs.shared) if self.has_crf else self._legal
+        return ChainScores(*(scores.to(torch.get_default_device()) for scores in chain))
 
     def emissions(
         self, outputs: Outputs, items: Sequence[Item], examples: Sequence[TagExample]

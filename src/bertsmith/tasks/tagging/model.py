@@ -72,16 +72,23 @@ class TagModel(TaskModel):
         if self.crf is None:
             total = F.cross_entropy(logits, tags, reduction="sum")
         else:
-            cells, lengths = batch.tensors["cells"], batch.tensors["lengths"]
-            legal = ChainScores(self.legal_start, self.legal_transitions, self.legal_end)
-            chain = self.crf.add_to(legal)
-            # Any label may begin or end a run inside a sentence.
-            start = chain.start * batch.tensors["begins"][:, None]
-            chain = ChainScores(start, chain.transitions, chain.end * batch.tensors["ends"][:, None])
-            emissions = logits[cells]
-            reference_scores = path_scores(emissions, tags[cells], lengths, chain)
-            total = (log_partitions(emissions, lengths, chain) - reference_scores).sum()
+            total = self._path_loss(self.crf, logits, batch)
         return Loss({"task": total}, batch.counts, {"task": num_correct})
+
+    def _path_loss(self, crf: Crf, logits: Tensor, batch: TaskBatch) -> Tensor:
+        """Return minus the log-likelihood of the tags of each run of words, summed."""
+        tensors, chain = batch.tensors, self._chain(crf)
+        # Any label may begin or end a run inside a sentence.
+        start, end = chain.start * tensors["begins"][:, None], chain.end * tensors["ends"][:, None]
+        chain = ChainScores(start, chain.transitions, end)
+        cells, lengths = tensors["cells"], tensors["lengths"]
+        emissions = logits[cells]
+        reference_scores = path_scores(emissions, tensors["tags"][cells], lengths, chain)
+        return (log_partitions(emissions, lengths, chain) - reference_scores).sum()
+
+    def _chain(self, crf: Crf) -> ChainScores:
+        """Return the learned scores of transitions, without those that the scheme forbids."""
+        return crf.add_to(ChainScores(self.legal_start, self.legal_transitions, self.legal_end))
 
     def outputs(self, encoder: Encoder, batch: TaskBatch) -> Sequence[Tensor]:
         """Return the logits [tokens, labels] of each window."""
@@ -89,8 +96,8 @@ class TagModel(TaskModel):
         return torch.split(logits, batch.packed.lengths.tolist())
 
     def shared_outputs(self) -> dict[str, Tensor]:
-        """Return the scores of the CRF."""
-        return {} if self.crf is None else dict(self.crf.named_parameters())
+        """Return the scores of transitions if there is a CRF."""
+        return {} if self.crf is None else self._chain(self.crf)._asdict()
 
     def distillation_loss(
         self, outputs: Sequence[Tensor], targets: Sequence[Tensor], batch: TaskBatch, temperature: float
