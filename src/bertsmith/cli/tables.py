@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertsmith import console
-from bertsmith.formatting import pluralize
+from bertsmith.formatting import pluralize, shorten
 
 if TYPE_CHECKING:
     from bertsmith.finetuning.lr_finder import RateTest
@@ -254,8 +254,6 @@ def print_comparison(a: str, b: str, data: str, report: dict[str, Any]) -> None:
 
 def print_search_results(answer: Report) -> None:
     """Print the results of one query."""
-    from bertsmith.inference.output import shorten
-
     width = max(20, shutil.get_terminal_size((100, 24)).columns - 46)
     rows = [
         {

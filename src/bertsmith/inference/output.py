@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bertsmith.errors import InputError, option
-from bertsmith.formatting import join_names, pluralize
+from bertsmith.formatting import join_names, pluralize, shorten
 from bertsmith.io import atomic
 from bertsmith.io.sources import Source, name_of
 from bertsmith.tasks.registry import OutputFormat
@@ -209,12 +209,6 @@ def line_or_place(example: Any) -> dict[str, Any]:
     if file and position.isdecimal():
         return {"line": int(position)}
     return {"place": position.strip()} if file else {}
-
-
-def shorten(value: Any, max_length: int) -> str:
-    """Return a value in one line of at most so many characters."""
-    line = " ".join(str(value).split())
-    return line if len(line) <= max_length else f"{line[: max_length - 1]}…"
 
 
 def _unused_name(name: str, taken: Iterable[str]) -> str:

@@ -16,6 +16,7 @@ from itertools import islice
 from pathlib import Path
 
 from bertsmith.errors import InputError, option
+from bertsmith.formatting import shorten
 from bertsmith.io import text_io
 from bertsmith.io.compression import FileError, format_suffix
 from bertsmith.io.text_io import ErrorCollector, Line, LineReader, read_lines, too_long_error, utf8_blocks
@@ -136,12 +137,13 @@ def missing_column_hint(
     if not columns:
         return f"no {unit.removesuffix('s')} has a value: check how the file was made"
     if len(columns) == 1 and (mark := _other_delimiter(columns[0])):
-        return f"the header has one column, {_shorten(columns[0])!r}: {_delimiter_hint(mark)}"
-    by_lower_case = {column.lower(): column for column in reversed(columns)}
+        header = shorten(columns[0], _MAX_NAME_CHARACTERS)
+        return f"the header has one column, {header!r}: {_delimiter_hint(mark)}"
+    by_lower_case = {column.lower(): shorten(column, _MAX_NAME_CHARACTERS) for column in reversed(columns)}
     similar = difflib.get_close_matches(name.lower(), list(by_lower_case), n=1)
-    question = f"did you mean '{_shorten(by_lower_case[similar[0]])}'? " if similar else ""
+    question = f"did you mean '{by_lower_case[similar[0]]}'? " if similar else ""
     more = f", … ({len(columns):,} in all)" if len(columns) > _MAX_HINT_COLUMNS else ""
-    names = ", ".join(map(_shorten, columns[:_MAX_HINT_COLUMNS]))
+    names = ", ".join(shorten(column, _MAX_NAME_CHARACTERS) for column in columns[:_MAX_HINT_COLUMNS])
     advice = f"; name it with {option(argument)}{note}" if argument else ""
     return f"{question}the {unit} are {names}{more}{advice}"
 
@@ -166,12 +168,6 @@ def field_count_error(
     else:
         hint = f"a field that contains '{delimiter}' or a line end needs quotes: \"…\""
     return InputError("field_count", message, location=location, hint=hint)
-
-
-def _shorten(name: str) -> str:
-    """Return a column's name for a message; in a file without a header it is a text."""
-    line = " ".join(name.split())
-    return line if len(line) <= _MAX_NAME_CHARACTERS else f"{line[: _MAX_NAME_CHARACTERS - 1]}…"
 
 
 def _other_delimiter(header: str) -> str:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith.errors import InputError
-from bertsmith.formatting import pluralize
+from bertsmith.formatting import pluralize, shorten
 from bertsmith.io.binary_files import describe_binary
 from bertsmith.io.compression import FileError, check_name, format_suffix, is_compressed, read_blocks
 from bertsmith.io.encodings import detect_encoding, detect_wide_encoding
@@ -147,10 +147,8 @@ def _missing_error(path: str | Path, *, is_pattern: bool = False) -> InputError:
         if not is_pattern:
             return not_found_error(path)
         return InputError("no_match", message, location=name, hint="check the pattern")
-    line = " ".join(name.split())
-    location = line if len(line) <= _MAX_SHOWN_CHARACTERS else f"{line[: _MAX_SHOWN_CHARACTERS - 1]}…"
     hint = "check the path; in Python, pass texts themselves as bertsmith.Texts(docs)"
-    return InputError("not_found", message, location=location, hint=hint)
+    return InputError("not_found", message, location=shorten(name, _MAX_SHOWN_CHARACTERS), hint=hint)
 
 
 def _walk(root: str | Path, notes: CorpusNotes) -> list[Path]:

@@ -13,7 +13,7 @@ from statistics import fmean, pstdev
 from typing import Any, NamedTuple
 
 from bertsmith.errors import InputError
-from bertsmith.formatting import join_names, pluralize
+from bertsmith.formatting import join_names, pluralize, shorten
 from bertsmith.tasks.results import DataSummary, Diagnostic, MetricTable
 
 _MAX_LABEL_ROWS = 20  # of a table; the other labels are summed in one more row
@@ -43,8 +43,7 @@ class LabelCounts(NamedTuple):
 
 def excerpt(text: str) -> str:
     """Return the beginning of a text in quotes, on one line."""
-    line = " ".join(text.split())
-    return f"'{line}'" if len(line) <= _EXCERPT_LENGTH else f"'{line[: _EXCERPT_LENGTH - 1]}…'"
+    return f"'{shorten(text, _EXCERPT_LENGTH)}'"
 
 
 def summarize_labels(train: LabelCounts, validation: LabelCounts, model_labels: Sequence[str]) -> DataSummary:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from bertsmith.formatting import shorten
 from bertsmith.tasks.base import Metadata, TaskMetrics
 from bertsmith.tasks.data_checks import LabelCounts, example_diagnostics, summarize_labels
 from bertsmith.tasks.error_analysis import ErrorAnalysis
@@ -113,7 +114,7 @@ def _hardest(
         example = examples[i]
         reference, prediction = report.describe_error(example, predictions[i])
         inputs = {
-            name: shorten(text)
+            name: shorten(text, _MAX_TEXT_LENGTH)
             for index, (name, text) in enumerate(example.display_inputs.items())
             if index == 0 or text != reference  # a passage that is the reference is shown once
         }
@@ -122,17 +123,11 @@ def _hardest(
                 "place": example.location,
                 "loss": loss,
                 "asked": inputs,
-                "truth": shorten(reference),
-                "prediction": shorten(prediction),
+                "truth": shorten(reference, _MAX_TEXT_LENGTH),
+                "prediction": shorten(prediction, _MAX_TEXT_LENGTH),
             }
         )
     return {"hardest": {"measure": report.metrics.loss_name, "number": len(ranked), "examples": rows}}
-
-
-def shorten(text: str) -> str:
-    """Return a text on one line, without the end of a long one."""
-    line = " ".join(text.split())
-    return line if len(line) <= _MAX_TEXT_LENGTH else f"{line[: _MAX_TEXT_LENGTH - 1]}…"
 
 
 def _table(table: MetricTable) -> dict[str, Any]:
