@@ -22,7 +22,7 @@ from bertsmith.tasks.embedding.data import EmbeddingData, EmbeddingExample, dete
 from bertsmith.tasks.embedding.decode import PairSimilarity, best_threshold
 from bertsmith.tasks.embedding.encode import EmbeddingItem
 from bertsmith.tasks.embedding.metrics import Corpus, TfIdf, labeled_metrics
-from bertsmith.tasks.embedding.model import contrastive, cosent, excluded_passages, in_batch
+from bertsmith.tasks.embedding.model import contrastive_loss, cosent_loss, excluded_passages, in_batch_loss
 from bertsmith.tasks.fitted_task import FittedTask
 from bertsmith.tasks.settings import EmbedSettings
 
@@ -228,15 +228,15 @@ def test_what_would_be_right_as_well_is_no_wrong_answer() -> None:
 def test_losses_are_their_formulas() -> None:
     cosines, wanted = torch.tensor([0.9, 0.1, -0.3]), torch.tensor([1.0, 0.0, 0.5])
     same = torch.tensor([1.0, 0.0, 0.0])
-    assert float(contrastive(cosines, same, 1.0)) == pytest.approx((0.1**2 + 0.1**2) / 2)
+    assert float(contrastive_loss(cosines, same, 1.0)) == pytest.approx((0.1**2 + 0.1**2) / 2)
     order = [(i, j) for i in range(3) for j in range(3) if wanted[i] > wanted[j]]
     summed = sum(math.exp(5 * float(cosines[j] - cosines[i])) for i, j in order)
-    assert float(cosent(cosines, wanted, 5.0)) == pytest.approx(3 * math.log1p(summed), rel=1e-5)
+    assert float(cosent_loss(cosines, wanted, 5.0)) == pytest.approx(3 * math.log1p(summed), rel=1e-5)
 
 
 def test_scores_that_are_all_equal_teach_no_order() -> None:
     cosines = torch.tensor([0.9, 0.1], requires_grad=True)
-    loss = cosent(cosines, torch.tensor([0.5, 0.5]), 20.0)
+    loss = cosent_loss(cosines, torch.tensor([0.5, 0.5]), 20.0)
     loss.backward()
     assert (loss.item(), cosines.grad.tolist()) == (0.0, [0.0, 0.0])  # type: ignore[union-attr]
 
@@ -244,7 +244,7 @@ def test_scores_that_are_all_equal_teach_no_order() -> None:
 def test_in_batch_softmax_leaves_out_what_is_excluded() -> None:
     products = torch.tensor([[2.0, 5.0, 1.0], [0.0, 1.0, 3.0]])
     excluded = torch.tensor([[False, True, False], [False, False, False]])
-    summed, right = in_batch(products, excluded)
+    summed, right = in_batch_loss(products, excluded)
     wanted = F.cross_entropy(products[:1, [0, 2]], torch.tensor([0])) + F.cross_entropy(
         products[1:], torch.tensor([1])
     )

@@ -23,7 +23,7 @@ from bertsmith.tasks.relation_extraction import TASK
 from bertsmith.tasks.relation_extraction.data import RelationData
 from bertsmith.tasks.relation_extraction.encode import RelationItem, with_markers
 from bertsmith.tasks.relation_extraction.model import RelationPrediction
-from bertsmith.tasks.relation_extraction.relation_rows import RelationExample, of_tagged
+from bertsmith.tasks.relation_extraction.relation_rows import RelationExample, parse_tagged_text
 from bertsmith.tasks.settings import RelateSettings
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
@@ -41,7 +41,7 @@ def read_by() -> Tokenizer:
 
 
 def example(text: str, relation: str | None = None, place: str = "here") -> RelationExample:
-    return RelationExample(*of_tagged(text, place), relation, place)
+    return RelationExample(*parse_tagged_text(text, place), relation, place)
 
 
 def relater(**settings: Any) -> FittedTask:
@@ -321,7 +321,7 @@ def test_evaluating_is_predicting_and_counting(run: bs.Model) -> None:
 
 def test_tags_and_spans_say_the_same(run: bs.Model) -> None:
     test = rows(6, 4)
-    plain = [of_tagged(row["text"], "here") for row in test]
+    plain = [parse_tagged_text(row["text"], "here") for row in test]
     texts, heads, tails = zip(*plain, strict=True)
     wanted = run.predict([row["text"] for row in test])
     assert run.predict(list(texts), list(heads), list(tails)) == wanted

@@ -55,8 +55,8 @@ def summarize_labels(train: LabelCounts, validation: LabelCounts, model_labels: 
         model_labels: The labels that the model will have.
     """
     counts = {"train": dict(train.counts.most_common()), "validation": dict(validation.counts.most_common())}
-    missing = _missing(train, validation, model_labels)
-    diagnostics = [*_rare(train), *missing, *_similar(train, validation)]
+    missing = _missing_labels(train, validation, model_labels)
+    diagnostics = [*_rare_labels(train), *missing, *_similar_labels(train, validation)]
     return DataSummary({"labels": counts}, [label_table(train.counts, validation.counts)], diagnostics)
 
 
@@ -204,7 +204,7 @@ def _cells(labels: Sequence[str], counts: Counter[str]) -> tuple[str, str]:
     return f"{count:,}", f"{count / max(1, counts.total()):.1%}"
 
 
-def _rare(train: LabelCounts) -> Iterator[Diagnostic]:
+def _rare_labels(train: LabelCounts) -> Iterator[Diagnostic]:
     if labels := [label for label, count in train.counts.items() if count == 1]:
         yield Diagnostic(
             "labels that occur once",
@@ -215,7 +215,7 @@ def _rare(train: LabelCounts) -> Iterator[Diagnostic]:
         )
 
 
-def _missing(
+def _missing_labels(
     train: LabelCounts, validation: LabelCounts, model_labels: Sequence[str]
 ) -> Iterator[Diagnostic]:
     if unseen := [label for label in validation.counts if label not in train.counts]:
@@ -228,23 +228,23 @@ def _missing(
     in_data = train.counts | validation.counts
     if unused := [label for label in model_labels if label not in in_data]:
         message = f"{pluralize(len(unused), 'label')} without any example"
-        yield Diagnostic("labels without an example", message, excerpts=_quoted(unused))
+        yield Diagnostic("labels without an example", message, excerpts=_quote(unused))
     missing = [label for label in train.counts if label not in validation.counts]
     if missing and validation.counts:
         yield Diagnostic(
             "labels missing in validation",
             f"{pluralize(len(missing), 'training label')} missing in validation, whose scores say nothing of them",
             [train.first[label] for label in missing],
-            _quoted(missing),
+            _quote(missing),
         )
 
 
-def _similar(train: LabelCounts, validation: LabelCounts) -> Iterator[Diagnostic]:
+def _similar_labels(train: LabelCounts, validation: LabelCounts) -> Iterator[Diagnostic]:
     """Yield a diagnostic for labels that differ only by case, spaces, and invisible characters."""
     counts, first = train.counts + validation.counts, {**validation.first, **train.first}
     by_form: dict[str, list[str]] = {}
     for label in sorted(counts, key=lambda label: (counts[label], label)):
-        by_form.setdefault(_normalized(label), []).append(label)
+        by_form.setdefault(_normalize(label), []).append(label)
     pairs = [pair for labels in by_form.values() for pair in combinations(labels, 2)]
     # Single letters may differ by case on purpose.
     if pairs := [(a, b) for a, b in pairs if len(a) > 1 or 10 * counts[a] <= counts[b]]:
@@ -256,11 +256,11 @@ def _similar(train: LabelCounts, validation: LabelCounts) -> Iterator[Diagnostic
         )
 
 
-def _normalized(label: str) -> str:
+def _normalize(label: str) -> str:
     """Return a label without case, spaces, and invisible characters."""
     folded = unicodedata.normalize("NFKC", label).casefold()
     return "".join(c for c in folded if not c.isspace() and unicodedata.category(c) != "Cf")
 
 
-def _quoted(labels: Iterable[str]) -> list[str]:
+def _quote(labels: Iterable[str]) -> list[str]:
     return [f"'{label}'" for label in labels]

@@ -173,7 +173,10 @@ class MultilabelMetrics(LabelMetrics):
         """Return the mean binary cross-entropy of each prediction."""
         targets, scores = self.target_matrix(answers.examples), self.score_matrix(answers.predictions)
         probabilities = np.where(targets, scores, 1 - scores).tolist()
-        return [float(np.mean(list(map(cross_entropy, of_labels)))) for of_labels in probabilities]
+        return [
+            float(np.mean(list(map(cross_entropy, label_probabilities))))
+            for label_probabilities in probabilities
+        ]
 
     def sufficient_statistics(
         self, predictions: Sequence[MultilabelPrediction], examples: Sequence[TextExample]

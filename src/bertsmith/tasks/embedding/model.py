@@ -91,13 +91,13 @@ class EmbeddingModel(TaskModel):
         embeddings = F.normalize(self.embeddings(encoder, batch.packed), dim=-1)
         queries, others = embeddings[tensors["queries"]], embeddings[tensors["others"]]
         if self._format == "retrieval":
-            loss, num_correct = in_batch(settings.scale * queries @ others.T, tensors["excluded"])
+            loss, num_correct = in_batch_loss(settings.scale * queries @ others.T, tensors["excluded"])
             return Loss({"task": loss}, batch.counts, {"task": num_correct})
         cosines, targets = (queries * others).sum(-1), tensors["targets"]
         if self._format == "labeled":
-            loss = contrastive(cosines, targets, settings.margin)
+            loss = contrastive_loss(cosines, targets, settings.margin)
         elif settings.loss == "cosent":
-            loss = cosent(cosines, targets, settings.scale)
+            loss = cosent_loss(cosines, targets, settings.scale)
         else:
             loss = F.mse_loss(cosines, targets, reduction="sum")
         return Loss({"task": loss}, batch.counts)
@@ -147,7 +147,7 @@ def _pack_single(items: Sequence[Item]) -> TaskBatch:
     return TaskBatch(pack(items), (1,) * len(items), {}, {})
 
 
-def contrastive(cosines: Tensor, same: Tensor, margin: float) -> Tensor:
+def contrastive_loss(cosines: Tensor, same: Tensor, margin: float) -> Tensor:
     """Return the contrastive loss of pairs (Hadsell, Chopra and LeCun 2006, equation 4).
 
     It is d²/2 for pairs that match (1) and max(0, margin - d)²/2 for others (0), where d = 1 - cosine.
@@ -156,7 +156,7 @@ def contrastive(cosines: Tensor, same: Tensor, margin: float) -> Tensor:
     return (same * distances.square() + (1 - same) * F.relu(margin - distances).square()).sum() / 2
 
 
-def cosent(cosines: Tensor, targets: Tensor, scale: float) -> Tensor:
+def cosent_loss(cosines: Tensor, targets: Tensor, scale: float) -> Tensor:
     """Return the CoSENT loss (Su 2022), which depends on the order of the scores only.
 
     It is B times log(1 + sum of exp(scale · (cosine of j - cosine of i))), over all i, j where i has the higher
@@ -167,7 +167,7 @@ def cosent(cosines: Tensor, targets: Tensor, scale: float) -> Tensor:
     return len(cosines) * torch.cat([ordered.new_zeros(1), ordered.flatten()]).logsumexp(0)
 
 
-def in_batch(products: Tensor, excluded: Tensor) -> tuple[Tensor, Tensor]:
+def in_batch_loss(products: Tensor, excluded: Tensor) -> tuple[Tensor, Tensor]:
     """Return the cross-entropies of choosing passage i for query i, summed, and the number of correct queries.
 
     Henderson et al. 2017; van den Oord et al. 2018.

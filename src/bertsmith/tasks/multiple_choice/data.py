@@ -38,7 +38,7 @@ class MultipleChoiceData(TaskData):
         contexts = columns["context"]
         questions = columns.get("question") or [""] * len(contexts)
         choices = columns.get("choices") or [None] * len(contexts)
-        return [_unlabeled(*row) for row in zip(contexts, questions, choices, locations, strict=True)]
+        return [_unlabeled_example(*row) for row in zip(contexts, questions, choices, locations, strict=True)]
 
     def to_row(self, example: ChoiceExample) -> dict[str, Any]:
         """Return the context, the question, the choices, and the index of the correct one."""
@@ -72,7 +72,7 @@ class MultipleChoiceData(TaskData):
         return {} if folder.architecture.endswith("ForMultipleChoice") else None
 
 
-def _unlabeled(context: Any, question: Any, choices: Any, location: str) -> ChoiceExample:
+def _unlabeled_example(context: Any, question: Any, choices: Any, location: str) -> ChoiceExample:
     """Return an example without a label; if `choices` is None, they follow the context behind tabs."""
     check_string(context, "context", location)
     check_string(question, "question", location)

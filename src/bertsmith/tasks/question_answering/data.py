@@ -92,7 +92,7 @@ class QuestionAnsweringData(TaskData):
     ) -> list[QuestionExample]:
         """Return questions with their passages."""
         rows = zip(columns["question"], columns["context"], locations, strict=True)
-        return [_unlabeled(*row) for row in rows]
+        return [_unlabeled_example(*row) for row in rows]
 
     def to_row(self, example: QuestionExample) -> dict[str, Any]:
         """Return the question, its passage, and its answers as SQuAD writes them."""
@@ -135,7 +135,7 @@ def moved_answers(examples: Sequence[QuestionExample]) -> list[Diagnostic]:
 
 def _make_example(context: str, row: SquadQuestion, location: str, *, labeled: bool) -> QuestionExample:
     """Return an example of a row of `read_questions`."""
-    example = _unlabeled(row.question, context, location, row.id)
+    example = _unlabeled_example(row.question, context, location, row.id)
     if not labeled:
         return example
     if row.is_impossible and row.answers:
@@ -145,7 +145,7 @@ def _make_example(context: str, row: SquadQuestion, location: str, *, labeled: b
     return replace(example, answers=answers, unanswerable=not answers)
 
 
-def _unlabeled(question: Any, context: Any, location: str, id: str | None = None) -> QuestionExample:
+def _unlabeled_example(question: Any, context: Any, location: str, id: str | None = None) -> QuestionExample:
     """Return an example without answers.
 
     Raises:

@@ -15,7 +15,7 @@ from bertsmith.tasks.labels import LabelMap, LabelMetadata, LabelNames, label_me
 from bertsmith.tasks.relation_extraction.relation_rows import (
     RelationExample,
     locate_entities,
-    of_words,
+    parse_word_spans,
     read_relations,
 )
 from bertsmith.tasks.settings import RelateSettings
@@ -56,7 +56,7 @@ class RelationData(TaskData):
                 check_string(text, "text", location)
                 entities = locate_entities(text, head, tail, location)
             else:
-                entities = of_words(text, head, tail, location)
+                entities = parse_word_spans(text, head, tail, location)
             examples.append(RelationExample(*entities, None, location))
         return examples
 

@@ -12,7 +12,7 @@ from bertsmith.models.config import ModelConfig
 from bertsmith.tasks.base import Metadata, TaskEncoder
 from bertsmith.tasks.batching import Item
 from bertsmith.tasks.labels import LabelMap
-from bertsmith.tasks.relation_extraction.relation_rows import RelationExample, Span, marked
+from bertsmith.tasks.relation_extraction.relation_rows import RelationExample, Span, insert_markers
 from bertsmith.tasks.settings import RelateSettings
 from bertsmith.tasks.truncation import Coverage
 from bertsmith.tasks.windows import NO_LIMIT, single_window
@@ -107,5 +107,5 @@ def with_markers(example: RelationExample) -> tuple[str, list[Span]]:
         inner = [" " * (not text[i].isspace()) for i in (start, end - 1)]
         marks.append((f"{before}{marker}{inner[0]}", f"{inner[1]}{marker}{behind}"))
         shifts.append((len(before), len(inner[1])))
-    marked_text, offsets = marked(text, example.head, example.tail, marks)
+    marked_text, offsets = insert_markers(text, example.head, example.tail, marks)
     return marked_text, [(a + x, b + y) for (a, b), (x, y) in zip(offsets, shifts, strict=True)]

@@ -14,7 +14,7 @@ from bertsmith.metrics.tagging import extract_entities
 from bertsmith.models.crf import ChainScores, marginals, viterbi_decode
 from bertsmith.tasks.base import OMIT_IF_NONE, Decoder, Prediction
 from bertsmith.tasks.batching import Item, Outputs, logits_from_probabilities
-from bertsmith.tasks.tagging.encode import TagItem, words_as_trained
+from bertsmith.tasks.tagging.encode import TagItem, split_as_in_training
 from bertsmith.tasks.tagging.sentences import TagExample
 from bertsmith.tasks.tagging.tag_map import TagMap
 
@@ -60,7 +60,7 @@ class TagDecoder(Decoder):
         self, outputs: Outputs, items: Sequence[Item], examples: Sequence[TagExample]
     ) -> list[TagPrediction]:
         """Return the tags of each sentence, as many as words."""
-        examples = words_as_trained(examples, self.metadata)
+        examples = split_as_in_training(examples, self.metadata)
         emissions, has_token = self.emissions(outputs, items, examples)
         tokens = {item.example: item.tokens for item in items if isinstance(item, TagItem)}
         paths = best_paths(emissions, self.chain(outputs), has_crf=self.has_crf)
@@ -147,12 +147,12 @@ def best_paths(
         has_crf: True if probabilities are those over all paths; otherwise they are the emissions'.
     """
     paths: list[tuple[list[int], Tensor]] = [([], torch.zeros(0)) for _ in emissions]
-    non_empty = [i for i, of_sentence in enumerate(emissions) if len(of_sentence)]
+    non_empty = [i for i, sentence_emissions in enumerate(emissions) if len(sentence_emissions)]
     for indices, padded, lengths in padded_batches(non_empty, emissions):
         probabilities = marginals(padded, lengths, chain) if has_crf else padded.exp()
         batch_paths = viterbi_decode(padded, lengths, chain)
-        for i, path, of_words in zip(indices, batch_paths, probabilities, strict=True):
-            paths[i] = path, of_words[torch.arange(len(path)), path]
+        for i, path, word_probabilities in zip(indices, batch_paths, probabilities, strict=True):
+            paths[i] = path, word_probabilities[torch.arange(len(path)), path]
     return paths
 
 

@@ -56,7 +56,7 @@ class TagEncoder(TaskEncoder):
     def encode(self, examples: Sequence[TagExample], tokenizer: Tokenizer) -> list[Item]:
         """Return the windows of each sentence; none for a sentence without tokens."""
         self._check_tags(examples)
-        examples = words_as_trained(examples, self.metadata)
+        examples = split_as_in_training(examples, self.metadata)
         self._check_predicates(examples)
         texts = [" ".join(example.words) for example in examples]
         predicates = [e.words[e.predicate] for e in examples if e.predicate is not None] or None
@@ -126,7 +126,7 @@ class TagEncoder(TaskEncoder):
             raise tag_map.tag_names.unknown_label_error(min(tags), examples[0].location, "tag_column")
 
 
-def words_as_trained(examples: Sequence[TagExample], metadata: Mapping[str, Any]) -> Sequence[TagExample]:
+def split_as_in_training(examples: Sequence[TagExample], metadata: Mapping[str, Any]) -> Sequence[TagExample]:
     """Split running text into Chinese characters if the words of the training examples were characters."""
     return [split_han_characters(e) for e in examples] if metadata.get("characters") else examples
 

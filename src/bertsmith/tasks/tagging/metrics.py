@@ -36,7 +36,7 @@ from bertsmith.tasks.error_analysis import ErrorAnalysis, confusion, reliability
 from bertsmith.tasks.report import TaskReport
 from bertsmith.tasks.results import DataSummary, Diagnostic, Metrics, table_by_label
 from bertsmith.tasks.tagging.decode import TagDecoder, TagPrediction, padded_batches
-from bertsmith.tasks.tagging.encode import words_as_trained
+from bertsmith.tasks.tagging.encode import split_as_in_training
 from bertsmith.tasks.tagging.sentences import TagExample, tab_separated
 
 
@@ -82,7 +82,7 @@ class TagMetrics(TaskMetrics):
         predicted = [prediction.tags for prediction in predictions]
         scores["strict_f1"] = sum_counts(count_entities(references, predicted, tag_map.scheme)).f1
         counts = count_entities(references, predicted)
-        by_type = {entity_type: of_type.to_dict() for entity_type, of_type in counts.items()}
+        by_type = {entity_type: type_counts.to_dict() for entity_type, type_counts in counts.items()}
         return Metrics({**scores, **last}, {"types": by_type}, (table_by_label("entity", by_type),), notes)
 
     def baseline(self, training: Sequence[TagExample], validation: Sequence[TagExample]) -> Metrics:
@@ -97,7 +97,7 @@ class TagMetrics(TaskMetrics):
     def example_losses(self, answers: Answers) -> list[float | None]:
         """Return the loss of each sentence; None if a tag is new, or under a CRF if a word has no token."""
         decoder = self.decoder
-        examples = words_as_trained(answers.examples, self.metadata)
+        examples = split_as_in_training(answers.examples, self.metadata)
         emissions, has_token = decoder.emissions(answers.outputs, answers.items, examples)
         paths: list[list[int] | None] = []
         for example, mask in zip(examples, has_token, strict=True):
@@ -107,8 +107,8 @@ class TagMetrics(TaskMetrics):
         if decoder.has_crf:
             return path_losses(emissions, paths, decoder.chain(answers.outputs))
         return [
-            None if path is None else -float(of_words[torch.arange(len(path)), path][mask].sum())
-            for of_words, path, mask in zip(emissions, paths, has_token, strict=True)
+            None if path is None else -float(sentence_emissions[torch.arange(len(path)), path][mask].sum())
+            for sentence_emissions, path, mask in zip(emissions, paths, has_token, strict=True)
         ]
 
     def sufficient_statistics(
