@@ -280,10 +280,9 @@ def _metrics_by_label(
 
 def _confusion(targets: Sequence[int], predicted: Sequence[int], labels: Sequence[str]) -> list[Any]:
     """Return rows of references with columns of predictions; of many labels the cells that are not 0, by count."""
+    cells, ids = Counter(zip(targets, predicted, strict=True)), range(len(labels))
     if len(labels) <= _MAX_MATRIX_LABELS:
-        from sklearn.metrics import confusion_matrix
-
-        rows: list[Any] = confusion_matrix(targets, predicted, labels=range(len(labels))).tolist()
-        return rows
-    cells = Counter(zip(targets, predicted, strict=True)).most_common()
-    return [{"truth": labels[t], "prediction": labels[p], "times": count} for (t, p), count in cells]
+        return [[cells[t, p] for p in ids] for t in ids]
+    return [
+        {"truth": labels[t], "prediction": labels[p], "times": count} for (t, p), count in cells.most_common()
+    ]
