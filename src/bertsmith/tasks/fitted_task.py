@@ -14,14 +14,7 @@ from bertsmith.device import ComputeContext
 from bertsmith.errors import InputError, option
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
-from bertsmith.tasks.base import (
-    Decoder,
-    Metadata,
-    TaskData,
-    TaskEncoder,
-    TaskModel,
-    mean_of_values,
-)
+from bertsmith.tasks.base import Decoder, Metadata, TaskData, TaskEncoder, TaskModel, mean_of_values
 from bertsmith.tasks.batching import Answers, Item
 from bertsmith.tasks.registry import TASKS, Task, get_task
 from bertsmith.tasks.report import TaskReport

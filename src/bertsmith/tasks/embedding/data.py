@@ -14,10 +14,7 @@ from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel
 
-from bertsmith.artifacts.sentence_transformers import (
-    SentenceEmbeddingConfig,
-    read_sentence_embedding_config,
-)
+from bertsmith.artifacts.sentence_transformers import SentenceEmbeddingConfig, read_sentence_embedding_config
 from bertsmith.errors import InputError, option
 from bertsmith.formatting import join_names
 from bertsmith.io.sources import Source
