@@ -268,7 +268,7 @@ def test_balanced_weights_make_labels_count_alike() -> None:
     found = ClassificationData(balanced, {}).fit_metadata(examples, None)
     assert found["weights"] == [pytest.approx(4 / 6), 2.0]
     assert "weights" not in ClassificationData(ClassSettings(), {}).fit_metadata(examples, None)
-    config = classifier(["a", "b"], ClassSettings(), pairs=False).config
+    config = classifier(["a", "b"], ClassSettings(), pairs=False).model.config
     head = FittedTask.create(TASK, config, torch.Generator(), found, ClassSettings())
     encoder = build_encoder(config, torch.Generator().manual_seed(0)).eval()
     batch = head.model.collate(head.encode(examples, tiny_run.tokenizer()))

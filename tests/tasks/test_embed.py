@@ -256,14 +256,12 @@ def test_in_batch_softmax_leaves_out_what_is_excluded() -> None:
 def test_the_loss_of_a_batch_is_that_of_its_vectors(settings: dict[str, Any]) -> None:
     found = [pair("kaba", "lode migi"), pair("nude", "pede so", negatives=("tuba",)), pair("sogi", "loba")]
     embed = task(found, **settings)
-    encoder = build_encoder(embed.config, torch.Generator().manual_seed(1)).eval()
+    encoder = build_encoder(embed.model.config, torch.Generator().manual_seed(1)).eval()
     items = embed.encode(found, tiny_run.tokenizer())
     with torch.no_grad():
         loss = embed.model.loss(encoder, embed.model.collate(items))
-    vectors = [
-        torch.from_numpy(answer.embeddings)
-        for answer in embed.predict(encoder, items, found, ComputeContext.create("cpu", "fp32")).predictions
-    ]
+    outputs = embed.model.run(encoder, items, ComputeContext.create("cpu", "fp32"))
+    vectors = [torch.from_numpy(p.embeddings) for p in embed.decoder.decode(outputs, items, found)]
     queries = F.normalize(torch.stack([v[0] for v in vectors]), dim=1)
     others = F.normalize(torch.stack([*(v[1] for v in vectors), vectors[1][2]]), dim=1)
     products = 20 * queries @ others.T
@@ -275,7 +273,7 @@ def test_the_loss_of_a_batch_is_that_of_its_vectors(settings: dict[str, Any]) ->
 def test_a_vector_does_not_depend_on_what_else_is_read() -> None:
     found = [pair("kaba lode migi nude pe"), pair("so"), pair("tuba ride"), pair("kaba " * 40)]
     embed = task([pair("a", "b")])
-    encoder = build_encoder(embed.config, torch.Generator().manual_seed(1)).eval()
+    encoder = build_encoder(embed.model.config, torch.Generator().manual_seed(1)).eval()
     place = ComputeContext.create("cpu", "fp32")
 
     def vectors(some: list[EmbeddingExample]) -> list[Any]:

@@ -91,7 +91,7 @@ def test_files_of_every_form_hold_them(tmp_path: Path) -> None:
     for name, settings in (("a.csv", SETTINGS), ("b.jsonl", SETTINGS), ("c.tsv", tabs)):
         found = ClassificationData(settings, {}).read(tmp_path / name)
         facts = {"labels": LABELS, "numbered": True, "separator": ","}
-        task = FittedTask.create(TASK, head().config, torch.Generator(), facts, settings)
+        task = FittedTask.create(TASK, head().model.config, torch.Generator(), facts, settings)
         assert task.metrics.labels(found) == [("fear", "joy"), ()]
 
 
@@ -111,7 +111,7 @@ def test_what_cannot_be_learnt_is_refused() -> None:
 def test_the_loss_is_the_references(tmp_path: Path) -> None:
     """With weights for the labels that are there, too."""
     transformers = pytest.importorskip("transformers")
-    encoder = build_encoder(head().config, torch.Generator().manual_seed(0)).eval()
+    encoder = build_encoder(head().model.config, torch.Generator().manual_seed(0)).eval()
     texts = [example("joy,fear", "kaba lode"), example("", "migi"), example("anger", "nufo pezu riba")]
     facts = {"labels": LABELS, "pairs": False, "separator": ",", "weights": [2.0, 0.5, 3.0]}
     for known in ({**facts, "weights": None}, facts):
@@ -146,7 +146,7 @@ TRUTHS = st.lists(st.lists(st.booleans(), min_size=3, max_size=3), min_size=2, m
 def test_it_begins_with_each_labels_share(family: str) -> None:
     """Where weights make up for how rare a label is, with a half."""
     examples = [example(label) for label in ("joy,joy", "joy,fear", "joy", "", "joy", "anger", "")]
-    config = head().config.model_copy(update={"model_type": family})
+    config = head().model.config.model_copy(update={"model_type": family})
     for settings, expected in (
         (SETTINGS, [1.5 / 8, 1.5 / 8, 4.5 / 8]),
         (SETTINGS.model_copy(update={"class_weights": "balanced"}), [0.5, 0.5, 0.5]),
@@ -164,7 +164,7 @@ def test_a_label_that_all_examples_have_leaves_all_finite() -> None:
     examples = [example("joy"), example("joy,fear")]
     settings = SETTINGS.model_copy(update={"class_weights": "balanced"})
     metadata = learned(examples, settings)
-    task = FittedTask.create(TASK, head().config, torch.Generator(), metadata, settings)
+    task = FittedTask.create(TASK, head().model.config, torch.Generator(), metadata, settings)
     assert all(parameter.isfinite().all() for parameter in task.model.parameters())
 
 

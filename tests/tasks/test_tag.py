@@ -59,8 +59,8 @@ def tagger(facts: dict[str, Any] | None = None, settings: TagSettings = PLAIN) -
 
 def answers(examples: Sequence[TagExample], task: FittedTask, encoder: Encoder) -> list[dict[str, Any]]:
     items = task.encode(examples, tiny_run.tokenizer())
-    predictions = task.predict(encoder, items, examples, ComputeContext.create("cpu", "fp32")).predictions
-    return [prediction.to_dict() for prediction in predictions]
+    outputs = task.model.run(encoder, items, ComputeContext.create("cpu", "fp32"))
+    return [prediction.to_dict() for prediction in task.decoder.decode(outputs, items, examples)]
 
 
 # Files

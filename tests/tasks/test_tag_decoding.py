@@ -66,8 +66,8 @@ def tagger(chosen: TagSettings, rows: Sequence[str] = ROWS) -> tuple[FittedTask,
 
 def answers(examples: Sequence[TagExample], task: FittedTask, encoder: Encoder) -> list[dict[str, Any]]:
     items = task.encode(examples, tiny_run.tokenizer())
-    predictions = task.predict(encoder, items, examples, ComputeContext.create("cpu", "fp32")).predictions
-    return [prediction.to_dict() for prediction in predictions]
+    outputs = task.model.run(encoder, items, ComputeContext.create("cpu", "fp32"))
+    return [prediction.to_dict() for prediction in task.decoder.decode(outputs, items, examples)]
 
 
 CHOICES = [TagSettings(decoder=decoder, max_length=12) for decoder in ("softmax", "crf")]

@@ -10,12 +10,10 @@ from typing import Any
 import torch
 
 from bertsmith.artifacts.folder import ModelFolder
-from bertsmith.device import ComputeContext
 from bertsmith.errors import InputError, option
 from bertsmith.models.config import ModelConfig
-from bertsmith.models.encoder import Encoder
 from bertsmith.tasks.base import Decoder, Metadata, TaskData, TaskEncoder, TaskModel, mean_of_values
-from bertsmith.tasks.batching import Answers, Item
+from bertsmith.tasks.batching import Item
 from bertsmith.tasks.registry import TASKS, Task, get_task
 from bertsmith.tasks.report import TaskReport
 from bertsmith.tasks.results import Metrics
@@ -146,13 +144,6 @@ class FittedTask:
         groups = groupby(items, key=lambda item: item.example)
         coverages = [self.encoder.coverage(list(group)) for _, group in groups]
         return TruncationStats(self.declaration.annotation_unit, self.encoder.max_length, special, coverages)
-
-    def predict(
-        self, encoder: Encoder, items: Sequence[Item], examples: Sequence[Any], context: ComputeContext
-    ) -> Answers:
-        """Return the predictions for examples, with the outputs that they were decoded from."""
-        outputs = self.model.run(encoder, items, context)
-        return Answers(outputs, items, examples, self.decoder.decode(outputs, items, examples))
 
     def score(self, predictions: Sequence[Any], examples: Sequence[Any], stats: TruncationStats) -> Metrics:
         """Return the metrics of predictions on labeled examples, with what truncation loses."""
