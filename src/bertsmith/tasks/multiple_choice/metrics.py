@@ -14,7 +14,7 @@ from bertsmith.tasks.error_analysis import ErrorAnalysis, cross_entropy, label_e
 from bertsmith.tasks.multiple_choice.choice_rows import ChoiceExample
 from bertsmith.tasks.multiple_choice.model import ChoicePrediction
 from bertsmith.tasks.report import TaskReport
-from bertsmith.tasks.results import DataSummary, Diagnostic, Metrics, MetricTable
+from bertsmith.tasks.results import DataSummary, Diagnostic, Metrics, table_by_label
 
 
 class MultipleChoiceMetrics(TaskMetrics):
@@ -37,8 +37,7 @@ class MultipleChoiceMetrics(TaskMetrics):
             str(size): {"accuracy": sum(correct) / len(correct), "examples": len(correct)}
             for size, correct in sorted(by_size.items())
         }
-        rows = [[n, f"{row['accuracy']:.4f}", f"{row['examples']:,}"] for n, row in by_choices.items()]
-        tables = [MetricTable("", ["choices", "accuracy", "examples"], rows)] if len(rows) > 1 else []
+        tables = [table_by_label("choices", by_choices)] if len(by_choices) > 1 else []
         total = max(1, len(examples))
         chance = sum(1 / max(1, len(example.choices)) for example in examples) / total
         values = {"accuracy": sum(is_correct) / total, "examples": len(examples)}

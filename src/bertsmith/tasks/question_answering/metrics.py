@@ -19,7 +19,7 @@ from bertsmith.tasks.question_answering.data import QuestionExample, moved_answe
 from bertsmith.tasks.question_answering.decode import AnswerPrediction
 from bertsmith.tasks.question_answering.scoring import AnswerScorer
 from bertsmith.tasks.report import TaskReport
-from bertsmith.tasks.results import DataSummary, Diagnostic, Metrics, MetricTable
+from bertsmith.tasks.results import DataSummary, Diagnostic, Metrics, table_by_label
 from bertsmith.tasks.settings import AnswerSettings
 
 
@@ -98,9 +98,7 @@ class QuestionAnsweringReport(TaskReport):
         """Return the numbers of questions, passages, and answers."""
         parts = {"train": train, "validation": validation}
         figures = {part: _figures(examples) for part, examples in parts.items() if examples}
-        rows = [[part, *(f"{value:,}" for value in values.values())] for part, values in figures.items()]
-        columns = ["part", "questions", "passages", "unanswerable", "answers"]
-        table = MetricTable("questions", columns, rows)
+        table = table_by_label("part", figures)._replace(title="questions")
         diagnostics = []
         unanswerable = [example.location for example in validation if example.unanswerable]
         if unanswerable and not any(example.unanswerable for example in train):
