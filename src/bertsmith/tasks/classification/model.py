@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bertsmith.errors import InputError, option
-from bertsmith.loss import Loss
+from bertsmith.loss import Loss, classification_loss
 from bertsmith.metrics.calibration import fit_temperature
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
@@ -62,9 +62,7 @@ class ClassificationModel(TextModel):
         a batch.
         """
         logits, targets = self.logits(encoder, batch), batch.tensors["targets"]
-        num_correct = (logits.detach().argmax(-1) == targets).sum()
-        loss = F.cross_entropy(logits, targets, self.class_weights, reduction="sum")
-        return Loss({"task": loss}, batch.counts, {"task": num_correct})
+        return classification_loss(logits, targets, batch.counts, self.class_weights)
 
 
 class MultilabelModel(ClassificationModel):

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from bertsmith.loss import Loss, distillation_kl
+from bertsmith.loss import Loss, classification_loss, distillation_kl
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import MultipleChoiceHead
@@ -40,10 +39,7 @@ class MultipleChoiceModel(TaskModel):
         """Return the summed cross-entropy over each example's choices."""
         outputs = list(self.outputs(encoder, batch))
         logits = pad_sequence(outputs, batch_first=True, padding_value=-torch.inf)  # [B, most choices]
-        labels = batch.tensors["label"]
-        num_correct = (logits.detach().argmax(-1) == labels).sum()
-        loss_sum = F.cross_entropy(logits, labels, reduction="sum")
-        return Loss({"task": loss_sum}, batch.counts, {"task": num_correct})
+        return classification_loss(logits, batch.tensors["label"], batch.counts)
 
     def outputs(self, encoder: Encoder, batch: TaskBatch) -> Sequence[Tensor]:
         """Return the logits [n] of each item's n choices."""

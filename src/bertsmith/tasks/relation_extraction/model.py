@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from bertsmith.loss import Loss
+from bertsmith.loss import Loss, classification_loss
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import RelationHead
@@ -51,10 +50,7 @@ class RelationModel(TaskModel):
 
     def loss(self, encoder: Encoder, batch: TaskBatch) -> Loss:
         """Return the summed cross-entropy."""
-        logits, labels = self.logits(encoder, batch), batch.tensors["label"]
-        num_correct = (logits.detach().argmax(-1) == labels).sum()
-        loss_sum = F.cross_entropy(logits, labels, reduction="sum")
-        return Loss({"task": loss_sum}, batch.counts, {"task": num_correct})
+        return classification_loss(self.logits(encoder, batch), batch.tensors["label"], batch.counts)
 
     def outputs(self, encoder: Encoder, batch: TaskBatch) -> Sequence[Tensor]:
         """Return logits [1, labels] per example."""

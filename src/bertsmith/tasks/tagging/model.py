@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bertsmith.loss import Loss, distillation_kl
+from bertsmith.loss import Loss, classification_loss, distillation_kl
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.crf import ChainScores, Crf, log_partitions, path_scores
 from bertsmith.models.encoder import Encoder
@@ -68,12 +67,10 @@ class TagModel(TaskModel):
         """
         tags = batch.tensors["tags"]
         logits = self.head(self.features(encoder, batch.packed)[batch.tensors["token_indices"]]).float()
-        num_correct = (logits.detach().argmax(-1) == tags).sum()
         if self.crf is None:
-            total = F.cross_entropy(logits, tags, reduction="sum")
-        else:
-            total = self._path_loss(self.crf, logits, batch)
-        return Loss({"task": total}, batch.counts, {"task": num_correct})
+            return classification_loss(logits, tags, batch.counts)
+        num_correct = (logits.detach().argmax(-1) == tags).sum()
+        return Loss({"task": self._path_loss(self.crf, logits, batch)}, batch.counts, {"task": num_correct})
 
     def _path_loss(self, crf: Crf, logits: Tensor, batch: TaskBatch) -> Tensor:
         """Return minus the log-likelihood of the tags of each run of words, summed."""
