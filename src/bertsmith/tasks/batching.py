@@ -48,6 +48,11 @@ class TokenSequence:
     offsets: NDArray[np.int32] | None = None
     sources: NDArray[np.int8] | None = None
 
+    @property
+    def token_counts(self) -> dict[str, Any]:
+        """The counts of tokens as the fields of a prediction."""
+        return {"tokens": self.tokens, "tokens_read": self.tokens_read}
+
     @classmethod
     def from_encoding(cls, encoding: Encoding, *, with_offsets: bool = False) -> TokenSequence:
         """Return the sequence of a tokenizer's encoding."""

@@ -285,7 +285,7 @@ def token_counts(item: Item) -> dict[str, Any]:
     """Return the counts of tokens of an item's whole text as the fields of a prediction."""
     if isinstance(item, WindowItem):
         return {"tokens": item.tokens, "tokens_read": item.tokens_read}
-    return {"tokens": item.sequences[0].tokens, "tokens_read": item.sequences[0].tokens_read}
+    return item.sequences[0].token_counts
 
 
 def parse_number(label: str | None, location: str) -> float:

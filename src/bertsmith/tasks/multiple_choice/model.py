@@ -82,13 +82,14 @@ class MultipleChoiceDecoder(SoftmaxDecoder):
         """Return the choice of each example."""
         predictions = [ChoicePrediction(example.id, tokens=0, tokens_read=0) for example in examples]
         for logits, item in zip(outputs.per_item, items, strict=True):
-            prediction, scores, sequence = (
-                predictions[item.example],
-                logits.softmax(0).tolist(),
-                most_truncated(item),
-            )
+            example, scores = examples[item.example], logits.softmax(0).tolist()
             best = max(range(len(scores)), key=scores.__getitem__)
-            prediction.choice, prediction.text = best, examples[item.example].choices[best]
-            prediction.score, prediction.scores = scores[best], scores
-            prediction.tokens, prediction.tokens_read = sequence.tokens, sequence.tokens_read
+            predictions[item.example] = ChoicePrediction(
+                example.id,
+                best,
+                example.choices[best],
+                scores[best],
+                scores,
+                **most_truncated(item).token_counts,
+            )
         return predictions

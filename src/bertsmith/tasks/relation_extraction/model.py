@@ -83,9 +83,8 @@ class RelationDecoder(SoftmaxDecoder):
         """Return the relation of each example."""
         predictions = [RelationPrediction(example.id, tokens=0, tokens_read=0) for example in examples]
         for logits, item in zip(outputs.per_item, items, strict=True):
-            prediction, (sequence,) = predictions[item.example], item.sequences
             scores = dict(zip(self.metadata["labels"], logits[0].softmax(-1).tolist(), strict=True))
-            label = max(scores, key=scores.__getitem__)
-            prediction.label, prediction.score, prediction.scores = label, scores[label], scores
-            prediction.tokens, prediction.tokens_read = sequence.tokens, sequence.tokens_read
+            label, id = max(scores, key=scores.__getitem__), examples[item.example].id
+            counts = item.sequences[0].token_counts
+            predictions[item.example] = RelationPrediction(id, label, scores[label], scores, **counts)
         return predictions
