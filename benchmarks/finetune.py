@@ -255,7 +255,7 @@ class ReferenceFinetuning:
         targets = torch.tensor([item.target for item in items])
         return {"labels": targets.float() if self.benchmark.verb == "regress" else targets}
 
-    def update(self, items: Sequence[Item]) -> float:
+    def train_step(self, items: Sequence[Item]) -> float:
         """Make one training step and return the loss before it."""
         self.step += 1
         total = 0.0
@@ -385,8 +385,9 @@ def compare_speed(name: str) -> dict[str, Any]:
     size, rate = reference.benchmark.batch_size, reference.benchmark.learning_rate
     encoder = bs.load(checkpoint()).folder.encoder(torch.Generator().manual_seed(0))
     settings = TrainSettings(batch_size=size, learning_rate=rate, precision=precision())
-    ours = OurTrainer(encoder, reference.task, settings)
-    stream, reference_batches = ItemStream(reference.task.collate, reference.items, 0), reference.batches(0)
+    ours = OurTrainer(encoder, reference.task.model, settings)
+    stream = ItemStream(reference.task.model.collate, reference.items, 0)
+    reference_batches = reference.batches(0)
 
     def windows() -> Iterator[tuple[int, Callable[[], None], Callable[[], None]]]:
         for window in range(WINDOWS + 1):
@@ -394,8 +395,8 @@ def compare_speed(name: str) -> dict[str, Any]:
             batches = [stream.batch(0, start, start + size) for start in starts]
             padded = [next(reference_batches) for _ in starts]
             trim_memory()
-            run_ours = partial(run_steps, partial(ours.update, learning_rate=rate), batches)
-            yield sum(b.tokens for b in batches), run_ours, partial(run_steps, reference.update, padded)
+            run_ours = partial(run_steps, partial(ours.train_step, learning_rate=rate), batches)
+            yield sum(b.tokens for b in batches), run_ours, partial(run_steps, reference.train_step, padded)
 
     return time_interleaved(windows())
 

@@ -141,7 +141,7 @@ def learning_rate_at(step: int, settings: TrainSettings) -> float:
         step,
         peak=settings.learning_rate,
         warmup_steps=warmup_updates(settings.warmup_steps, updates),
-        updates=updates,
+        num_updates=updates,
         scheduler_type=settings.lr_scheduler_type,
     )
 
@@ -153,7 +153,7 @@ class ReferenceTrainer:
         self.model, self.settings, self.step = model.train(), settings, 0
         self.optimizer = make_adamw(model, settings)
 
-    def update(self, batch: MaskedBatch) -> dict[str, float]:
+    def train_step(self, batch: MaskedBatch) -> dict[str, float]:
         """Make one training step. Return both losses before it."""
         self.step += 1
         inputs = pad_batch(batch)

@@ -217,7 +217,7 @@ def test_the_verb_writes_a_plot_and_one_document(base: bs.Model, tmp_path: Path)
         (("--low", "1e-2", "--high", "1e-3"), "rates_invalid"),
         (("--steps", "5"), "steps_too_few"),
         (("--seeds", "2", "--set", "train.freeze_layers=3"), "freeze_layers_too_many"),
-        (("--batch-size", "4", "--set", "train.batch_size=4"), None),
+        (("--batch-size", "4", "--set", "train.batch_size=8"), None),
     ],
 )
 def test_what_cannot_be_done_is_said(

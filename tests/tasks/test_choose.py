@@ -358,7 +358,7 @@ def test_the_reference_opens_the_run_and_says_the_same(run: bs.Model) -> None:
     inputs = read(["kade kaba"] * 3, choices, return_tensors="pt", padding=True)
     with torch.no_grad():
         logits = theirs(**{name: tensor[None] for name, tensor in inputs.items()}).logits
-    (answer,) = run.predict(["kade kaba"], [choices])
+    (answer,) = bs.load(run.path, precision="fp32").predict(["kade kaba"], [choices])
     assert answer.scores == pytest.approx(logits.softmax(-1)[0].tolist(), abs=1e-5)
 
 
@@ -371,7 +371,7 @@ def test_a_folder_of_the_reference_answers(run: bs.Model, tmp_path: Path) -> Non
     foreign = bs.load(tmp_path / "theirs", precision="fp32")
     (other,), (one,) = (
         [one.to_dict() for one in foreign.predict(*texts)],
-        [one.to_dict() for one in run.predict(*texts)],
+        [one.to_dict() for one in bs.load(run.path, precision="fp32").predict(*texts)],
     )
     assert other["scores"] == pytest.approx(one["scores"], abs=1e-6)
 
