@@ -277,12 +277,8 @@ def test_a_vector_does_not_depend_on_what_else_is_read() -> None:
     place = ComputeContext.create("cpu", "fp32")
 
     def vectors(some: list[EmbeddingExample]) -> list[Any]:
-        return [
-            answer.vector
-            for answer in embed.predict(
-                encoder, embed.encode(some, tiny_run.tokenizer()), some, place
-            ).predictions
-        ]
+        items = embed.encode(some, tiny_run.tokenizer())
+        return [p.vector for p in embed.decoder.decode(embed.model.run(encoder, items, place), items, some)]
 
     together = vectors(found)
     for one, vector in zip(found, together, strict=True):

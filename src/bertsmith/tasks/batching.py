@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -88,6 +88,9 @@ class Item:
     def size(self) -> int:
         """The number of tokens of all sequences."""
         return sum(len(sequence.ids) for sequence in self.sequences)
+
+
+ItemT = TypeVar("ItemT", bound=Item)
 
 
 @dataclass(frozen=True)
@@ -188,8 +191,8 @@ def logits_from_probabilities(probabilities: Tensor) -> Tensor:
 
 
 def run_batched(
-    items: Sequence[Item],
-    collate: Callable[[Sequence[Item]], TaskBatch],
+    items: Sequence[ItemT],
+    collate: Callable[[Sequence[ItemT]], TaskBatch],
     forward: Callable[[TaskBatch], Sequence[Tensor]],
     context: ComputeContext,
 ) -> list[Tensor]:

@@ -82,8 +82,8 @@ class RelationEncoder(TaskEncoder):
         begin = max(0, min(first - (capacity - needed) // 2, num_tokens - capacity))
         window = single_window(encoding, begin, min(capacity, num_tokens))
         offset = window.sequence_start - begin
-        markers = (head + offset, tail + offset)
-        return RelationItem(index, (window.sequence,), self._target(example), begin, marker_indices=markers)
+        indices = (head + offset, tail + offset)
+        return RelationItem(index, (window.sequence,), self._target(example), begin, marker_indices=indices)
 
     def _target(self, example: RelationExample) -> int | None:
         """Return the relation's id; -1 if the model does not have it, so that every answer is wrong."""
