@@ -25,9 +25,9 @@ def join_names(names: Iterable[str], limit: int = _MAX_LISTED) -> str:
     return ", ".join(all_names[:limit]) + rest
 
 
-def shorten(text: object, max_length: int) -> str:
+def shorten(text: str, max_length: int) -> str:
     """Return a text on one line, without the end of one that has more characters."""
-    line = " ".join(str(text).split())
+    line = " ".join(text.split())
     return line if len(line) <= max_length else f"{line[: max_length - 1]}…"
 
 

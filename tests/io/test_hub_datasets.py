@@ -68,7 +68,8 @@ def test_rows_with_the_names_of_their_classes(hub: Path) -> None:
 
 def test_a_table_without_types_is_read_as_it_is(hub: Path) -> None:
     written(hub / "default" / "train" / "0000.parquet", {"text": ["kaba"], "label": [1]})
-    assert to_source("hub:owner/moods:train", "train").rows[0].values == {"text": "kaba", "label": 1}  # type: ignore[union-attr]
+    (row,) = to_source("hub:owner/moods:train", "train")
+    assert row.values == {"text": "kaba", "label": 1}
 
 
 def test_a_task_learns_from_the_hub_and_is_judged_on_it(hub: Path, tmp_path: Path) -> None:

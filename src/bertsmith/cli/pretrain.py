@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any
 
 import rich_click as click
@@ -178,4 +177,3 @@ def quickstart(output_dir: str, as_json: bool, **arguments: Any) -> None:
 
     report = run_quickstart(output_dir, **arguments)
     tables.show(report, as_json, print_report)
-    sys.stdout.flush()

@@ -134,7 +134,7 @@ def table_of(
             max_length = max(12, (width - 36) // max(1, len(inputs)))
             rows += [
                 {
-                    name: shorten(cell, max_length) if name in inputs else _cell(cell)
+                    name: shorten(str(cell), max_length) if name in inputs else _cell(cell)
                     for name, cell in cells.items()
                 }
                 for cells in report.table_rows(example, prediction)

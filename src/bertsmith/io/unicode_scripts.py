@@ -60,8 +60,8 @@ def script_of_word(word: str) -> str:
 
 @cache
 def word_pattern() -> re.Pattern[str]:
-    """A word: letters, marks and digits in a row from a letter or digit on, or one ideograph."""
-    return re.compile(rf"[{HAN_CLASS}]|[^\W_{HAN_CLASS}](?:[^\W_{HAN_CLASS}]|[{marks()}])*")
+    """Words other than ideographs: letters, marks, and digits in a row, of which the first is no mark."""
+    return re.compile(rf"[^\W_{HAN_CLASS}]+(?:[{marks()}]+[^\W_{HAN_CLASS}]*)*")
 
 
 @cache
