@@ -99,7 +99,7 @@ class Ablation(BaseModel, frozen=True):
                 settings=settings,
                 resume=holds_run(run),
             )
-            metrics[name] = float(tuned.report["dev"][tuned.task.primary_metric])
+            metrics[name] = float(tuned.report["validation"][tuned.task.primary_metric])
         if self.pairs is not None:
             metrics[PAIRS] = _score_pairs(model, self.pairs)
         return metrics

@@ -72,7 +72,7 @@ class GlueResult(Result):
     Attributes:
         task: Its name.
         train_examples: The number of training examples.
-        dev_examples: The number of validation examples.
+        validation_examples: The number of validation examples.
         metrics: The benchmark's metrics on the validation data, times 100.
         baseline: The last metric of always predicting the most frequent label, times 100.
         seconds: The duration.
@@ -80,7 +80,7 @@ class GlueResult(Result):
 
     task: str
     train_examples: int
-    dev_examples: int
+    validation_examples: int
     metrics: dict[str, float]
     baseline: float | None
     seconds: float
@@ -170,7 +170,7 @@ def finetune_glue(
 
 def _result(task: GlueTask, folder: Path, model: Model) -> GlueResult:
     report = model.report
-    metrics = _glue_metrics(task, report["dev"])
+    metrics = _glue_metrics(task, report["validation"])
     for file in sorted(folder.glob("dev_mismatched.*"))[:1]:
         scores = _glue_metrics(task, model.evaluate(file).to_dict())
         metrics |= {f"mismatched {name}": value for name, value in scores.items()}
@@ -178,7 +178,7 @@ def _result(task: GlueTask, folder: Path, model: Model) -> GlueResult:
     return GlueResult(
         task.name,
         report["train_examples"],
-        report["dev"]["examples"],
+        report["validation"]["examples"],
         metrics,
         None if baseline is None else 100 * baseline,
         report["seconds"],

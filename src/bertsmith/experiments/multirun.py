@@ -68,7 +68,7 @@ class RunResult(Result):
         best_step: The step whose weights were saved.
         steps: The number of steps.
         seconds: The duration.
-        dev: All metrics.
+        validation: All metrics.
     """
 
     run: str
@@ -81,12 +81,12 @@ class RunResult(Result):
     best_step: int | None = None
     steps: int | None = None
     seconds: float | None = None
-    dev: dict[str, float] | None = None
+    validation: dict[str, float] | None = None
 
     @classmethod
     def from_report(cls, run: PlannedRun, report: Mapping[str, Any]) -> RunResult:
         """Return the result of a finished run."""
-        metric, metrics = report["decided_by"], report["dev"]
+        metric, metrics = report["decided_by"], report["validation"]
         score, baseline = metrics[metric], report["baseline"][metric]
         return cls(
             run.name,
@@ -95,7 +95,7 @@ class RunResult(Result):
             score,
             baseline,
             degenerate=score <= baseline and not report.get("baseline_reads", False),
-            dev={name: value for name, value in metrics.items() if isinstance(value, int | float)},
+            validation={name: value for name, value in metrics.items() if isinstance(value, int | float)},
             **{name: report[name] for name in ("best_step", "steps", "seconds")},
         )
 

@@ -71,7 +71,7 @@ class EnsemblePredictor(TaskPredictor):
     def _window(self, item: Item) -> tuple[int, ...]:
         """Return the example and the window of an item, and its size if outputs are per token."""
         sizes = (item.size,) if self.task.model.outputs_per_token else ()
-        return item.example, len(item.sequences), item.first, *sizes
+        return item.example, len(item.sequences), item.text_start, *sizes
 
     def forward(self, prepared: list[list[Item]]) -> EnsembleOutputs:
         """Return the averaged outputs; those of a single model unchanged."""

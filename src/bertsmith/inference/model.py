@@ -40,7 +40,7 @@ from bertsmith.models.heads import PART_BUILDERS, MaskedLMHead
 from bertsmith.models.parameter_count import count_parameters
 from bertsmith.notebook import Report, render_page
 from bertsmith.objectives.objective import GENERATOR
-from bertsmith.tasks.fitted import FittedTask
+from bertsmith.tasks.fitted_task import FittedTask
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
 if TYPE_CHECKING:  # each verb imports only what it needs
@@ -407,7 +407,9 @@ class Model(TaskInterface):
             "labels": ", ".join(self.labels) if self.labels else None,
             "updates": record.get("steps"),
         }
-        scores = {name: record[name] for name in ("held_out", "dev") if isinstance(record.get(name), dict)}
+        scores = {
+            name: record[name] for name in ("held_out", "validation") if isinstance(record.get(name), dict)
+        }
         return render_page("Model", {name: v for name, v in values.items() if v is not None} | scores)
 
 

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 from bertsmith.errors import InputError, option
 from bertsmith.formatting import shorten
 from bertsmith.io import atomic
-from bertsmith.tasks.base import TaskReport
 from bertsmith.tasks.registry import OutputFormat
+from bertsmith.tasks.report import TaskReport
 
 FORMATS = {".csv": "csv", ".jsonl": "json", ".json": "json"}
 """The format of a file by its suffix."""

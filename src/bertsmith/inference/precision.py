@@ -314,7 +314,7 @@ def validation_file(run: Path) -> Path:
     recorded: Any = None
     for folder in (run, run.parent):  # the path may be that of the run's model folder
         if (settings := folder / "settings.yaml").is_file():
-            if held_out := sorted((folder / "split").glob("dev.*")):
+            if held_out := sorted((folder / "split").glob("validation.*")):
                 return held_out[0]
             recorded = read_yaml(settings).get("files", {}).get("validation")
             break

@@ -28,7 +28,7 @@ from bertsmith.io.sources import Source, column_values, is_missing, is_path, is_
 from bertsmith.tasks.base import Example, Prediction
 from bertsmith.tasks.batching import Item, Outputs
 from bertsmith.tasks.data_checks import empty_text_diagnostic
-from bertsmith.tasks.fitted import FittedTask, check_max_length
+from bertsmith.tasks.fitted_task import FittedTask, check_max_length
 from bertsmith.tasks.results import Metrics
 from bertsmith.tasks.truncation import TruncationStats
 from bertsmith.tokenizer.tokenizer import validate_texts
@@ -337,7 +337,7 @@ def _evaluation_report(predictor: TaskPredictor, source: Source, folder: Path, m
         model: The name of the model in the report.
     """
     from bertsmith.reports.run import StepTimer, write_figures, write_report
-    from bertsmith.tasks.error_analysis import prediction_report
+    from bertsmith.tasks.report import prediction_report
 
     steps, task = StepTimer(), predictor.task
     with steps.step("reading the file"):
