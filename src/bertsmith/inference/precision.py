@@ -300,13 +300,7 @@ def _mask_difference(exact: MaskFiller, quantized: MaskFiller, texts: Sequence[s
 
 compare_vectors = Comparison("vectors", "(1 - cosine)", 0.005, 64, _vector_difference)
 compare_scores = Comparison("scores", "nats per token on average", 0.05, 16, _score_difference)
-compare_masks = Comparison(
-    "probabilities of the likeliest token",
-    "on average",
-    0.05,
-    64,
-    _mask_difference,
-)
+compare_masks = Comparison("probabilities of the likeliest token", "on average", 0.05, 64, _mask_difference)
 
 
 def validation_file(run: Path) -> Path:

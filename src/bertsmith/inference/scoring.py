@@ -207,12 +207,10 @@ class Scorer(TokenPredictor):
         for start in range(0, num_tokens, stride):
             stop = min(start + text.size, num_tokens)
             if self.encoder.config.backwards:
-                window, rows = text.window(text.end - stop, text.end - start), np.arange(stop - done)
+                first, rows = text.end - stop, np.arange(stop - done)
             else:
-                window, rows = (
-                    text.window(text.start + start, text.start + stop),
-                    np.arange(done, stop) - start,
-                )
+                first, rows = text.start + start, np.arange(done, stop) - start
+            window = text.window(first, first + stop - start)
             yield PredictedTokens(index, (window,), rows=text.start + rows)
             done = stop
             if done == num_tokens:
