@@ -17,8 +17,8 @@ from bertsmith.formatting import pluralize
 from bertsmith.runs.compute_setup import budget_limits
 from bertsmith.tasks.base import TaskMetrics
 from bertsmith.tasks.batching import Answers, Item
-from bertsmith.tasks.error_analysis import prediction_report
-from bertsmith.tasks.fitted import FittedTask
+from bertsmith.tasks.fitted_task import FittedTask
+from bertsmith.tasks.report import prediction_report
 from bertsmith.tasks.results import DataSummary, Metrics
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.training.callbacks import LOG
@@ -127,11 +127,11 @@ def run_report(
         "threads": output.threads,
         "best_step": state.best_step,
         "stopped_early": output.early_stop,
-        "chosen_on_dev": {k: v for k, v in task.decoder.state.items() if isinstance(v, float)},
+        "chosen_on_validation": {k: v for k, v in task.decoder.state.items() if isinstance(v, float)},
         "baseline": dict(baseline.values),
         "baseline_name": task.metrics.baseline_name,
         "baseline_reads": task.metrics.baseline_reads_text,
-        "dev": metrics.to_dict(),
+        "validation": metrics.to_dict(),
         "evaluations": evaluations(run, updates_per_epoch, state.best_step),
         "examples": dict(examples.summary.details),
         "warnings": [*examples.summary.warnings, *warnings],
@@ -156,7 +156,7 @@ def data_report(
         metrics: The metrics of the validation examples.
         answers: The answers to the validation examples.
     """
-    stats = dict(zip(("train", "dev"), map(task.truncation, items), strict=True))
+    stats = dict(zip(("train", "validation"), map(task.truncation, items), strict=True))
     losses = task.metrics.example_losses(answers)
     return {
         "answers": prediction_report(task.report, metrics, answers.predictions, answers.examples, losses),
