@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertsmith.artifacts.folder import check_replaceable, write_folder
+from bertsmith.artifacts.run_collection import read_report
 from bertsmith.errors import InputError, MachineError, Stopped, option
 from bertsmith.formatting import pluralize
 from bertsmith.io import atomic
@@ -207,11 +208,8 @@ def write_models(
 
 def _is_written(out: Path, step: int) -> bool:
     """Return True if the report and the models of a run with this many updates are written."""
-    try:
-        report = json.loads((out / REPORT).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
-    return isinstance(report, dict) and report.get("steps") == step and any(out.glob("model*"))
+    steps: object = read_report(out / REPORT).get("steps")
+    return steps == step and any(out.glob("model*"))
 
 
 class IntermediateSaver(TrainerCallback):
