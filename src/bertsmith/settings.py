@@ -187,7 +187,7 @@ def describe_error(name: str, error: ErrorDetails) -> str:
     message = f"{message[:1].lower()}{message[1:]}"
     # An error of a group: the message names its settings, and all settings together have no name.
     if isinstance(value, dict):
-        return f"'{name}': {message}" if name else message
+        return f"{name}: {message}" if name else message
     return f"{name} is {shorten(repr(value), _MAX_VALUE_LENGTH)}: {message}"
 
 

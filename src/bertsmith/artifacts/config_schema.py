@@ -123,7 +123,8 @@ def validate(model_class: type[ModelT], values: Mapping[str, Any], location: str
         return model_class.model_validate(dict(values), strict=True)
     except ValidationError as error:
         first = error.errors()[0]
-        message = describe_error(".".join(map(str, first["loc"])), first)
+        key = ".".join(map(str, first["loc"]))
+        message = describe_error(repr(key) if key else "", first)
         raise InputError("invalid_value", message, location=location, hint=_HINT) from None
 
 
@@ -148,8 +149,8 @@ def _read(path: Path) -> Any:
         if path.stat().st_size > _MAX_JSON_BYTES:
             message = f"the file is larger than {_MAX_JSON_BYTES // 2**20} MiB"
             raise InputError("json_too_large", message, location=path, hint=_HINT)
-        text = path.read_bytes().decode("utf-8")
-        return json.loads(text, parse_float=_finite_float, parse_constant=_finite_float)
+        values = json.loads(path.read_bytes().decode("utf-8"))
+        key = _non_finite_key(values)
     except FileNotFoundError:
         raise not_found_error(path, hint="a model folder has one") from None
     except OSError as error:
@@ -160,15 +161,18 @@ def _read(path: Path) -> Any:
         raise InputError(
             "invalid_json", f"the file is not JSON ({error})", location=path, hint="it may be damaged"
         ) from None
-    except OverflowError as error:
-        raise InputError("not_finite", str(error), location=path, hint=_HINT) from None
+    if key is not None:
+        raise InputError("not_finite", f"'{key}' is not a finite number", location=path, hint=_HINT)
+    return values
 
 
-def _finite_float(text: str) -> float:
-    value = float(text)
-    if not math.isfinite(value):
-        raise OverflowError(f"{text} is not a finite number")
-    return value
+def _non_finite_key(value: Any, key: str = "") -> str | None:
+    """Return the dotted key of the first number that is infinite or NaN, None if all are finite."""
+    if isinstance(value, float):
+        return None if math.isfinite(value) else key
+    parts = value.items() if isinstance(value, dict) else enumerate(value if isinstance(value, list) else ())
+    keys = (_non_finite_key(part, f"{key}.{name}" if key else str(name)) for name, part in parts)
+    return next((key for key in keys if key is not None), None)
 
 
 def config_from_hf(raw: Mapping[str, Any], model_family: Family, location: str) -> ModelConfig:

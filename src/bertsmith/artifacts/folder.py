@@ -48,7 +48,7 @@ from bertsmith.formatting import pluralize
 from bertsmith.io import atomic
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
-from bertsmith.models.family import get_family
+from bertsmith.models.family import build_encoder, get_family
 from bertsmith.models.heads import PART_BUILDERS, ProblemType
 from bertsmith.models.tensor_names import NameTable
 from bertsmith.suggestions import not_found_error
@@ -109,7 +109,8 @@ class ModelFolder:
         """
         generator = torch.Generator().manual_seed(0) if generator is None else generator
         # The meta device needs neither memory nor time for initial weights, which are replaced at once.
-        encoder = _meta_encoder(config or self.config, generator)
+        with torch.device("meta"):
+            encoder = build_encoder(config or self.config, generator)
         self.load_into("encoder", encoder, generator.device, copy=copy)
         return encoder
 
@@ -241,11 +242,12 @@ def read_folder(path: str | Path) -> ModelFolder:
     linear_weights = (f"{part}.linear.weight" for part in _LABELED_PARTS)
     num_labels = next((len(tensors[name]) for name in linear_weights if name in tensors), None)
     folder = ModelFolder(path, config, architecture, parts, None, hf_config.problem_type, {}, files, table)
-    folder._check_shapes("encoder", _meta_encoder(config), tensors)
-    for part in sorted(parts - {"encoder"}):
-        with torch.device("meta"):
-            module = PART_BUILDERS[part](config, torch.Generator(), num_labels or 1)
-        folder._check_shapes(part, module, tensors)
+    generator = torch.Generator()
+    with torch.device("meta"):
+        folder._check_shapes("encoder", build_encoder(config, generator), tensors)
+        for part in sorted(parts - {"encoder"}):
+            module = PART_BUILDERS[part](config, generator, num_labels or 1)
+            folder._check_shapes(part, module, tensors)
     if (path / RECORD_FILE).exists():
         folder.record = read_json(path / RECORD_FILE)
         validate(Record, folder.record, str(path / RECORD_FILE))
@@ -359,14 +361,6 @@ def check_replaceable(folder: Path) -> None:
         message = "it exists and is not a model folder of bertsmith"
         hint = "name another folder"
         raise InputError("not_a_model_folder", message, location=folder, hint=hint)
-
-
-def _meta_encoder(config: ModelConfig, generator: torch.Generator | None = None) -> Encoder:
-    """Build an encoder on the meta device."""
-    model_family = get_family(config.model_type)
-    model_family.check_config(config)
-    with torch.device("meta"):
-        return model_family.build(config, generator or torch.Generator())
 
 
 def _labels(id2label: Mapping[str, Any] | None, num_labels: int | None, location: str) -> list[str] | None:
