@@ -82,7 +82,7 @@ def test_a_task_learns_from_the_hub_and_is_judged_on_it(hub: Path, tmp_path: Pat
     settings = ["train.threads=1", "train.precision=fp32", "train.max_steps=2"]
     moods = bs.finetune("classify", base, tmp_path / "moods", settings=settings, **names)
     assert moods.labels == ["glad", "sad"]
-    assert moods.evaluate("hub:owner/moods:validation").accuracy == moods.report["dev"]["accuracy"]
+    assert moods.evaluate("hub:owner/moods:validation").accuracy == moods.report["validation"]["accuracy"]
     assert "files:\n  train: hub:owner/moods:train\n" in (tmp_path / "moods" / "settings.yaml").read_text()
     again = bs.finetune("classify", base, tmp_path / "moods", resume=True, max_steps=3, **names)
     assert again.report["steps"] == 3

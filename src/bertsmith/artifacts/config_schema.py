@@ -99,7 +99,7 @@ class Record(_StrictModel):
     tokens: int | None = None
     pretraining_tokens: int | None = None
     held_out: dict[str, Any] | None = None
-    dev: dict[str, Any] | None = None
+    validation: dict[str, Any] | None = None
     extended: list[dict[str, Any]] = []
     base: str | None = None
     precision: Precision | None = None

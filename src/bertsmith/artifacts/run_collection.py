@@ -41,7 +41,7 @@ def check_single_run(folder: Path) -> None:
 
 
 def read_report(file: Path) -> dict[str, Any]:
-    """Return the JSON object of a report, {} if the file is missing or something else."""
+    """Return the values of a report; {} if the file is missing or damaged."""
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -91,13 +91,13 @@ def _print_run(output_dir: str, report: Report) -> None:
     _print_evaluations(report["evaluations"])
     if report.get("stopped_early"):
         console.print_result(f"{output_dir}: {report['stopped_early']}")
-    scores, baseline = report["dev"], report["baseline"]
+    scores, baseline = report["validation"], report["baseline"]
     console.print_table(
         f"{output_dir}: validation scores of the best epoch by {report['decided_by']}",
         ["score", "this model", report.get("baseline_name", "baseline")],
         [(name, *map(decimal, (scores[name], v))) for name, v in baseline.items() if isinstance(v, float)],
     )
-    for name, value in report.get("chosen_on_dev", {}).items():
+    for name, value in report.get("chosen_on_validation", {}).items():
         name = name.replace("_", " ")
         console.print_note(f"{name} {value:.4g}, chosen on the validation data and saved with the model")
     console.print_note(
@@ -161,7 +161,7 @@ def print_glue(report: Report) -> None:
         }
         for row in report["tasks"]
     ]
-    title = f"{report['output_dir']}: GLUE, on dev"
+    title = f"{report['output_dir']}: GLUE, on the validation data"
     print_rows(title, rows, ["task", "train_examples", "scores", "baseline"])
     console.print_result(f"average: {report['average']:.1f}")
 

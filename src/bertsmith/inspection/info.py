@@ -166,7 +166,7 @@ def _describe_run(path: Path) -> dict[str, Any]:
         "seconds": report.get("seconds") or (round(state.seconds, 1) if state is not None else None),
         "tokens": state.tokens if state is not None else report.get("tokens"),
         "scores": report.get("held_out")
-        or _float_scores(report.get("dev"))
+        or _float_scores(report.get("validation"))
         or (state.evaluation if state else {}),
         "best_step": state.best_step if state is not None else None,
         "remarks": report.get("remarks", []),

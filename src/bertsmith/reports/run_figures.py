@@ -63,13 +63,13 @@ def _training_curves(report: Mapping[str, Any]) -> Iterator[ReportFigure]:
         }
         best, metric = report["best_step"], report["decided_by"]
         value = next((row[metric] for row in evaluations if row["step"] == best), None)
-        caption = f"{pluralize(len(evaluations), 'evaluation')} on dev"
+        caption = f"{pluralize(len(evaluations), 'evaluation')} on the validation data"
         if value is not None:
             caption += (
                 f"; the best {score_name(metric)}, {value:.4f}, at update {best:,}, whose weights were kept"
             )
         figure = _plot_lines([row["step"] for row in evaluations], scores, "score", best)
-        yield ReportFigure("scores", "Scores on dev", figure, caption)
+        yield ReportFigure("scores", "Scores on the validation data", figure, caption)
     if len(points) > 1:
         rates = [point["learning_rate"] for point in points]
         maximum = max(rates)
