@@ -26,6 +26,8 @@ if TYPE_CHECKING:  # Rich is imported on first use, so that a short JSON result 
 # Controls (C0, DEL, C1), line separators, marks of the writing direction, and the surrogates by which Python
 # represents bytes of a file name that are not UTF-8.
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
+# A formatted number, such as "1,234", "2.3 %", "1.2 MB", or "0.81 ± 0.02"; "–" is none.
+_NUMBER = re.compile(r"–|(?=.*\d)[0-9.,%+±–×<> ()eGMKBis-]+")
 _MIN_TEXT_WIDTH = 12  # characters: a column of text in a table
 _MIN_WIDTH_WITH_BAR = 60  # characters: a terminal that shows a progress bar next to its text
 _BAR_WIDTH = 10  # characters
@@ -184,7 +186,7 @@ def _print_table(
 
 
 def _is_numeric_column(rows: Sequence[Sequence[str]], column: int) -> bool:
-    return bool(rows) and all(_is_number(row[column]) for row in rows)
+    return bool(rows) and all(_NUMBER.fullmatch(row[column]) for row in rows)
 
 
 def _fits(names: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> bool:
@@ -210,7 +212,7 @@ def _print_paragraphs(
     if title:
         console.print(Text(escape_control_characters(title, one_line=True), style="bold"))
     for row in rows:
-        console.print(Text(row[0] if row[0] else "–", style="bold"))
+        console.print(Text(row[0] or "–", style="bold"))
         for name, cell in zip(names[1:], row[1:], strict=True):
             if not cell:
                 continue
@@ -239,15 +241,6 @@ def _print_largest_confusions(
 def _cell(cell: object) -> str:
     lines = cell if isinstance(cell, tuple) else (cell,)
     return "\n".join(escape_control_characters(str(line), one_line=True) for line in lines)
-
-
-def _is_number(cell: str) -> bool:
-    """Return True for a formatted number, such as "1,234", "2.3 %", "1.2 MB", or "0.81 ± 0.02"; "–" is none."""
-    return cell == "–" or (
-        bool(cell)
-        and all(c in "0123456789.,%+-±–×<> ()eGMKBis" for c in cell)
-        and any(c.isdigit() for c in cell)
-    )
 
 
 def format_duration(seconds: float) -> str:

@@ -98,9 +98,7 @@ def _max_length(folder: Path) -> int | None:
     """Return the tokens per text: the library's setting, or else the tokenizer's."""
     for name, key in ((_TRANSFORMER_CONFIG, "max_seq_length"), ("tokenizer_config.json", "model_max_length")):
         length = read_json(folder / name).get(key) if (folder / name).is_file() else None
-        if isinstance(length, int | float) and length > _MAX_PLAUSIBLE_LENGTH:
-            length = None
-        if length is None:
+        if length is None or (isinstance(length, int | float) and length > _MAX_PLAUSIBLE_LENGTH):
             continue
         if not isinstance(length, int) or isinstance(length, bool) or length < 1:
             message = f"{key} is {length!r:.40}, not a number of tokens"
