@@ -17,13 +17,26 @@ import bertsmith as bs
 import tiny_run
 from bertsmith.cli.main import bertsmith
 from bertsmith.errors import Stopped
-from bertsmith.finetuning.report import evaluations, learning_warnings, log_examples
+from bertsmith.finetuning.report import (
+    describe_doubled_special_tokens,
+    evaluations,
+    learning_warnings,
+    log_examples,
+)
 from bertsmith.finetuning.settings import FileSettings
 from bertsmith.tasks.results import DataSummary, Diagnostic, Metrics
 from bertsmith.training.callbacks import MetricLogger
 
 SETTINGS = ["train.batch_size=6", "train.threads=1", "train.report_to=none", "train.precision=fp32"]
 LEARN = [*SETTINGS, "train.num_train_epochs=4", "train.learning_rate=3e-3"]
+
+
+def test_doubled_special_tokens_are_counted() -> None:
+    texts = ["[CLS] the cat [SEP]", "the [SEP] mat", "the mat", " [CLS] sat"]
+    message = describe_doubled_special_tokens(texts, tiny_run.tokenizer())
+    assert message is not None
+    assert message.startswith("2 of 4 texts")
+    assert describe_doubled_special_tokens(["the [SEP] mat"], tiny_run.tokenizer()) is None
 
 
 def named(metric: str, baseline: str = "without looking at the text", *, reads: bool = False) -> Any:

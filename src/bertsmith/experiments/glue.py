@@ -135,25 +135,26 @@ def finetune_glue(
     """
     out = Path(output_dir)
     folders = _find_tasks(Path(data), tasks)
-    columns = {
-        task: _find_columns(task, _find_file(task, folder, "train")) for task, folder in folders.items()
-    }
+    files: dict[GlueTask, list[Path]] = {}
+    columns: dict[GlueTask, dict[str, Any]] = {}
     for task, folder in folders.items():
-        _find_file(task, folder, "dev")
+        files[task] = [_find_file(task, folder, part) for part in ("train", "dev")]
+        columns[task] = _find_columns(task, files[task][0])
     is_started = any(holds_run(out / task.name) for task in GLUE)
     check_new_or_resume(out, is_started=is_started, resume=resume)
-    base = model if isinstance(model, Model) else load(model)
+    base = load(model)
     results: list[GlueResult] = []
     with atomic.folder_lock(out, "run"):
         for task, folder in folders.items():
             run = out / task.name
+            train, validation = files[task]
             logger.info("task %d of %d: %s, %s", len(results) + 1, len(folders), task.name, run)
             tuned = finetune(
                 task.verb,
                 base,
                 run,
-                train=_find_file(task, folder, "train"),
-                validation=_find_file(task, folder, "dev"),
+                train=train,
+                validation=validation,
                 sample=sample,
                 recipe=recipe,
                 settings=settings,

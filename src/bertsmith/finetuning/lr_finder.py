@@ -135,7 +135,7 @@ def find_rate(
     if plot is not None and not overwrite:
         refuse_existing(plot)
     _check(seeds, steps, low, high)
-    base = model if isinstance(model, Model) else load(model)
+    base = load(model)
     changes = resolve(settings_type(declaration), settings, keywords, find_rate, hidden=OWN_ARGUMENTS)
     files = file_settings(train, sample=sample, label_names=label_names)
     run_settings = new_settings(declaration, base, files, recipe, changes)

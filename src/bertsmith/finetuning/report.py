@@ -69,7 +69,7 @@ def log_truncation(task: FittedTask, items: Sequence[Item], examples: Examples, 
             for example in [*examples.train, *examples.validation]
             for text in example.display_inputs.values()
         ]
-        if message := tokenizer.describe_doubled_special_tokens(texts):
+        if message := describe_doubled_special_tokens(texts, tokenizer):
             logger.warning("%s, or keep task.specials_in_text=text", message)
     stats = task.truncation(items)
     for message in stats.messages(task.encoder.truncation_hint):
@@ -82,6 +82,20 @@ def log_truncation(task: FittedTask, items: Sequence[Item], examples: Examples, 
             "%.1f%% of the tokens are not in the vocabulary: check that this model fits these texts",
             100 * unknown_ratio,
         )
+
+
+def describe_doubled_special_tokens(texts: Sequence[str], tokenizer: Tokenizer) -> str | None:
+    """Return a warning if texts contain the special tokens that the tokenizer adds itself, else None."""
+    if not tokenizer.num_separators:
+        return None
+    cls, sep = tokenizer.tokens[tokenizer.cls_token_id], tokenizer.tokens[tokenizer.sep_token_id]
+    count = sum(text.lstrip().startswith(cls) or text.rstrip().endswith(sep) for text in texts)
+    if not count:
+        return None
+    return (
+        f"{count:,} of {pluralize(len(texts), 'text')} begin with {cls} or end with {sep}; the tokenizer adds "
+        "these tokens itself, so they occur twice: remove them from the texts"
+    )
 
 
 def run_report(

@@ -86,7 +86,7 @@ def finetune(
         Stopped: A signal stopped the run, which is saved.
     """
     start, out, declaration = hardware.clock(), Path(output_dir), get_task(task)
-    base = model if isinstance(model, Model) else load(model)
+    base = load(model)
     changes = resolve(settings_type(declaration), settings, keywords, finetune, hidden=OWN_ARGUMENTS)
     is_resuming = check_resume(out, resume=resume, overwrite=overwrite)
     files = file_settings(train, validation, validation_split, sample, label_names)

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from bertsmith.errors import InputError, option
 from bertsmith.io import parquet
@@ -53,6 +53,20 @@ class Row:
     def texts(self) -> dict[str, str]:
         """Return its values as text."""
         return {name: text_of(value) for name, value in self.values.items()}
+
+
+class TextRow(NamedTuple):
+    """A text of a row or line.
+
+    Attributes:
+        text: The text.
+        location: The file and line of the text.
+        id: The id in the user's file, or else the line number.
+    """
+
+    text: str
+    location: str
+    id: str
 
 
 class Table:

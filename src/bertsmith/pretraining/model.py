@@ -65,7 +65,7 @@ def load_base(
         )
     if model is None and not base_name:
         return None
-    base = model if isinstance(model, Model) else load(model or str(base_name))
+    base = load(model or str(base_name))
     if base.tokenizer.digest != shards.tokenizer.digest:
         raise InputError(
             "tokenizer_mismatch",
