@@ -92,7 +92,8 @@ def f1(correct: FloatArray, references: FloatArray, predictions: FloatArray) -> 
 
 def one_hot(ids: Sequence[int], size: int) -> FloatArray:
     """Return one-hot rows [len(ids), size]; all 0 for the id -1."""
-    return (np.asarray(ids)[:, None] == np.arange(size)).astype(np.float64)
+    is_id = np.asarray(ids)[:, None] == np.arange(size)
+    return np.asarray(is_id, dtype=np.float64)
 
 
 def matthews_from_sums(correct: FloatArray, references: FloatArray, predictions: FloatArray) -> FloatArray:
