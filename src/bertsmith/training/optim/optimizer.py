@@ -43,7 +43,7 @@ def create_optimizer(module: nn.Module, settings: TrainSettings) -> torch.optim.
         weight_decay=settings.weight_decay,
         bias_correction=settings.bias_correction,
         lr_multipliers=multipliers,
-        kernels=_kernels_of(module),
+        kernels=next(iter(kernel_backends(module)), REFERENCE),
     )
     num_joined = {p: 3 if name.endswith(_QKV) else 1 for name, p in matrices.items() if p.requires_grad}
     if not num_joined:
@@ -116,10 +116,10 @@ def _by_multiplier(multipliers: Mapping[nn.Parameter, float]) -> list[tuple[floa
     ]
 
 
-def _kernels_of(module: nn.Module) -> KernelBackend:
-    """Return the kernels of a model."""
-    backends: Iterable[Any] = (getattr(part, "kernels", None) for part in module.modules())
-    return next((kernels for kernels in backends if isinstance(kernels, KernelBackend)), REFERENCE)
+def kernel_backends(module: nn.Module) -> list[KernelBackend]:
+    """Return the kernels of each module in a model that has some."""
+    backends: list[Any] = [getattr(part, "kernels", None) for part in module.modules()]
+    return [kernels for kernels in backends if isinstance(kernels, KernelBackend)]
 
 
 class CombinedOptimizer(torch.optim.Optimizer):
