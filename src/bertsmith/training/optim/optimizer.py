@@ -174,14 +174,12 @@ def clip_grad_norm(optimizer: torch.optim.Optimizer, max_norm: float) -> Tensor:
     Returns:
         The norm before scaling, over all ranks if the gradients are sharded.
     """
-    parameters = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
-    gradients: list[Tensor] = []
+    groups: list[dict[str, Any]] = optimizer.param_groups
+    parameters = [p for group in groups for p in group["params"] if p.grad is not None]
     for p in parameters:
-        if p.grad is not None and p.grad.is_sparse:
+        if p.grad.is_sparse:
             p.grad = p.grad.coalesce()
-            gradients.append(p.grad.values())
-        elif p.grad is not None:
-            gradients.append(p.grad)
+    gradients = [p.grad.values() if p.grad.is_sparse else p.grad for p in parameters]
     if isinstance(optimizer, AdamW) and optimizer.can_scale_grads():
         norm = optimizer.kernels.grad_norm(gradients)
         optimizer.gradient_factor = min(1.0, max_norm / (norm.item() + _CLIP_EPSILON))
