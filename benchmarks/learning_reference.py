@@ -131,7 +131,7 @@ def tuning_loss(shards: Shards, rate: float, tokens: float, threads: int) -> flo
 
 def train(source: PretrainData, tokens: float, name: str) -> dict[str, float]:
     """Train the reference, write its model, and evaluate it on the held-out documents."""
-    settings, stream = source.chosen, source.streams[0]
+    settings, stream = source.settings, source.streams[0]
     num_tokens = stream.fill_stats(0, settings.train.batch_size).tokens
     updates = round(tokens / float(num_tokens.mean()))
     schedule = settings.train.model_copy(update={"max_steps": updates})

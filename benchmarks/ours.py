@@ -26,14 +26,14 @@ class OurTrainer:
         context = context.with_kernels(settings, encoder.config.hidden_size, None)
         if context.is_cpu:
             context = replace(context, generator=encoder.generator)
-        self.context = context
+        self.context, self.settings = context, settings
         self.context.prepare_modules(encoder, objective)
         self.finite_check = DeferredFiniteCheck()
         self.trained = TrainModule(encoder, objective).train()
         self.strategy = create_strategy(self.trained, context, settings, SINGLE_RANK)
         self.step = 0
 
-    def update(self, batch: Batch, learning_rate: float) -> dict[str, Tensor]:
+    def train_step(self, batch: Batch, learning_rate: float) -> dict[str, Tensor]:
         """Make one training step. Return the losses by name, as `train_step` does."""
         self.step += 1
         objective = self.trained.objective

@@ -171,11 +171,11 @@ def compare_speed(ours: OurTrainer, theirs: ReferenceTrainer, stream: InstanceSt
 
     def update_ours(window: list[MaskedBatch]) -> None:
         for batch in window:
-            ours.update(batch, learning_rate_at(ours.step + 1, ours.settings))
+            ours.train_step(batch, learning_rate_at(ours.step + 1, ours.settings))
 
     def update_theirs(window: list[MaskedBatch]) -> None:
         for batch in window:
-            theirs.update(batch)
+            theirs.train_step(batch)
 
     def windows() -> Iterator[tuple[int, Callable[[], None], Callable[[], None]]]:
         for _ in range(WINDOWS + 1):

@@ -147,7 +147,7 @@ class ReferenceTrainer:
         self.model, self.settings, self.step = model.train(), settings, 0
         self.optimizer = make_adamw(model, settings)
 
-    def update(self, batch: MaskedBatch) -> dict[str, float]:
+    def train_step(self, batch: MaskedBatch) -> dict[str, float]:
         """Make one training step. Return both losses before it."""
         self.step += 1
         inputs = pad_batch(batch)

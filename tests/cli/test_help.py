@@ -240,8 +240,8 @@ def test_shells_complete_verbs_options_choices_and_files(
             ["--minutes", "3", "--set", "train.num_train_epochs=4"],
             ("--minutes", "--set train.num_train_epochs"),
         ),
-        (["--steps", "3", "--set", "train.max_steps=3"], ("--steps", "--set train.max_steps")),
-        (["--seed", "3", "--set", "train.seed=3"], ("--seed", "--set train.seed")),
+        (["--steps", "3", "--set", "train.max_steps=4"], ("--steps", "--set train.max_steps")),
+        (["--seed", "3", "--set", "train.seed=4"], ("--seed", "--set train.seed")),
         (
             ["--validation-split", "3%", "--set", "data.validation_split=3"],
             ("--validation-split", "--set data.validation_split"),

@@ -95,7 +95,7 @@ class Made:
         encoder, task = build_model(kind, base.folder, chosen, facts, self.place)
         self.trained = TrainModule(encoder, task.model)
         items = task.encode(examples, base.tokenizer)
-        self.phase = Phase(ItemStream(task.model, items, 0), 1.0, 4)
+        self.phase = Phase(ItemStream(task.model.collate, items, 0), 1.0, 4)
         self.optimizer = create_optimizer(self.trained, self.settings)
         self.trained.train()
         for start in (0, 4):
@@ -223,7 +223,7 @@ def test_the_verb_writes_a_plot_and_one_document(base: bs.Model, tmp_path: Path)
         (("--low", "1e-2", "--high", "1e-3"), "rates_invalid"),
         (("--steps", "5"), "steps_too_few"),
         (("--seeds", "2", "--set", "train.freeze_layers=3"), "freeze_layers_too_many"),
-        (("--batch-size", "4", "--set", "train.batch_size=4"), None),
+        (("--batch-size", "4", "--set", "train.batch_size=8"), None),
     ],
 )
 def test_what_cannot_be_done_is_said(

@@ -195,7 +195,7 @@ def test_the_command_line_prints_the_accuracy_and_the_table(
             main()
         return ended.value.code, *capsys.readouterr()
 
-    code, _, error = call("--set", f"evaluate.pairs={pairs}")
+    code, _, error = call("--set", "evaluate.pairs=other.csv")
     assert (code, (tmp_path / "run").exists()) == (2, False)
     assert "--evaluate-pairs and --set evaluate.pairs exclude each other" in error
     code, out, _ = call()

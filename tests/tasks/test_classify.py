@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from bertsmith.models.family import build_encoder
 from bertsmith.tasks.classification import TASK
 from bertsmith.tasks.classification.data import ClassificationData, collect_labels, label_ids
 from bertsmith.tasks.classification.model import ClassPrediction
-from bertsmith.tasks.fitted import FittedTask
+from bertsmith.tasks.fitted_task import FittedTask
 from bertsmith.tasks.labels import LabelMap
 from bertsmith.tasks.settings import ClassSettings
 from bertsmith.tasks.texts import TextExample
@@ -55,7 +56,7 @@ def moods(base: bs.Model, tmp_path_factory: pytest.TempPathFactory) -> bs.Model:
         base,
         folder / "run",
         train=tiny_run.table(folder / "train.csv", tiny_run.examples(60)),
-        validation=tiny_run.table(folder / "dev.csv", tiny_run.examples(21, seed=1)),
+        validation=tiny_run.table(folder / "validation.csv", tiny_run.examples(21, seed=1)),
         settings=[
             "train.num_train_epochs=60",
             "train.learning_rate=3e-3",
@@ -151,12 +152,13 @@ def test_the_reference_library_gives_the_same_answers(moods: bs.Model) -> None:
     )
     assert not report["missing_keys"]
     assert not report["unexpected_keys"]
+    ours = bs.load(moods.path, precision="fp32")
     texts = [text for text, _ in tiny_run.examples(9, seed=2)]
     inputs = AutoTokenizer.from_pretrained(moods.model_folder)(texts, padding=True, return_tensors="pt")
     with torch.inference_mode():
         shares = theirs.eval()(**inputs).logits.softmax(-1)
     assert [theirs.config.id2label[i] for i in range(3)] == moods.labels
-    for row, answer in zip(shares.tolist(), [one.to_dict() for one in moods.predict(texts)], strict=True):
+    for row, answer in zip(shares.tolist(), [one.to_dict() for one in ours.predict(texts)], strict=True):
         assert list(answer["scores"].values()) == pytest.approx(row, abs=1e-5)
 
 
@@ -268,7 +270,7 @@ def test_balanced_weights_make_labels_count_alike() -> None:
     found = ClassificationData(balanced, {}).fit_metadata(examples, None)
     assert found["weights"] == [pytest.approx(4 / 6), 2.0]
     assert "weights" not in ClassificationData(ClassSettings(), {}).fit_metadata(examples, None)
-    config = classifier(["a", "b"], ClassSettings(), pairs=False).config
+    config = classifier(["a", "b"], ClassSettings(), pairs=False).model.config
     head = FittedTask.create(TASK, config, torch.Generator(), found, ClassSettings())
     encoder = build_encoder(config, torch.Generator().manual_seed(0)).eval()
     batch = head.model.collate(head.encode(examples, tiny_run.tokenizer()))
@@ -281,8 +283,10 @@ def test_balanced_weights_make_labels_count_alike() -> None:
     )  # the weights of all examples sum to their number
 
 
-def test_probabilities_are_calibrated_on_dev_where_that_is_asked(moods: bs.Model, tmp_path: Path) -> None:
-    """A model that is sure of everything, judged on labels of which half are wrong."""
+def test_probabilities_are_calibrated_on_validation_where_that_is_asked(
+    moods: bs.Model, tmp_path: Path
+) -> None:
+    """A new head, judged on labels of which half are wrong: the temperature lowers the cross-entropy."""
     draw = random.Random(0)
     rows = [(text, draw.choice([label, "joy", "fear"])) for text, label in tiny_run.examples(120, seed=3)]
     file = tiny_run.table(tmp_path / "noisy.csv", rows)
@@ -294,17 +298,28 @@ def test_probabilities_are_calibrated_on_dev_where_that_is_asked(moods: bs.Model
     calibrated = bs.finetune(
         "classify", moods.path, tmp_path / "kept", train=file, validation=file, settings=kept
     )
-    plain, better = (model.report["dev"]["calibration_error"] for model in (run, calibrated))
     temperature = calibrated.folder.record["decoder_state"]["temperature"]
     assert temperature != 1.0
-    assert calibrated.report["chosen_on_dev"] == {"temperature": temperature}
+    assert calibrated.report["chosen_on_validation"] == {"temperature": temperature}
     assert f"{temperature:.4g}, chosen on the validation data" in (calibrated.path / "report.html").read_text(
         encoding="utf-8"
     )
     again = bs.load(tmp_path / "kept")
     assert again.task.decoder.state == {"temperature": temperature}
-    assert again.evaluate(file).calibration_error == pytest.approx(better)
-    assert better < plain
+    assert again.evaluate(file).calibration_error == pytest.approx(
+        calibrated.report["validation"]["calibration_error"]
+    )
+    losses = [_cross_entropy(model, rows) for model in (run, calibrated)]
+    assert losses[1] < losses[0]
     texts = [text for text, _ in rows[:20]]
     labels = [[answer.label for answer in model.predict(texts)] for model in (run, again)]
     assert labels[0] == labels[1]
+
+
+def _cross_entropy(model: bs.Model, rows: list[tuple[str, str]]) -> float:
+    predictions = model.predict([text for text, _ in rows])
+    scores = [
+        prediction.to_dict()["scores"][label]
+        for prediction, (_, label) in zip(predictions, rows, strict=True)
+    ]
+    return -sum(map(math.log, scores)) / len(rows)
