@@ -157,11 +157,11 @@ def name_table(
         for parameter in _PARAMETERS.get(name, WEIGHT_AND_BIAS)
     }
     if config.causal:  # the model may have a second encoder of the other direction
-        beside = {name: hf_names for name, hf_names in tensors.items() if name.startswith("encoder.")}
-        beside |= {f"linear.{parameter}": (f"linear.{parameter}",) for parameter in WEIGHT_AND_BIAS}
+        second_encoder = {name: hf_names for name, hf_names in tensors.items() if name.startswith("encoder.")}
+        second_encoder |= {f"linear.{parameter}": (f"linear.{parameter}",) for parameter in WEIGHT_AND_BIAS}
         tensors |= {
             f"beside.{name}": tuple(f"beside.{hf_name}" for hf_name in hf_names)
-            for name, hf_names in beside.items()
+            for name, hf_names in second_encoder.items()
         }
     tied: dict[str, str] = {}
     unused: dict[str, str] = {}
