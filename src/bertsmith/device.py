@@ -336,6 +336,11 @@ def resolve_device(name: str) -> torch.device:
     return torch.device("cuda", ranks.local_rank) if is_distributed_gpu else device
 
 
+def is_cpu(name: str) -> bool:
+    """Return True if a device name means the CPU, as "auto" does on a machine without a GPU."""
+    return resolve_device(name).type == "cpu"
+
+
 def _available_devices() -> str:
     gpus = [f"cuda:{index}" for index in range(torch.cuda.device_count())]
     return f"{', '.join(['cpu', 'cuda', *gpus])} or auto" if gpus else "cpu or auto (torch sees no GPU here)"

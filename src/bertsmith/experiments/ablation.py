@@ -19,7 +19,7 @@ from scipy.sparse.csgraph import connected_components
 
 from bertsmith import hardware
 from bertsmith.corpus.shards import Shards
-from bertsmith.device import ComputeContext, resolve_device
+from bertsmith.device import ComputeContext, is_cpu
 from bertsmith.errors import InputError, command, option
 from bertsmith.experiments.ablation_recipe import (
     PAIRS,
@@ -231,15 +231,14 @@ def _wait_for_kernels(row_settings: Sequence[PretrainSettings]) -> None:
     """Compile the kernels first, since short runs would not wait for them, and rows would differ by rounding."""
     for settings in row_settings:
         with suppress(InputError):  # the row's own run raises it
-            if resolve_device(settings.train.device).type == "cpu":
+            if is_cpu(settings.train.device):
                 select_training_backend(settings.train.kernels, settings.model.hidden_size)
 
 
 def _default_jobs(row_settings: Sequence[PretrainSettings]) -> int:
     """Return the number of cores if all models are small and on the CPU, else 1."""
     one_core_each = all(
-        resolve_device(settings.train.device).type == "cpu" and is_small(settings.model)
-        for settings in row_settings
+        is_cpu(settings.train.device) and is_small(settings.model) for settings in row_settings
     )
     return hardware.available_cores() if one_core_each else 1
 
