@@ -24,9 +24,9 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import MultiLabelBinarizer
 
 from bertsmith import rng
-from bertsmith.tasks.base import TaskReport
-from bertsmith.tasks.fitted import create_report
+from bertsmith.tasks.fitted_task import create_report
 from bertsmith.tasks.registry import Task, get_task
+from bertsmith.tasks.report import TaskReport
 from bertsmith.tasks.results import Metrics
 
 INVERSE_REGULARIZATION = (0.1, 1, 10, 100)

@@ -38,7 +38,7 @@ from bertsmith.io.jsonl import read_json
 from bertsmith.metrics.sufficient_statistics import SufficientStatistics
 from bertsmith.models.config import Layers
 from bertsmith.tasks.batching import Item, ItemStream, Outputs
-from bertsmith.tasks.fitted import FittedTask
+from bertsmith.tasks.fitted_task import FittedTask
 from bertsmith.tasks.tagging.decode import TagPrediction
 from bertsmith.tasks.tagging.encode import TagItem
 from bertsmith.training.settings import TrainSettings
@@ -197,10 +197,10 @@ def finetune_ours(name: str, seed: int, threads: int) -> dict[str, Any]:
         ],
         resume=(out / "settings.yaml").exists(),
     )
-    dev = model.report["dev"]
-    scores = {key: value for key, value in dev.items() if isinstance(value, float)}
+    validation = model.report["validation"]
+    scores = {key: value for key, value in validation.items() if isinstance(value, float)}
     if task.verb == "classify" and task.metric == "f1":  # of the class "1", as in GLUE
-        scores["f1"] = dev["classes"]["1"]["f1"]
+        scores["f1"] = validation["classes"]["1"]["f1"]
     shutil.rmtree(out / "checkpoints", ignore_errors=True)
     return {"dev": scores, "seconds": model.report["seconds"], "precision": model.report["precision"]}
 
@@ -250,7 +250,7 @@ class ReferenceFinetuning:
             labels = torch.full_like(inputs["input_ids"], -100)
             for i, item in enumerate(items):
                 assert isinstance(item, TagItem)
-                labels[i, list(item.rows)] = torch.tensor(item.target)
+                labels[i, list(item.token_indices)] = torch.tensor(item.target)
             return {"labels": labels}
         targets = torch.tensor([item.target for item in items])
         return {"labels": targets.float() if self.benchmark.verb == "regress" else targets}
@@ -299,7 +299,7 @@ class ReferenceFinetuning:
         names = self.task.labels or []
         for logits, item in zip(outputs, self.dev_items, strict=True):
             assert isinstance(item, TagItem)
-            for word, row in zip(item.words, item.rows, strict=True):
+            for word, row in zip(item.words, item.token_indices, strict=True):
                 tags[item.example][word] = names[int(logits[row].argmax())]
         return [
             TagPrediction(list(example.words), of_example, [1.0] * len(of_example))
@@ -386,7 +386,8 @@ def compare_speed(name: str) -> dict[str, Any]:
     encoder = bs.load(checkpoint()).folder.encoder(torch.Generator().manual_seed(0))
     settings = TrainSettings(batch_size=size, learning_rate=rate, precision=precision())
     ours = OurTrainer(encoder, reference.task.model, settings)
-    stream, reference_batches = ItemStream(reference.task.model, reference.items, 0), reference.batches(0)
+    stream = ItemStream(reference.task.model.collate, reference.items, 0)
+    reference_batches = reference.batches(0)
 
     def windows() -> Iterator[tuple[int, Callable[[], None], Callable[[], None]]]:
         for window in range(WINDOWS + 1):

@@ -160,7 +160,7 @@ def finetune_score(
             *settings,
         ],
     )
-    score = float(model.report["dev"][spec.metric])
+    score = float(model.report["validation"][spec.metric])
     print(task, folder, learning_rate, seed, score, flush=True)
     shutil.rmtree(out)
     return score

@@ -33,7 +33,7 @@ from bertsmith.models.layers import ONEDNN
 from bertsmith.objectives.masked_lm import MaskedLM
 from bertsmith.pretraining.settings import PretrainSettings
 from bertsmith.tasks.batching import ItemStream
-from bertsmith.tasks.fitted import FittedTask
+from bertsmith.tasks.fitted_task import FittedTask
 from bertsmith.tasks.registry import get_task
 from bertsmith.training.data_loader import START, iterate_batches
 from bertsmith.training.settings import TrainSettings
@@ -168,7 +168,7 @@ class Finetuning(Workload):
         metadata = data.fit_metadata(examples, None)
         task = FittedTask.create(declaration, self.config, generator, metadata, settings)
         self.objective = task.model
-        self.stream = ItemStream(task.model, task.encode(examples, base.tokenizer), 0)
+        self.stream = ItemStream(task.model.collate, task.encode(examples, base.tokenizer), 0)
 
     def inputs(self, batch: Any) -> Inputs:
         return {**pad_packed(batch.packed), "labels": batch.tensors["label"]}

@@ -104,7 +104,7 @@ def load_reference(folder: Path, lowercase: bool | None) -> Any:
         vocab, merges = str(folder / "vocab.json"), str(folder / "merges.txt")
         tokenizer = library.RobertaTokenizer(vocab=vocab, merges=merges)
     else:  # transformers reads this file only with another package
-        model = unigram.read_model(folder / "spiece.model")
+        model = unigram.parse_model((folder / "spiece.model").read_bytes(), folder)
         charsmap = model.precompiled_charsmap
         tokenizer = library.AlbertTokenizer(vocab=model.pieces, _spm_precompiled_charsmap=charsmap)
     tokenizer.backend_tokenizer.encode_special_tokens = True

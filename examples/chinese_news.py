@@ -39,8 +39,8 @@ def main() -> None:
         text_column="1",
         label_column="2",
     )
-    print(f"accuracy on the titles that were held out: {news.report['dev']['accuracy']:.4f}")
-    for name, figures in news.report["dev"]["classes"].items():
+    print(f"accuracy on the titles that were held out: {news.report['validation']['accuracy']:.4f}")
+    for name, figures in news.report["validation"]["classes"].items():
         print(f"{name:16} F1 {figures['f1']:.4f} of {figures['support']} titles")
     for title in ("国足今晚迎战日本队", "央行宣布下调存款准备金率"):
         (answer,) = news.predict([title])

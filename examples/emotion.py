@@ -1,7 +1,7 @@
 """Emotions in text, from a labelled file to a predictor: every step of the usual walk-through.
 
-    python examples/emotion.py bert-base-uncased train.txt dev.txt
-    python examples/emotion.py roberta-base train.txt dev.txt --output-dir roberta
+    python examples/emotion.py bert-base-uncased train.txt validation.txt
+    python examples/emotion.py roberta-base train.txt validation.txt --output-dir roberta
 
 Each line of the files is `text;label`.
 """
@@ -22,7 +22,7 @@ def main() -> None:
     )
     parser.add_argument("model", help="a run, a model folder or a published name, of any family")
     parser.add_argument("train", type=Path)
-    parser.add_argument("dev", type=Path)
+    parser.add_argument("validation", type=Path)
     parser.add_argument("--output-dir", type=Path, default=Path("emotion"))
     parser.add_argument("--sample", type=int, help="use so many training texts only")
     parser.add_argument("--rate-steps", type=int, default=100, help="updates of the range test")
@@ -52,7 +52,7 @@ def main() -> None:
         "classify",
         bert,
         run,
-        validation=options.dev,
+        validation=options.validation,
         num_train_epochs=3,
         lr_scheduler_type="one_cycle",
         warmup_steps=0.3,
@@ -62,7 +62,7 @@ def main() -> None:
     )
 
     # How well each emotion is told, and what it is taken for.
-    scores = emotions.evaluate(options.dev)
+    scores = emotions.evaluate(options.validation)
     print(f"accuracy {scores.accuracy:.4f}, macro F1 {scores.macro_f1:.4f}")
     for label, row in zip(emotions.labels or [], scores.confusion, strict=True):
         figures = scores.classes[label]

@@ -16,7 +16,7 @@ from torch import Tensor
 import bertsmith as bs
 import tiny_run
 from bertsmith.tasks.batching import Item, Outputs, TokenSequence
-from bertsmith.tasks.fitted import FittedTask
+from bertsmith.tasks.fitted_task import FittedTask
 from bertsmith.tasks.question_answering import TASK
 from bertsmith.tasks.question_answering.data import QuestionAnsweringData, QuestionExample
 from bertsmith.tasks.question_answering.decode import AnswerPrediction

@@ -12,9 +12,10 @@ import torch
 
 import tiny_run
 from bertsmith.models.config import ModelConfig
-from bertsmith.tasks.base import Metadata, TaskData, TaskReport
-from bertsmith.tasks.fitted import FittedTask, create_report
+from bertsmith.tasks.base import Metadata, TaskData
+from bertsmith.tasks.fitted_task import FittedTask, create_report
 from bertsmith.tasks.registry import get_task
+from bertsmith.tasks.report import TaskReport
 
 
 def task_data(name: str, settings: Any) -> TaskData:
@@ -69,7 +70,7 @@ def asked(file: Path, seed: int) -> Path:
     for i in range(20):
         words = rng.choices(tiny_run.WORDS[3:], k=rng.randint(3, 30))
         answers = []
-        if i % 3:  # a third has no answer, so that a threshold is fit on dev
+        if i % 3:  # a third has no answer, so that a threshold is fit on validation
             words.insert(rng.randrange(len(words) + 1), "kaba")
         context = " ".join(words)
         if i % 3:

@@ -44,7 +44,7 @@ def users_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
     documents = ["\n".join(" ".join(sentence() for _ in range(4)) for _ in range(3)) for _ in range(40)]
     (tmp_path / "corpus.txt").write_text("\n\n".join(documents) + "\n", encoding="utf-8")
-    for name in ("train", "dev", "test"):
+    for name in ("train", "validation", "test"):
         with (tmp_path / f"{name}.csv").open("w", newline="", encoding="utf-8") as file:
             rows = csv.writer(file)
             rows.writerow(["text", "label"])

@@ -25,6 +25,12 @@ def join_names(names: Iterable[str], limit: int = _MAX_LISTED) -> str:
     return ", ".join(all_names[:limit]) + rest
 
 
+def shorten(text: str, max_length: int) -> str:
+    """Return a text on one line, without the end of one that has more characters."""
+    line = " ".join(text.split())
+    return line if len(line) <= max_length else f"{line[: max_length - 1]}…"
+
+
 def format_percent(fraction: float | None) -> str:
     """Format a fraction between 0 and 1 as "0.04 %" or "12.3 %", and None as "–".
 

@@ -61,6 +61,15 @@ def reduction_factors(
     }
 
 
+def classification_loss(
+    logits: Tensor, targets: Tensor, counts: Mapping[str, int], weights: Tensor | None = None
+) -> Loss:
+    """Return the cross-entropy of logits [B, K], summed, as the part `task`; with a weight for each class."""
+    num_correct = (logits.detach().argmax(-1) == targets).sum()
+    loss = F.cross_entropy(logits, targets, weights, reduction="sum")
+    return Loss({"task": loss}, counts, {"task": num_correct})
+
+
 def distillation_kl(
     student_logits: Tensor, teacher_logits: Tensor, temperature: float, dim: int = -1
 ) -> Tensor:

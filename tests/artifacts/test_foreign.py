@@ -393,7 +393,7 @@ def test_wrong_types_in_a_config_are_refused(tmp_path: Path, text: str, code: st
         ('{"numbered": "yes"}', "invalid_value", "numbered"),
         ('{"weights_sha256": 12}', "invalid_value", "weights_sha256"),
         ('{"tokens": 1e999}', "not_finite", "tokens"),
-        ('{"dev": {"accuracy": NaN}}', "not_finite", "dev.accuracy"),
+        ('{"validation": {"accuracy": NaN}}', "not_finite", "validation.accuracy"),
         ('{"extended": {"words": 3}}', "invalid_value", "extended"),
         ("[]", "not_a_json_object", ""),
         ("{", "invalid_json", ""),
@@ -407,8 +407,8 @@ def test_wrong_types_in_a_record_are_refused(tmp_path: Path, text: str, code: st
 
 
 def test_values_that_are_not_finite_are_written_as_null(tmp_path: Path) -> None:
-    record = {"dev": {"loss": float("nan"), "scores": [1.0, float("inf")]}, "steps": 3}
-    assert read_folder(write_model(tmp_path / "m", record=record)).record["dev"] == {
+    record = {"validation": {"loss": float("nan"), "scores": [1.0, float("inf")]}, "steps": 3}
+    assert read_folder(write_model(tmp_path / "m", record=record)).record["validation"] == {
         "loss": None,
         "scores": [1.0, None],
     }

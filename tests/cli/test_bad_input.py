@@ -61,7 +61,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("world")
     (folder / "corpus.txt").write_text(tiny_run.corpus(), encoding="utf-8")
     tiny_run.table(folder / "train.csv", tiny_run.examples(30))
-    tiny_run.table(folder / "dev.csv", tiny_run.examples(9, seed=3))
+    tiny_run.table(folder / "validation.csv", tiny_run.examples(9, seed=3))
     for arguments in (
         ["tokenizer", "train", folder / "corpus.txt", "--output-dir", folder / "tokenizer", "--vocab-size", 60],
         ["data", "prepare", folder / "corpus.txt", "--tokenizer", folder / "tokenizer", "--output-dir",
@@ -69,7 +69,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ["pretrain", "--preset", "bert-tiny-uncased", "--data", folder / "shards", "--output-dir",
          folder / "bert", *TINY, *FEW],
         ["finetune", "classify", "--model", folder / "bert", "--train", folder / "train.csv", "--validation",
-         folder / "dev.csv", "--output-dir", folder / "moods", *TUNE],
+         folder / "validation.csv", "--output-dir", folder / "moods", *TUNE],
     ):  # fmt: skip
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(sys, "argv", ["bertsmith", *map(str, arguments)])
@@ -107,8 +107,8 @@ def pretrain(world: Path, out: Path, *more: object) -> list[object]:
     ]
 
 
-def finetune(world: Path, out: Path, train: Path, dev: Path | None, *more: object) -> list[object]:
-    side = ["--validation", dev] if dev else []
+def finetune(world: Path, out: Path, train: Path, validation: Path | None, *more: object) -> list[object]:
+    side = ["--validation", validation] if validation else []
     return [
         "finetune",
         "classify",
@@ -170,19 +170,19 @@ def test_a_table_that_cannot_be_learnt_from(
     call: Call, world: Path, tmp_path: Path, name: str, content: bytes, parts: tuple[str, ...]
 ) -> None:
     (tmp_path / name).write_bytes(content)
-    refused(call(*finetune(world, tmp_path / "run", tmp_path / name, world / "dev.csv")), 2, *parts)
+    refused(call(*finetune(world, tmp_path / "run", tmp_path / name, world / "validation.csv")), 2, *parts)
     assert not (tmp_path / "run").exists()
 
 
-def test_an_unknown_label_on_dev_and_at_evaluation(call: Call, world: Path, tmp_path: Path) -> None:
-    dev = tiny_run.table(tmp_path / "dev.csv", [("kaba", "joy"), ("lode", "rage")])
-    told = ("dev.csv:3", "'rage'", "anger, fear, joy")
-    refused(call(*finetune(world, tmp_path / "run", world / "train.csv", dev)), 2, *told)
-    refused(call("evaluate", world / "moods", "--data", dev, "--json"), 2, *told)
+def test_an_unknown_label_on_validation_and_at_evaluation(call: Call, world: Path, tmp_path: Path) -> None:
+    validation = tiny_run.table(tmp_path / "validation.csv", [("kaba", "joy"), ("lode", "rage")])
+    told = ("validation.csv:3", "'rage'", "anger, fear, joy")
+    refused(call(*finetune(world, tmp_path / "run", world / "train.csv", validation)), 2, *told)
+    refused(call("evaluate", world / "moods", "--data", validation, "--json"), 2, *told)
     assert not (tmp_path / "run").exists()
 
 
-def test_no_dev_side_or_two(call: Call, world: Path, tmp_path: Path) -> None:
+def test_no_validation_side_or_two(call: Call, world: Path, tmp_path: Path) -> None:
     refused(
         call(*finetune(world, tmp_path / "r", world / "train.csv", None)),
         2,
@@ -190,7 +190,7 @@ def test_no_dev_side_or_two(call: Call, world: Path, tmp_path: Path) -> None:
         "--validation-split",
     )
     both = finetune(
-        world, tmp_path / "r", world / "train.csv", world / "dev.csv", "--validation-split", "20%"
+        world, tmp_path / "r", world / "train.csv", world / "validation.csv", "--validation-split", "20%"
     )
     refused(call(*both), 2, "--validation")
     for share in ("0", "1", "150%", "-0.1", "many"):
@@ -214,17 +214,17 @@ def test_missing_files_and_folders_are_named(call: Call, world: Path, tmp_path: 
             "--task",
             "classify",
             "--train",
-            world / "dev.csv",
+            world / "validation.csv",
             "--validation",
-            world / "dev.csv",
+            world / "validation.csv",
             "--output-dir",
             tmp_path / "a",
         ],
         ["ablate", gone, "--data", world / "shards", "--output-dir", tmp_path / "a"],
         ["distill", "--teacher", gone, "--data", world / "shards", "--output-dir", tmp_path / "r"],
         ["pretrain", gone, "--data", world / "shards", "--output-dir", tmp_path / "r"],
-        finetune(world, tmp_path / "r", gone, world / "dev.csv"),
-        ["evaluate", gone, "--data", world / "dev.csv"],
+        finetune(world, tmp_path / "r", gone, world / "validation.csv"),
+        ["evaluate", gone, "--data", world / "validation.csv"],
         ["evaluate", world / "moods", "--data", gone],
         ["predict", gone, "text"],
         ["predict", world / "moods", "--input", gone],
@@ -242,7 +242,7 @@ def test_the_wrong_verb_for_a_model(call: Call, world: Path) -> None:
     refused(call("fill-mask", world / "bert", "nothing to fill"), 2, "[MASK]", "nothing to fill")
     refused(call("fill-mask", world / "moods", "a [MASK]"), 2, "masked-LM head")
     refused(call("predict", world / "bert", "text"), 2, "not fine-tuned")
-    refused(call("evaluate", world / "bert", "--data", world / "dev.csv"), 2, "not fine-tuned")
+    refused(call("evaluate", world / "bert", "--data", world / "validation.csv"), 2, "not fine-tuned")
     done = call("fill-mask", world / "bert", "[MASK] " + "kaba " * 100)
     assert done.code == 0
     assert "each mask is predicted from the text around it" in done.told
@@ -356,9 +356,11 @@ def test_an_existing_run_is_never_mixed_with_another(call: Call, world: Path, tm
     refused(call(*pretrain(world, world / "bert", "--resume", "--set", "train.seed=4")), 2, "train.seed")
     shorter = pretrain(world, world / "bert", "--resume", "--set", "train.max_steps=1")
     refused(call(*shorter), 2, "4 updates", "train.max_steps=1")
-    refused(call(*finetune(world, world / "moods", world / "train.csv", world / "dev.csv")), 2, "--resume")
+    refused(
+        call(*finetune(world, world / "moods", world / "train.csv", world / "validation.csv")), 2, "--resume"
+    )
     again = finetune(
-        world, world / "moods", world / "train.csv", world / "dev.csv", "--resume", "--sample", "5"
+        world, world / "moods", world / "train.csv", world / "validation.csv", "--resume", "--sample", "5"
     )
     refused(call(*again), 2, "files.sample")
     file = tmp_path / "file"
@@ -441,7 +443,7 @@ def test_a_full_disk_anywhere_else(
     with monkeypatch.context() as patch:
         if what == "best":
             patch.setattr(checkpoint, "save_file", no_room)
-            arguments = finetune(world, run, world / "train.csv", world / "dev.csv")
+            arguments = finetune(world, run, world / "train.csv", world / "validation.csv")
         elif what == "settings":
             patch.setattr(atomic.os, "replace", no_room)
         elif what == "model":
@@ -528,7 +530,7 @@ def test_a_model_that_does_not_fit_into_memory_is_refused_before_any_work(
     monkeypatch.setattr(hardware, "memory_bytes", lambda _: 10**5)
     before = (world / "moods" / "settings.yaml").read_bytes()
     refused(call(*pretrain(world, tmp_path / "run")), 2, "million parameters", "may be used here")
-    tuning = finetune(world, tmp_path / "tuned", world / "train.csv", world / "dev.csv")
+    tuning = finetune(world, tmp_path / "tuned", world / "train.csv", world / "validation.csv")
     refused(call(*tuning), 2, "million parameters", "may be used here")
     assert list(tmp_path.iterdir()) == []
     assert (world / "moods" / "settings.yaml").read_bytes() == before

@@ -53,7 +53,7 @@ def test_the_whole_way(capsys: pytest.CaptureFixture[str], tmp_path: Path, as_js
 
     (tmp_path / "corpus.txt").write_text(tiny_run.corpus(), encoding="utf-8")
     tiny_run.table(tmp_path / "train.csv", tiny_run.examples(30))
-    tiny_run.table(tmp_path / "dev.csv", tiny_run.examples(9, seed=3))
+    tiny_run.table(tmp_path / "validation.csv", tiny_run.examples(9, seed=3))
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text("preset: bert-tiny-uncased\ntrain:\n  num_train_epochs: 1\n")
 
@@ -76,7 +76,7 @@ def test_the_whole_way(capsys: pytest.CaptureFixture[str], tmp_path: Path, as_js
     call(*pretrain, "--resume")
     finetune = ["finetune", "classify", "--model", bert, "--train", tmp_path / "train.csv", "--validation"]
     finetune += [
-        tmp_path / "dev.csv",
+        tmp_path / "validation.csv",
         "--output-dir",
         moods,
         "--text-column",
@@ -85,7 +85,7 @@ def test_the_whole_way(capsys: pytest.CaptureFixture[str], tmp_path: Path, as_js
         "label",
     ]
     tuned = call(*finetune, "--delimiter", ",", "--set", "train.max_steps=4", *ONE)
-    scores = call("evaluate", moods, "--data", tmp_path / "dev.csv")
+    scores = call("evaluate", moods, "--data", tmp_path / "validation.csv")
     has(scores, "accuracy", "macro_f1")
     filled = call("fill-mask", bert, "kaba [MASK] lode [MASK].", "--top-k", 3)
     info, machine = call("info", bert), call("info")
@@ -103,7 +103,7 @@ def test_the_whole_way(capsys: pytest.CaptureFixture[str], tmp_path: Path, as_js
         report["held_out"]
     )
     assert tuned["labels"] == ["anger", "fear", "joy"]
-    assert tuned["dev"]["accuracy"] == scores["accuracy"]
+    assert tuned["validation"]["accuracy"] == scores["accuracy"]
     whole = json.loads(
         Path(tuned["report"]).read_text(encoding="utf-8")
     )  # the rest of the page is there alone
@@ -136,10 +136,10 @@ def test_one_file_is_split_stratified_and_both_parts_are_written(
         assert report["labels"] == ["joy", "fear", "anger"]
         parts = {
             name: [json.loads(line) for line in (out / "split" / f"{name}.jsonl").read_text().splitlines()]
-            for name in ("train", "dev")
+            for name in ("train", "validation")
         }
-        assert (len(parts["train"]), len(parts["dev"])) == (36, 9)
-        counts = {label: sum(row["label"] == label for row in parts["dev"]) for label in "012"}
+        assert (len(parts["train"]), len(parts["validation"])) == (36, 9)
+        counts = {label: sum(row["label"] == label for row in parts["validation"]) for label in "012"}
         assert max(counts.values()) - min(counts.values()) <= 1
         seen = [(row["text"], row["label"]) for part in parts.values() for row in part]
         assert len(seen) == 45

@@ -44,7 +44,7 @@ def test_the_tables_fit_80_columns_and_begin_with_the_findings(
     monkeypatch.setenv("COLUMNS", "80")
     tokenizer = tiny_run.tokenizer()
     tokenizer.save(corpus.parent / "tokenizer")
-    task = tiny_run.table(corpus.parent / "dev.csv", tiny_run.examples(9))
+    task = tiny_run.table(corpus.parent / "validation.csv", tiny_run.examples(9))
     out, _ = run(
         capsys, corpus, "--tokenizer", corpus.parent / "tokenizer", "--against", task, "--no-benchmark"
     )  # fmt: skip
@@ -68,7 +68,7 @@ def test_the_tables_can_be_read_on_40_columns(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "40")
     tiny_run.tokenizer().save(corpus.parent / "tokenizer")
-    task = tiny_run.table(corpus.parent / "dev.csv", tiny_run.examples(9))
+    task = tiny_run.table(corpus.parent / "validation.csv", tiny_run.examples(9))
     out, _ = run(
         capsys, corpus, "--tokenizer", corpus.parent / "tokenizer", "--against", task, "--no-benchmark"
     )  # fmt: skip
@@ -143,11 +143,11 @@ def test_the_page_stands_alone_and_escapes_everything(
     hit = " ".join(random.Random(1).choices(tiny_run.WORDS, k=20))
     with (folder / name).open("ab") as file:
         file.write(f"\n{ATTACK} {hit}\n".encode())
-    (folder / "dev.txt").write_text(f"{ATTACK} {hit}\n", encoding="utf-8")
+    (folder / "validation.txt").write_text(f"{ATTACK} {hit}\n", encoding="utf-8")
     tiny_run.tokenizer().save(folder / "tokenizer")
     html = tmp_path / "report.html"
     run(
-        capsys, folder / name, "--html", html, "--against", folder / "dev.txt", "--tokenizer",
+        capsys, folder / name, "--html", html, "--against", folder / "validation.txt", "--tokenizer",
         folder / "tokenizer", "--no-benchmark",
     )  # fmt: skip
     text = html.read_text(encoding="utf-8")

@@ -43,11 +43,11 @@ class Made(NamedTuple):
     messages: list[str]
 
     def again(self, out: Path, *settings: str, **more: Any) -> bs.Model:
-        train, dev, _ = self.files
+        train, validation, _ = self.files
         own = [*SETTINGS, *OWN.get(self.kind, []), *settings]
         with tiny_run.logged(self.messages):
             return bs.finetune(
-                self.kind.split()[0], self.base, out, train=train, validation=dev, settings=own, **more
+                self.kind.split()[0], self.base, out, train=train, validation=validation, settings=own, **more
             )
 
     def outputs(self, *, order: int = 1) -> list[Tensor]:
@@ -70,7 +70,9 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> bs.Model:
 def made(request: pytest.FixtureRequest, base: bs.Model, tmp_path_factory: pytest.TempPathFactory) -> Made:
     folder = tmp_path_factory.mktemp(request.param.replace(" ", "-"))
     suffix, write = FILES[request.param]
-    files = [write(folder / f"{name}.{suffix}", seed) for seed, name in enumerate(("train", "dev", "test"))]
+    files = [
+        write(folder / f"{name}.{suffix}", seed) for seed, name in enumerate(("train", "validation", "test"))
+    ]
     found = Made(request.param, base, base, files, [])
     return found._replace(model=found.again(folder / "run"))
 
@@ -84,7 +86,7 @@ def test_it_is_saved_and_read_back(made: Made) -> None:
     assert "recurrent" in again.folder.parts
     assert again.folder.config.causal
     assert again.task.primary_metric == made.model.report["decided_by"]
-    scores, report = again.evaluate(made.files[1]).to_dict(), made.model.report["dev"]
+    scores, report = again.evaluate(made.files[1]).to_dict(), made.model.report["validation"]
     assert {name: scores[name] for name in again.task.metrics.logged_metrics} == {
         name: report[name] for name in again.task.metrics.logged_metrics
     }
@@ -137,7 +139,9 @@ BY_HAND: dict[str, Callable[[Mapping[str, Tensor], Tensor, Any], Tensor]] = {
     "choose": lambda w, x, item: of_sequence(w, x, item)[:, 0],
     "tag": lambda w, x, _: linear(w, "classifier", x),
     "answer": lambda w, x, _: linear(w, "qa_outputs", x),
-    "relate": lambda w, x, item: linear(w, "relater", torch.cat([x[row] for row in item.rows]))[None],
+    "relate": lambda w, x, item: linear(w, "relater", torch.cat([x[row] for row in item.marker_indices]))[
+        None
+    ],
 }
 
 
@@ -198,7 +202,7 @@ def test_a_frozen_encoder_stays_and_all_above_it_learns(made: Made, tmp_path: Pa
     assert not any(torch.equal(first[name], later[name]) for name in above)
     assert not any("blocks" in name for name in later)
     assert run.evaluate(made.files[1]).to_dict()[run.task.primary_metric] == pytest.approx(
-        run.report["dev"][run.task.primary_metric], abs=1e-6
+        run.report["validation"][run.task.primary_metric], abs=1e-6
     )
 
 

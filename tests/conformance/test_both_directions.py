@@ -34,11 +34,11 @@ class Made(NamedTuple):
     messages: list[str]
 
     def again(self, out: Path, *settings: str, **more: Any) -> bs.Model:
-        train, dev, _ = self.files
+        train, validation, _ = self.files
         own = [f"task.second_encoder={self.right.path}", *STEPS, *OWN.get(self.kind, []), *settings]
         with tiny_run.logged(self.messages):
             return bs.finetune(
-                self.kind.split()[0], self.left, out, train=train, validation=dev, settings=own, **more
+                self.kind.split()[0], self.left, out, train=train, validation=validation, settings=own, **more
             )
 
 
@@ -57,7 +57,9 @@ def made(
 ) -> tuple[Made, bs.Model]:
     folder = tmp_path_factory.mktemp(request.param.replace(" ", "-"))
     suffix, write = FILES[request.param]
-    files = [write(folder / f"{name}.{suffix}", seed) for seed, name in enumerate(("train", "dev", "test"))]
+    files = [
+        write(folder / f"{name}.{suffix}", seed) for seed, name in enumerate(("train", "validation", "test"))
+    ]
     asked = Made(request.param, *bases, files, [])
     return asked, asked.again(folder / "run")
 
@@ -72,7 +74,7 @@ def test_it_is_saved_read_back_and_counted(made: tuple[Made, bs.Model]) -> None:
     asked, model = made
     again = bs.load(model.path / "model")
     assert "beside" in again.folder.parts
-    scores, report = again.evaluate(asked.files[1]).to_dict(), model.report["dev"]
+    scores, report = again.evaluate(asked.files[1]).to_dict(), model.report["validation"]
     assert {name: scores[name] for name in again.task.metrics.logged_metrics} == {
         name: report[name] for name in again.task.metrics.logged_metrics
     }

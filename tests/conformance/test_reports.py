@@ -62,7 +62,7 @@ class Made(NamedTuple):
     report: dict[str, Any]
     model: bs.Model
     train: Path
-    dev: Path
+    validation: Path
 
 
 @pytest.fixture(scope="module")
@@ -75,30 +75,32 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> bs.Model:
 def made(request: pytest.FixtureRequest, base: bs.Model, tmp_path_factory: pytest.TempPathFactory) -> Made:
     folder = tmp_path_factory.mktemp(request.param.replace(" ", "-"))
     suffix, write = EVERY[request.param]
-    train, dev = (write(folder / f"{name}.{suffix}", seed) for seed, name in enumerate(("train", "dev")))
+    train, validation = (
+        write(folder / f"{name}.{suffix}", seed) for seed, name in enumerate(("train", "validation"))
+    )
     own = [*OWN.get(request.param, []), *PAIRED.get(request.param, [])]
     model = bs.finetune(
         request.param.split()[0],
         base,
         folder / "run",
         train=train,
-        validation=dev,
+        validation=validation,
         settings=[*SETTINGS, *own],
     )
     report = json.loads((folder / "run" / "report.json").read_text(encoding="utf-8"))
-    return Made(request.param, folder / "run", report, model, train, dev)
+    return Made(request.param, folder / "run", report, model, train, validation)
 
 
 def test_the_page_is_made_of_the_report_alone(made: Made) -> None:
     page = (made.out / "report.html").read_text(encoding="utf-8")
     assert page == render_run_page(made.report)
-    chosen = made.report["chosen_on_dev"]
-    for name, value in made.report["dev"].items():
+    chosen = made.report["chosen_on_validation"]
+    for name, value in made.report["validation"].items():
         if isinstance(value, float) and name not in {"chance", *chosen}:
             assert f">{value:.4f}<" in page, name
     for name, value in chosen.items():
         assert f"{value:.4g}, chosen on the validation data" in page, name
-    if (chance := made.report["dev"].get("chance")) is not None:
+    if (chance := made.report["validation"].get("chance")) is not None:
         assert f"Random choices would be right in {format_percent(chance)}" in page.replace("\xa0", " ")
     assert "<script" not in page
     assert not re.search(r'(?:src|href)="(?!#)|url\((?!#)|@import', page)
@@ -130,7 +132,7 @@ def test_the_hardest_examples_are_of_the_file(made: Made) -> None:
     assert losses == sorted(losses, reverse=True)
     assert 0 < len(losses) <= 20
     assert hardest["measure"]
-    assert all(one["place"].startswith(str(made.dev)) for one in hardest["examples"])
+    assert all(one["place"].startswith(str(made.validation)) for one in hardest["examples"])
     assert all(one["asked"] for one in hardest["examples"])
 
 
@@ -139,7 +141,7 @@ def test_losses_are_those_of_training(made: Made) -> None:
     if made.kind.startswith("embed") or made.kind == "classify many":
         pytest.skip("the loss of a batch is no sum over its examples, or has weights")
     predictor = made.model.predictor
-    (answers,) = predictor.answers(predictor.read(made.dev))
+    (answers,) = predictor.answers(predictor.read(made.validation))
     losses = [loss for loss in predictor.task.metrics.example_losses(answers) if loss is not None]
     with torch.inference_mode():
         model = predictor.task.model
@@ -151,14 +153,14 @@ def test_losses_are_those_of_training(made: Made) -> None:
 def test_an_evaluation_has_a_report_of_its_own(made: Made, tmp_path: Path) -> None:
     before = sorted(file for file in made.out.rglob("*"))
     folder = tmp_path / "judged"
-    scores = made.model.evaluate(made.dev, report=folder).to_dict()
+    scores = made.model.evaluate(made.validation, report=folder).to_dict()
     assert sorted(file for file in made.out.rglob("*")) == before
     report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
     assert report["scores"] == scores
     assert (folder / "report.html").read_text(encoding="utf-8") == render_run_page(report)
     assert list((folder / "figures").glob("*.png"))
     assert report["answers"].keys() == made.report["answers"].keys()
-    assert report["truncation"]["data"] == scores["truncation"] == made.report["truncation"]["dev"]
+    assert report["truncation"]["data"] == scores["truncation"] == made.report["truncation"]["validation"]
     with pytest.raises(bs.InputError) as caught:
-        made.model.evaluate(made.dev, report=folder)
+        made.model.evaluate(made.validation, report=folder)
     assert (caught.value.code, caught.value.argument) == ("output_exists", "report")

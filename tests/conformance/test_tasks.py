@@ -25,18 +25,10 @@ from bertsmith.cli.main import bertsmith
 from bertsmith.loss import Loss
 from bertsmith.models.heads import LinearHead, Pooler
 from bertsmith.settings import Settings
-from bertsmith.tasks.base import (
-    Decoder,
-    Example,
-    Prediction,
-    TaskData,
-    TaskEncoder,
-    TaskMetrics,
-    TaskModel,
-    TaskReport,
-)
+from bertsmith.tasks.base import Decoder, Example, Prediction, TaskData, TaskEncoder, TaskMetrics, TaskModel
 from bertsmith.tasks.batching import Item, TaskBatch, TokenSequence
 from bertsmith.tasks.registry import TASKS, Task
+from bertsmith.tasks.report import TaskReport
 from bertsmith.tasks.results import Metrics, MetricTable
 
 
@@ -194,11 +186,12 @@ def test_it_is_trained_saved_loaded_and_served(
         settings=[*short, "task.part_words=3"],
     )
     split = [
-        len((tmp_path / "run" / "split" / f"{n}.jsonl").read_text().splitlines()) for n in ("train", "dev")
+        len((tmp_path / "run" / "split" / f"{n}.jsonl").read_text().splitlines())
+        for n in ("train", "validation")
     ]
     assert split == [30, 10]
     assert run.report["decided_by"] == "close"
-    assert {"close", "examples", "truncation", "words"} == set(run.report["dev"])
+    assert {"close", "examples", "truncation", "words"} == set(run.report["validation"])
     again = bs.load(tmp_path / "run")
     assert again.task.settings.part_words == 3
     texts = ["kaba kade kagi kafo kazu", "lo", "migi nude pe ri so tuba lode kaba kade kagi"]
@@ -217,20 +210,30 @@ def test_the_verbs_have_its_options_and_print_its_scores(
     help_text = CliRunner().invoke(bertsmith, ["finetune", "toy", "--help"]).output
     assert "--words-key" in help_text
     assert "--label-column" not in help_text
-    train, dev = lines(tmp_path / "a.jsonl", 12, seed=1), lines(tmp_path / "b.jsonl", 6, seed=2)
-    call = ["finetune", "toy", "--model", str(base.path), "--train", str(train), "--validation", str(dev)]
+    train, validation = lines(tmp_path / "a.jsonl", 12, seed=1), lines(tmp_path / "b.jsonl", 6, seed=2)
+    call = [
+        "finetune",
+        "toy",
+        "--model",
+        str(base.path),
+        "--train",
+        str(train),
+        "--validation",
+        str(validation),
+    ]
     few = ["--part-words", "2", "--set", "train.max_steps=1", "--set", "train.report_to=none"]
     made = CliRunner().invoke(bertsmith, [*call, "--output-dir", str(tmp_path / "run"), *few])
     assert made.exit_code == 0, made.output
     assert "close" in made.output
-    scored = CliRunner().invoke(bertsmith, ["evaluate", str(tmp_path / "run"), "--data", str(dev)])
+    scored = CliRunner().invoke(bertsmith, ["evaluate", str(tmp_path / "run"), "--data", str(validation)])
     assert "by hand" in scored.output
     assert "close" in scored.output
     told = CliRunner().invoke(
-        bertsmith, ["evaluate", str(tmp_path / "run"), "--data", str(dev), "--part-words", "1", "--json"]
+        bertsmith,
+        ["evaluate", str(tmp_path / "run"), "--data", str(validation), "--part-words", "1", "--json"],
     )
     rows = CliRunner().invoke(
-        bertsmith, ["predict", str(tmp_path / "run"), "--input", str(dev), "--format", "csv"]
+        bertsmith, ["predict", str(tmp_path / "run"), "--input", str(validation), "--format", "csv"]
     )
     assert rows.stdout.splitlines()[0] == "line,words,lengths"
     assert [line.split(",")[0] for line in rows.stdout.splitlines()[1:]] == ["1", "2", "3", "4", "5", "6"]

@@ -43,7 +43,9 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> bs.Model:
 def pair(request: pytest.FixtureRequest, base: bs.Model, tmp_path_factory: pytest.TempPathFactory) -> Pair:
     folder = tmp_path_factory.mktemp(request.param.replace(" ", "-"))
     suffix, write = FILES[request.param]
-    files = [write(folder / f"{name}.{suffix}", seed) for seed, name in enumerate(("train", "dev", "test"))]
+    files = [
+        write(folder / f"{name}.{suffix}", seed) for seed, name in enumerate(("train", "validation", "test"))
+    ]
     models = [
         bs.finetune(
             request.param.split()[0],

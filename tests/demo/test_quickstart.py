@@ -68,8 +68,8 @@ def test_parts_come_from_different_documents(task: QuickstartTask) -> None:
             if len(locations) == 1:
                 part_locations.setdefault(part, set()).update(locations)
     assert not part_locations["train"] & part_locations["test"]
-    assert not part_locations["dev"] & part_locations["test"]
-    assert not part_locations["train"] & part_locations["dev"]
+    assert not part_locations["validation"] & part_locations["test"]
+    assert not part_locations["train"] & part_locations["validation"]
 
 
 def test_classes_are_balanced_and_not_named(task: QuickstartTask) -> None:

@@ -68,7 +68,7 @@ def write_files(tmp_path: Path) -> None:
     for number in range(2):
         documents = ["\n".join(" ".join(sentence() for _ in range(4)) for _ in range(3)) for _ in range(20)]
         (texts / f"{number}.txt").write_text("\n\n".join(documents) + "\n", encoding="utf-8")
-    for name in ("train", "dev", "test"):
+    for name in ("train", "validation", "test"):
         _write(
             tmp_path / f"{name}.csv",
             ["text", "label"],
@@ -91,7 +91,7 @@ def write_files(tmp_path: Path) -> None:
     (tmp_path / "pairs.txt").write_text("".join(related), encoding="utf-8")
     pairs = [[f"the old {noun} sings", f"the {noun} old sings", "order"] for noun in ("river", "town", "sun")]
     _write(tmp_path / "pairs.csv", ["good", "bad", "phenomenon"], pairs)
-    for name in ("train", "dev", "test", "new"):
+    for name in ("train", "validation", "test", "new"):
         tags = {"river": "B-PLACE", "town": "B-PLACE"}
         sentences = [
             "".join(f"{word} {tags.get(word, 'O')}\n" for word in sentence().split()) for _ in range(12)
@@ -110,7 +110,7 @@ def write_files(tmp_path: Path) -> None:
         text = "".join(json.dumps(one) + "\n" for one in objects)
         (tmp_path / f"{name}.jsonl").write_text(text, encoding="utf-8")
     shutil.copytree(ROOT / "recipes", tmp_path / "recipes")
-    moods = {"verb": "classify", "train": "train.csv", "validation": "dev.csv"}
+    moods = {"verb": "classify", "train": "train.csv", "validation": "validation.csv"}
     moods["settings"] = {"task.text_column": "text", "train.num_train_epochs": 1}
     (tmp_path / "tasks.yaml").write_text(json.dumps({"moods": moods}), encoding="utf-8")
     words = ["snowfall", "riverwalk", "underrain"]

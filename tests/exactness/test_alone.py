@@ -124,17 +124,19 @@ def test_rows_of_a_head(outputs: int) -> None:
 
 @pytest.fixture(scope="module", params=list(FILES))
 def tuned(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A fine-tuned run, and its dev file."""
+    """A fine-tuned run, and its validation file."""
     folder = tmp_path_factory.mktemp(request.param.replace(" ", "-"))
     base = tiny_run.run(tiny_run.make_shards(folder), folder / "base", "train.max_steps=1").path
     suffix, write = FILES[request.param]
-    train, dev = [write(folder / f"{name}.{suffix}", seed) for seed, name in enumerate(("train", "dev"))]
+    train, validation = [
+        write(folder / f"{name}.{suffix}", seed) for seed, name in enumerate(("train", "validation"))
+    ]
     bs.finetune(
         request.param.split()[0],
         base,
         folder / "run",
         train=train,
-        validation=dev,
+        validation=validation,
         settings=[
             "train.max_steps=6",
             "train.learning_rate=5e-3",
@@ -144,7 +146,7 @@ def tuned(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
             *OWN.get(request.param, []),
         ],
     )
-    return folder / "run", dev
+    return folder / "run", validation
 
 
 @pytest.mark.parametrize("precision", ASKED_FOR)

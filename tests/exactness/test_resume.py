@@ -320,7 +320,7 @@ def tune(base: Path, files: Path, out: Path, *more: str, resume: bool = False) -
         base,
         out,
         train=files / "train.csv",
-        validation=files / "dev.csv",
+        validation=files / "validation.csv",
         settings=[*FINETUNE, *more],
         resume=resume,
     )
@@ -330,7 +330,7 @@ def tune(base: Path, files: Path, out: Path, *more: str, resume: bool = False) -
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("files")
     tiny_run.table(folder / "train.csv", tiny_run.examples(36, seed=1))
-    tiny_run.table(folder / "dev.csv", tiny_run.examples(15, seed=2))
+    tiny_run.table(folder / "validation.csv", tiny_run.examples(15, seed=2))
     return folder
 
 
@@ -338,7 +338,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def straight_tuned(base: Path, files: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
     run = tmp_path_factory.mktemp("tuned") / "run"
     report = tune(base, files, run).report
-    return outcome(run), report["dev"]
+    return outcome(run), report["validation"]
 
 
 @pytest.mark.parametrize("step", range(1, 13))
@@ -351,7 +351,7 @@ def test_fine_tuning_killed_and_resumed_is_straight(
             tune(base, files, tmp_path / "run", "train.dataloader_num_workers=2")
     model = tune(base, files, tmp_path / "run", "train.dataloader_num_workers=0", resume=True)
     assert_same(tmp_path / "run", straight_tuned[0])
-    assert model.report["dev"] == straight_tuned[1]
+    assert model.report["validation"] == straight_tuned[1]
 
 
 def test_fine_tuning_keeps_the_best_epoch(base: Path, files: Path, tmp_path: Path) -> None:
@@ -367,18 +367,18 @@ def test_fine_tuning_keeps_the_best_epoch(base: Path, files: Path, tmp_path: Pat
     scores = {line["step"]: line["accuracy"] for line in lines if line["kind"] == "evaluation"}
     best = max(scores.values())
     assert model.report["best_step"] == min(step for step, value in scores.items() if value == best)
-    assert model.report["dev"]["accuracy"] == best
-    assert model.evaluate(files / "dev.csv").accuracy == best
+    assert model.report["validation"]["accuracy"] == best
+    assert model.evaluate(files / "validation.csv").accuracy == best
 
 
 def test_fine_tuning_resumes_only_on_the_same_files(base: Path, files: Path, tmp_path: Path) -> None:
-    for name in ("train.csv", "dev.csv"):
+    for name in ("train.csv", "validation.csv"):
         (tmp_path / name).write_text((files / name).read_text())
     with pytest.MonkeyPatch.context() as patch:
         kill_at(patch, 4, saved=True)
         with pytest.raises(Killed):
             tune(base, tmp_path, tmp_path / "run")
-    (tmp_path / "dev.csv").write_text((files / "dev.csv").read_text() + "kaba,fear\n")
+    (tmp_path / "validation.csv").write_text((files / "validation.csv").read_text() + "kaba,fear\n")
     with pytest.raises(InputError) as caught:
         tune(base, tmp_path, tmp_path / "run", resume=True)
     assert caught.value.code == "checkpoint_of_another_run"

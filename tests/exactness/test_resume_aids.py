@@ -64,7 +64,7 @@ class Aided(NamedTuple):
     own: list[str]
     base: Path
     train: Path
-    dev: Path
+    validation: Path
     straight: dict[str, Any]
     log: list[dict[str, Any]]
     report: dict[str, Any]
@@ -76,7 +76,7 @@ class Aided(NamedTuple):
             self.base,
             out,
             train=self.train,
-            validation=self.dev,
+            validation=self.validation,
             settings=settings,
             resume=resume,
             **named,
@@ -93,8 +93,14 @@ def material(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path
     base = tiny_run.run(tiny_run.make_shards(folder), folder / "base", "train.max_steps=1").path
     # labels that texts say nothing of: a score is soon not surpassed
     rows = [(text, ("joy", "fear")[i * 7 % 5 % 2]) for i, (text, _) in enumerate(tiny_run.examples(20))]
-    dev = [(text, ("joy", "fear")[i * 3 % 4 % 2]) for i, (text, _) in enumerate(tiny_run.examples(12, 1))]
-    return base, tiny_run.table(folder / "train.csv", rows), tiny_run.table(folder / "dev.csv", dev)
+    validation = [
+        (text, ("joy", "fear")[i * 3 % 4 % 2]) for i, (text, _) in enumerate(tiny_run.examples(12, 1))
+    ]
+    return (
+        base,
+        tiny_run.table(folder / "train.csv", rows),
+        tiny_run.table(folder / "validation.csv", validation),
+    )
 
 
 @pytest.fixture(scope="module", params=list(AIDS))

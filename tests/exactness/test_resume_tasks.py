@@ -41,9 +41,9 @@ class Tuning(NamedTuple):
     own: list[str]
     base: Path
     train: Path
-    dev: Path
+    validation: Path
     straight: dict[str, Any]
-    dev_scores: dict[str, Any]
+    validation_scores: dict[str, Any]
 
     def run(self, out: Path, *, resume: bool = False) -> bs.Model:
         return finetune(
@@ -51,7 +51,7 @@ class Tuning(NamedTuple):
             self.base,
             out,
             train=self.train,
-            validation=self.dev,
+            validation=self.validation,
             settings=[*SETTINGS, *self.own],
             resume=resume,
         )
@@ -62,10 +62,12 @@ def tuning(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     folder = tmp_path_factory.mktemp(request.param.replace(" ", "-"))
     base = tiny_run.run(tiny_run.make_shards(folder), folder / "base", "train.max_steps=1").path
     suffix, write = FILES[request.param]
-    files = [write(folder / f"{name}.{suffix}", seed) for seed, name in enumerate(("train", "dev"))]
+    files = [write(folder / f"{name}.{suffix}", seed) for seed, name in enumerate(("train", "validation"))]
     tuning = Tuning(request.param.split()[0], OWN.get(request.param, []), base, *files, {}, {})
     model = tuning.run(folder / "straight")
-    return tuning._replace(straight=outcome(folder / "straight"), dev_scores=model.report["dev"])
+    return tuning._replace(
+        straight=outcome(folder / "straight"), validation_scores=model.report["validation"]
+    )
 
 
 def die_at(patch: pytest.MonkeyPatch, owner: Any, name: str, call: int, *, after: bool) -> None:
@@ -107,7 +109,7 @@ def test_killed_there_and_resumed_is_straight(
             tuning.run(tmp_path / "run")
     model = tuning.run(tmp_path / "run", resume=True)
     assert_same(tmp_path / "run", tuning.straight)
-    assert model.report["dev"] == tuning.dev_scores
+    assert model.report["validation"] == tuning.validation_scores
 
 
 def test_killed_again_and_again(tuning: Tuning, tmp_path: Path) -> None:
@@ -143,6 +145,6 @@ def test_stopped_by_a_signal_and_resumed_is_straight(tuning: Tuning, tmp_path: P
             tuning.run(tmp_path / "run")
     unfinished = bs.load(tmp_path / "run")
     assert unfinished.folder.record["unfinished"]["of"] == 11
-    assert unfinished.evaluate(tuning.dev).examples > 0
+    assert unfinished.evaluate(tuning.validation).examples > 0
     tuning.run(tmp_path / "run", resume=True)
     assert_same(tmp_path / "run", tuning.straight)

@@ -98,13 +98,13 @@ def test_chinese_news(
     assert [line.split()[0] for line in lines[-12:-2]] == names
     assert lines[-13].startswith("accuracy on the titles that were held out: 0.")
     assert lines[-1].split(": ")[1].split()[0] in names
-    assert bs.load(tmp_path / "news").report["dev"]["examples"] == 40
+    assert bs.load(tmp_path / "news").report["validation"]["examples"] == 40
 
 
 def write_moods(folder: Path) -> None:
-    """train.txt and dev.txt, `text;label` in each line."""
+    """train.txt and validation.txt, `text;label` in each line."""
     draw = random.Random(0)
-    for name, number in (("train.txt", 64), ("dev.txt", 24)):
+    for name, number in (("train.txt", 64), ("validation.txt", 24)):
         lines = [
             f"{' '.join(draw.choices(PEOPLE if i % 2 else PLAIN, k=6))};{('sad', 'glad')[i % 2]}\n"
             for i in range(number)
@@ -117,7 +117,7 @@ def test_emotion(
 ) -> None:
     write_moods(tmp_path)
     out = tmp_path / "emotion"
-    files = (tmp_path / "train.txt", tmp_path / "dev.txt")
+    files = (tmp_path / "train.txt", tmp_path / "validation.txt")
     run("emotion.py", base.path, *files, "--output-dir", out, "--rate-steps", 12, monkeypatch=monkeypatch)
     told = capsys.readouterr().out.splitlines()
     assert (out / "rates.png").read_bytes().startswith(b"\x89PNG")

@@ -53,7 +53,7 @@ def test_both_are_measured_with_the_same_seeds(world: dict[str, Any]) -> None:
     assert [row.seed for row in report.runs] == [0, 1]
     for row in report.runs:
         runs = [bs.load(out / f"{name}-{row.seed}") for name in ("before", "after")]
-        assert [run.report["dev"][report.metric] for run in runs] == [row.before, row.after]
+        assert [run.report["validation"][report.metric] for run in runs] == [row.before, row.after]
         assert row.comparison["difference"] == pytest.approx(row.after - row.before)
     gains = [row.after - row.before for row in report.runs]
     assert report.gain == pytest.approx(sum(gains) / 2)

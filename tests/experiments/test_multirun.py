@@ -39,14 +39,14 @@ SETTINGS = [
 def base(tmp_path_factory: pytest.TempPathFactory) -> bs.Model:
     folder = tmp_path_factory.mktemp("base")
     tiny_run.table(folder / "train.csv", tiny_run.examples(30))
-    tiny_run.table(folder / "dev.csv", tiny_run.examples(12, seed=1))
+    tiny_run.table(folder / "validation.csv", tiny_run.examples(12, seed=1))
     return tiny_run.run(tiny_run.make_shards(folder), folder / "bert", "train.max_steps=2")
 
 
 def repeated(base: bs.Model, out: Path, *settings: str, **more: Any) -> MultirunReport:
     folder = base.path.parent
     if "folds" not in more:
-        more.setdefault("validation", folder / "dev.csv")
+        more.setdefault("validation", folder / "validation.csv")
     more.setdefault("train", folder / "train.csv")
     varied = [str(one).partition("=")[0].replace("-", "_") for one in more.get("grid", ())]
     settings = tuple(one for one in [*SETTINGS, *settings] if one.split("=")[0][6:] not in varied)
@@ -60,7 +60,7 @@ def tuned(base: bs.Model, out: Path, *settings: str, resume: bool = False) -> bs
         base,
         out,
         train=folder / "train.csv",
-        validation=folder / "dev.csv",
+        validation=folder / "validation.csv",
         settings=[*SETTINGS, *settings],
         resume=resume,
     )
@@ -80,7 +80,7 @@ def test_restarts_are_the_runs_of_these_seeds(
     tuned(base, tmp_path / "alone", "train.seed=4")
     assert_same(tmp_path / "runs" / "seed-4", outcome(tmp_path / "alone"))
     assert weights(tmp_path / "runs" / "seed-3") != weights(tmp_path / "runs" / "seed-4")
-    scores = [bs.load(tmp_path / "runs" / row.run).report["dev"]["accuracy"] for row in report.runs]
+    scores = [bs.load(tmp_path / "runs" / row.run).report["validation"]["accuracy"] for row in report.runs]
     assert [row.score for row in report.runs] == scores
     assert report.summary.mean == pytest.approx(np.mean(scores))
     assert report.to_dict() == json.loads((tmp_path / "runs" / "report.json").read_text())
@@ -96,7 +96,7 @@ SCORES = st.integers(0, 1000).map(lambda thousandths: thousandths / 1000)
 def test_the_summary_is_what_numpy_has(scores: list[float], baseline: float) -> None:
     runs = [PlannedRun(f"seed-{i}", {}, {"train.seed": i}) for i in range(len(scores))]
     common = {"best_step": 1, "steps": 1, "seconds": 1.0, "decided_by": "f1", "baseline_name": "majority"}
-    reports = [{**common, "dev": {"f1": score}, "baseline": {"f1": baseline}} for score in scores]
+    reports = [{**common, "validation": {"f1": score}, "baseline": {"f1": baseline}} for score in scores]
     results = [RunResult.from_report(run, report) for run, report in zip(runs, reports, strict=True)]
     report = summarize_runs(results, reports[0])
     found = report.summary
@@ -117,7 +117,7 @@ def test_the_summary_is_what_numpy_has(scores: list[float], baseline: float) -> 
 def test_a_run_below_a_baseline_that_reads_the_texts_is_not_degenerate() -> None:
     """TF-IDF is a rival, not an answer that never looks."""
     common = {"best_step": 1, "steps": 1, "seconds": 1.0, "decided_by": "ndcg", "baseline_name": "TF-IDF"}
-    report = {**common, "dev": {"ndcg": 0.7}, "baseline": {"ndcg": 0.9}, "baseline_reads": True}
+    report = {**common, "validation": {"ndcg": 0.7}, "baseline": {"ndcg": 0.9}, "baseline_reads": True}
     found = summarize_runs(
         [RunResult.from_report(PlannedRun("seed-0", {}, {"train.seed": 0}), report)], report
     )
@@ -157,8 +157,8 @@ def test_each_example_is_held_out_once_and_all_answers_are_scored_together(
     assert [row.run for row in report.runs] == ["fold-1", "fold-2", "fold-3"]
     held, right = [], 0
     for fold in ("fold-1", "fold-2", "fold-3"):
-        dev = tmp_path / "runs" / fold / "split" / "dev.jsonl"
-        rows = [json.loads(line) for line in dev.read_text().splitlines()]
+        validation = tmp_path / "runs" / fold / "split" / "validation.jsonl"
+        rows = [json.loads(line) for line in validation.read_text().splitlines()]
         train = (tmp_path / "runs" / fold / "split" / "train.jsonl").read_text().splitlines()
         assert len(rows) + len(train) == 30
         held += [row["text"] for row in rows]
@@ -219,7 +219,7 @@ def test_stopped_in_any_run_and_resumed_is_straight(
     report = repeated(base, tmp_path / "runs", restarts=2, resume=True)
     for name in ("seed-0", "seed-1"):
         assert_same(tmp_path / "runs" / name, outcome(straight[0] / name))
-    assert [row.dev for row in report.runs] == [row.dev for row in straight[1].runs]
+    assert [row.validation for row in report.runs] == [row.validation for row in straight[1].runs]
     assert before in (None, done.stat().st_mtime_ns)
 
 
@@ -282,7 +282,7 @@ def test_where_one_run_is_wanted_the_best_of_several_is_named(base: bs.Model, tm
 WRONG: list[tuple[dict[str, Any], Sequence[str], str | None, str | None]] = [
     ({"restarts": 2, "folds": 2}, (), "restarts_with_folds", None),
     ({"restarts": 1}, (), "number_of_runs_invalid", "restarts"),
-    ({"folds": 2, "validation": "dev.csv"}, (), "folds_with_validation", None),
+    ({"folds": 2, "validation": "validation.csv"}, (), "folds_with_validation", None),
     ({"folds": 2, "validation_split": 0.1}, (), "folds_with_validation", None),
     ({"restarts": 2, "grid": {"seed": [1, 2]}}, (), "setting_in_grid", "train.seed"),
     ({"grid": {"seed": []}}, (), "grid_invalid", "grid"),
@@ -342,7 +342,7 @@ def test_the_first_run_s_precision_holds_for_all(
         base,
         tmp_path / "runs",
         train=folder / "train.csv",
-        validation=folder / "dev.csv",
+        validation=folder / "validation.csv",
         restarts=2,
         settings=[*free, "train.max_steps=1"],
     )

@@ -166,7 +166,7 @@ def test_the_encoder_stays_and_the_head_learns(
     mine, its = made.encoder.state_dict(), base.encoder.state_dict()
     assert all(torch.equal(mine[name], its[name]) for name in its)
     assert not (tmp_path / "run" / "features").exists()
-    scores, report = made.evaluate(rows).to_dict(), made.report["dev"]
+    scores, report = made.evaluate(rows).to_dict(), made.report["validation"]
     decides = made.report["decided_by"]
     assert scores[decides] == pytest.approx(report[decides], abs=1e-6)
     if task == "tag":  # this base's [CLS] says nothing yet

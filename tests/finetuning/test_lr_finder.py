@@ -94,7 +94,7 @@ class Made:
         encoder, task = build_model(kind, base.folder, chosen, facts, self.place)
         self.trained = TrainModule(encoder, task.model)
         items = task.encode(examples, base.tokenizer)
-        self.phase = Phase(ItemStream(task.model, items, 0), 1.0, 4)
+        self.phase = Phase(ItemStream(task.model.collate, items, 0), 1.0, 4)
         self.optimizer = create_optimizer(self.trained, self.settings)
         self.trained.train()
         for start in (0, 4):

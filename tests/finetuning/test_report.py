@@ -17,13 +17,26 @@ import bertsmith as bs
 import tiny_run
 from bertsmith.cli.main import bertsmith
 from bertsmith.errors import Stopped
-from bertsmith.finetuning.report import evaluations, learning_warnings, log_examples
+from bertsmith.finetuning.report import (
+    describe_doubled_special_tokens,
+    evaluations,
+    learning_warnings,
+    log_examples,
+)
 from bertsmith.finetuning.settings import FileSettings
 from bertsmith.tasks.results import DataSummary, Diagnostic, Metrics
 from bertsmith.training.callbacks import MetricLogger
 
 SETTINGS = ["train.batch_size=6", "train.threads=1", "train.report_to=none", "train.precision=fp32"]
 LEARN = [*SETTINGS, "train.num_train_epochs=4", "train.learning_rate=3e-3"]
+
+
+def test_doubled_special_tokens_are_counted() -> None:
+    texts = ["[CLS] the cat [SEP]", "the [SEP] mat", "the mat", " [CLS] sat"]
+    message = describe_doubled_special_tokens(texts, tiny_run.tokenizer())
+    assert message is not None
+    assert message.startswith("2 of 4 texts")
+    assert describe_doubled_special_tokens(["the [SEP] mat"], tiny_run.tokenizer()) is None
 
 
 def named(metric: str, baseline: str = "without looking at the text", *, reads: bool = False) -> Any:
@@ -37,7 +50,7 @@ def tuned(base: bs.Model, out: Path, *settings: str, resume: bool = False) -> bs
         base,
         out,
         train=tiny_run.table(out.parent / "train.csv", tiny_run.examples(36)),
-        validation=tiny_run.table(out.parent / "dev.csv", tiny_run.examples(12, seed=1)),
+        validation=tiny_run.table(out.parent / "validation.csv", tiny_run.examples(12, seed=1)),
         settings=[*LEARN, *settings],
         resume=resume,
     )
@@ -49,7 +62,7 @@ def test_each_evaluation_stands_in_the_report(base: bs.Model, tmp_path: Path) ->
     assert [(row["epoch"], row["step"]) for row in rows] == [(1, 6), (2, 12), (3, 18), (4, 24)]
     (kept,) = (row for row in rows if row["best"])
     assert kept["step"] == run.report["best_step"]
-    assert kept["accuracy"] == max(row["accuracy"] for row in rows) == run.report["dev"]["accuracy"]
+    assert kept["accuracy"] == max(row["accuracy"] for row in rows) == run.report["validation"]["accuracy"]
     log = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
     losses = {line["step"]: line["loss"] for line in log if line["kind"] == "train"}
     assert sorted(losses) == [4, 6, 8, 12, 16, 18, 20, 24]  # each evaluation has a loss beside it
@@ -72,7 +85,7 @@ def test_a_resumed_run_has_the_same_report(
         with pytest.raises(Stopped):
             tuned(base, tmp_path / "b" / "run")
     resumed = tuned(base, tmp_path / "b" / "run", resume=True)
-    for name in ("evaluations", "best_step", "dev", "examples"):
+    for name in ("evaluations", "best_step", "validation", "examples"):
         assert resumed.report[name] == straight.report[name]
     assert len(resumed.report["evaluations"]) == 4
 
@@ -96,7 +109,7 @@ def test_the_command_line_shows_them(base: bs.Model, tmp_path: Path) -> None:
     (kept,) = (line for line in done.stdout.splitlines() if "← best" in line)
     best = json.loads((tmp_path / "run" / "report.json").read_text())
     assert str(best["best_step"]) in kept
-    assert f"{best['dev']['accuracy']:.4f}" in kept
+    assert f"{best['validation']['accuracy']:.4f}" in kept
     assert "4 labels" in done.stderr
     assert "1 label with a single training example" in done.stderr
     assert "'awe' (train.csv:38)" in done.stderr
@@ -109,18 +122,20 @@ def test_all_findings_stand_in_one_table_of_80_columns(
 ) -> None:
     caplog.set_level(logging.INFO, "bertsmith")
     monkeypatch.setenv("COLUMNS", "80")
-    files = [str(tmp_path / name / "some_examples.csv") for name in ("train", "dev")]
+    files = [str(tmp_path / name / "some_examples.csv") for name in ("train", "validation")]
     overview = DataSummary(
         diagnostics=[
             Diagnostic(
                 "a", "7 things are odd", [f"{files[0]}:{i}" for i in range(2, 9)], consequence="mend them"
             ),
-            Diagnostic("b", "2 dev texts are trained on", excerpts=[f"{files[1]}:3 is {files[0]}:9"] * 2),
+            Diagnostic(
+                "b", "2 validation texts are trained on", excerpts=[f"{files[1]}:3 is {files[0]}:9"] * 2
+            ),
             Diagnostic("c", "all is one"),
             Diagnostic("d", "1 label has spaces around", ["x:1"], ["' joy' (x:1)"]),
         ]
     )
-    log_examples(overview, FileSettings(train=files[0], validation="dev.csv"))
+    log_examples(overview, FileSettings(train=files[0], validation="validation.csv"))
     (table,) = caplog.messages
     assert all(len(line) <= 80 for line in table.splitlines())
     for shown in ("some_examples.csv:2 ", "some_examples.csv:6 ", "and 2 more", "' joy' (x:1)", "all is one"):
@@ -142,7 +157,7 @@ def test_no_better_than_the_most_frequent_label_is_a_warning(
 ) -> None:
     run = tuned(base, tmp_path / "run", "train.max_steps=1", "train.learning_rate=1e-9")
     report = run.report
-    assert report["dev"]["accuracy"] <= report["baseline"]["accuracy"]
+    assert report["validation"]["accuracy"] <= report["baseline"]["accuracy"]
     (said,) = (line for line in report["warnings"] if "no better" in line)
     assert said in [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert "after 1 update:" in said
@@ -160,17 +175,17 @@ def test_no_better_than_the_most_frequent_label_is_a_warning(
     )
 
 
-def test_a_dev_of_one_label_gets_a_warning(
+def test_a_validation_of_one_label_gets_a_warning(
     base: bs.Model, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "bertsmith")
     train = tiny_run.table(tmp_path / "train.csv", tiny_run.examples(36))
     rows = tiny_run.examples(12, seed=1)
-    dev = tiny_run.table(tmp_path / "dev.csv", [row for row in rows if row[1] == rows[0][1]])
+    validation = tiny_run.table(tmp_path / "validation.csv", [row for row in rows if row[1] == rows[0][1]])
     few = [*SETTINGS, "train.max_steps=1", "train.learning_rate=1e-9"]
-    run = bs.finetune("classify", base, tmp_path / "run", train=train, validation=dev, settings=few)
+    run = bs.finetune("classify", base, tmp_path / "run", train=train, validation=validation, settings=few)
     assert not any("train longer" in line for line in caplog.messages)
-    score, beside = run.report["dev"]["accuracy"], run.report["baseline"]["accuracy"]
+    score, beside = run.report["validation"]["accuracy"], run.report["baseline"]["accuracy"]
     said = any("all validation examples have the" in line for line in caplog.messages)
     assert said == (score <= beside)
     one = learning_warnings(
@@ -185,24 +200,24 @@ def test_a_dev_of_one_label_gets_a_warning(
     assert "'a'" in one[0]
 
 
-def test_a_label_of_dev_that_training_lacks_is_an_error_before_anything_else(
+def test_a_label_of_validation_that_training_lacks_is_an_error_before_anything_else(
     base: bs.Model, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "bertsmith.finetuning")
     train = tiny_run.table(tmp_path / "train.csv", tiny_run.examples(36))
-    dev = tiny_run.table(tmp_path / "dev.csv", [*tiny_run.examples(6, seed=1), ("wow", "awe")])
+    validation = tiny_run.table(tmp_path / "validation.csv", [*tiny_run.examples(6, seed=1), ("wow", "awe")])
     with pytest.raises(bs.InputError) as error:
-        bs.finetune("classify", base, tmp_path / "run", train=train, validation=dev)
-    assert (error.value.code, error.value.location) == ("unknown_label", f"{dev}:8")
+        bs.finetune("classify", base, tmp_path / "run", train=train, validation=validation)
+    assert (error.value.code, error.value.location) == ("unknown_label", f"{validation}:8")
     assert not [record for record in caplog.records if record.name.startswith("bertsmith.finetuning")]
     assert not (tmp_path / "run").exists()
     more = [*tiny_run.examples(6, seed=1), ("wow", "awe"), ("oh", "pity"), ("ah", "awe"), ("so", "care")]
-    tiny_run.table(tmp_path / "dev.csv", more)
+    tiny_run.table(tmp_path / "validation.csv", more)
     with pytest.raises(bs.InputError) as error:
-        bs.finetune("classify", base, tmp_path / "run", train=train, validation=dev)
+        bs.finetune("classify", base, tmp_path / "run", train=train, validation=validation)
     assert error.value.code == "unknown_label"
     assert "'pity' (" in error.value.message
-    assert "dev.csv:11)" in error.value.message
+    assert "validation.csv:11)" in error.value.message
 
 
 def test_spaces_around_labels_are_counted(
@@ -212,9 +227,9 @@ def test_spaces_around_labels_are_counted(
     rows = tiny_run.examples(36)
     rows[4] = (rows[4][0], f" {rows[4][1]} ")
     train = tiny_run.table(tmp_path / "train.csv", rows)
-    dev = tiny_run.table(tmp_path / "dev.csv", tiny_run.examples(6, seed=1))
+    validation = tiny_run.table(tmp_path / "validation.csv", tiny_run.examples(6, seed=1))
     few = [*SETTINGS, "train.max_steps=1"]
-    bs.finetune("classify", base, tmp_path / "run", train=train, validation=dev, settings=few)
+    bs.finetune("classify", base, tmp_path / "run", train=train, validation=validation, settings=few)
     label = rows[4][1].strip()
     assert any(
         "1 label with spaces around" in one and f"'{label}' (train.csv:6)" in one for one in caplog.messages

@@ -22,11 +22,11 @@ FEW = ["train.max_steps=2", "train.threads=1", "train.precision=fp32", "train.re
 
 
 def parts(run: Path) -> tuple[list[dict[str, str]], list[dict[str, str]]]:
-    train, dev = (
+    train, validation = (
         [json.loads(line) for line in (run / "split" / f"{name}.jsonl").read_text().splitlines()]
-        for name in ("train", "dev")
+        for name in ("train", "validation")
     )
-    return train, dev
+    return train, validation
 
 
 def test_split_is_exact_stratified_and_repeatable(base: bs.Model, tmp_path: Path) -> None:
@@ -35,10 +35,10 @@ def test_split_is_exact_stratified_and_repeatable(base: bs.Model, tmp_path: Path
     file = tiny_run.table(tmp_path / "all.csv", rows)
     settings = [*FEW, "files.seed=42"]
     bs.finetune("classify", base, tmp_path / "a", train=file, validation_split=0.2, settings=settings)
-    train, dev = parts(tmp_path / "a")
-    assert (len(train), len(dev)) == (120, 30)
-    assert Counter(row["label"] for row in dev) == {"joy": 18, "fear": 6, "anger": 6}
-    assert sorted((r["text"], r["label"]) for r in train + dev) == sorted(rows)
+    train, validation = parts(tmp_path / "a")
+    assert (len(train), len(validation)) == (120, 30)
+    assert Counter(row["label"] for row in validation) == {"joy": 18, "fear": 6, "anger": 6}
+    assert sorted((r["text"], r["label"]) for r in train + validation) == sorted(rows)
     task = get_task("classify")
     splits = [
         split_examples(
@@ -47,7 +47,7 @@ def test_split_is_exact_stratified_and_repeatable(base: bs.Model, tmp_path: Path
         for seed in (42, 43)
     ]
     same, other = ([{example.text for example in part} for part in split[:2]] for split in splits)
-    assert same == [{row["text"] for row in part} for part in (train, dev)]
+    assert same == [{row["text"] for row in part} for part in (train, validation)]
     assert other != same
 
 
@@ -68,7 +68,7 @@ def test_a_run_that_ends_before_its_first_update_can_be_continued_or_replaced(
     resumed = bs.finetune("classify", base, out, **data, **{again: True})
     straight = bs.finetune("classify", base, tmp_path / "straight", **data)
     assert parts(out) == parts(tmp_path / "straight")
-    assert resumed.report["dev"] == straight.report["dev"]
+    assert resumed.report["validation"] == straight.report["validation"]
 
 
 def test_equal_texts_are_on_one_side_of_a_split(base: bs.Model, tmp_path: Path) -> None:
@@ -76,9 +76,9 @@ def test_equal_texts_are_on_one_side_of_a_split(base: bs.Model, tmp_path: Path) 
     rows = [(f"kaba lode {i % 20}", ("joy", "fear")[i % 2]) for i in range(100)]
     file = tiny_run.table(tmp_path / "all.csv", rows)
     bs.finetune("classify", base, tmp_path / "run", train=file, validation_split=0.3, settings=FEW)
-    train, dev = parts(tmp_path / "run")
-    assert (len(train), len(dev)) == (70, 30)
-    assert not {row["text"] for row in train} & {row["text"] for row in dev}
+    train, validation = parts(tmp_path / "run")
+    assert (len(train), len(validation)) == (70, 30)
+    assert not {row["text"] for row in train} & {row["text"] for row in validation}
 
 
 def test_a_split_without_a_label_or_an_example_is_reported(
@@ -89,7 +89,7 @@ def test_a_split_without_a_label_or_an_example_is_reported(
     rows = [*((f"kaba {i}", "joy") for i in range(8)), ("lode zu", "fear"), ("lode zu", "fear")]
     file = tiny_run.table(tmp_path / "all.csv", rows)
     bs.finetune("classify", base, tmp_path / "a", train=file, validation_split=0.3, settings=FEW)
-    assert any("1 label of train missing in dev" in line for line in caplog.messages)
+    assert any("1 training label missing in validation" in line for line in caplog.messages)
     one = tmp_path / "one.jsonl"
     one.write_text('{"words": ["kaba", "lode"], "tags": ["A", "B"]}\n')
     with pytest.raises(InputError) as caught:
@@ -105,14 +105,14 @@ def test_the_same_file_or_the_same_texts_on_both_sides_are_reported(
     monkeypatch.setenv("COLUMNS", "300")
     train = tiny_run.table(tmp_path / "train.csv", tiny_run.examples(30))
     rows = [*tiny_run.examples(30)[:4], ("zu zu zu", "joy"), ("zu zu", "fear")]
-    dev = tiny_run.table(tmp_path / "dev.csv", rows)
+    validation = tiny_run.table(tmp_path / "validation.csv", rows)
     bs.finetune("classify", base, tmp_path / "a", train=train, validation=train, settings=FEW)
     assert any("the validation file is the training file" in line for line in caplog.messages)
     caplog.clear()
-    bs.finetune("classify", base, tmp_path / "b", train=train, validation=dev, settings=FEW)
-    sides = "4 of 6 dev examples have a text that is also trained on, which raises the scores"
+    bs.finetune("classify", base, tmp_path / "b", train=train, validation=validation, settings=FEW)
+    sides = "4 of 6 validation examples have a text that is also trained on, which raises the scores"
     assert any(
-        f"│ {sides} │ dev.csv:2 is train.csv:2 │" in " ".join(line.split()) for line in caplog.messages
+        f"│ {sides} │ validation.csv:2 is train.csv:2 │" in " ".join(line.split()) for line in caplog.messages
     )
 
 
@@ -125,7 +125,7 @@ def test_written_parts_train_the_same_model(base: bs.Model, tmp_path: Path) -> N
         base,
         tmp_path / "b",
         train=split / "train.jsonl",
-        validation=split / "dev.jsonl",
+        validation=split / "validation.jsonl",
         settings=FEW,
     )
     weights = [(model.model_folder / "model.safetensors").read_bytes() for model in (first, again)]
@@ -137,8 +137,8 @@ def test_sample_takes_that_many_rows_by_the_seed(base: bs.Model, tmp_path: Path)
     model = bs.finetune(
         "classify", base, tmp_path / "run", train=file, validation_split=0.2, sample=40, settings=FEW
     )
-    train, dev = parts(tmp_path / "run")
-    assert (len(train), len(dev)) == (32, 8)
+    train, validation = parts(tmp_path / "run")
+    assert (len(train), len(validation)) == (32, 8)
     assert model.report["train_examples"] == 32
 
 
@@ -165,13 +165,18 @@ def test_numbers_get_names_that_stay_with_the_model(base: bs.Model, tmp_path: Pa
 
 def test_settings_are_enough_to_run_it_again(base: bs.Model, tmp_path: Path) -> None:
     train = tiny_run.table(tmp_path / "train.csv", tiny_run.examples(30))
-    dev = tiny_run.table(tmp_path / "dev.csv", tiny_run.examples(9, seed=1))
-    first = bs.finetune("classify", base, tmp_path / "a", train=train, validation=dev, settings=FEW)
+    validation = tiny_run.table(tmp_path / "validation.csv", tiny_run.examples(9, seed=1))
+    first = bs.finetune("classify", base, tmp_path / "a", train=train, validation=validation, settings=FEW)
     again = bs.finetune(
-        "classify", base, tmp_path / "b", train=train, validation=dev, recipe=tmp_path / "a" / "settings.yaml"
+        "classify",
+        base,
+        tmp_path / "b",
+        train=train,
+        validation=validation,
+        recipe=tmp_path / "a" / "settings.yaml",
     )
     assert (tmp_path / "a" / "log.jsonl").read_bytes() == (tmp_path / "b" / "log.jsonl").read_bytes()
-    assert first.report["dev"] == again.report["dev"]
+    assert first.report["validation"] == again.report["validation"]
 
 
 def test_a_label_with_one_example_is_learned_and_reported(
@@ -181,11 +186,11 @@ def test_a_label_with_one_example_is_learned_and_reported(
     monkeypatch.setenv("COLUMNS", "300")
     file = tiny_run.table(tmp_path / "all.csv", [*tiny_run.examples(30), ("kaba", "awe")])
     bs.finetune("classify", base, tmp_path / "run", train=file, validation_split=0.2, settings=FEW)
-    train, dev = parts(tmp_path / "run")
-    assert (len(train), len(dev)) == (25, 6)
+    train, validation = parts(tmp_path / "run")
+    assert (len(train), len(validation)) == (25, 6)
     assert [row["label"] for row in train].count("awe") == 1
     said = " ".join(" ".join(caplog.messages).split())
-    assert "│ 1 label of train missing in dev, whose scores say nothing of them │ 'awe' │" in said
+    assert "│ 1 training label missing in validation, whose scores say nothing of them │ 'awe' │" in said
     once = "│ 1 label with a single training example: too little to learn from │ 'awe' (all.csv:32) │"
     assert once in said
 
@@ -218,7 +223,7 @@ def test_a_delimiter_of_training_does_not_stick_to_other_forms(base: bs.Model, t
     tabs = tmp_path / "rows.tsv"
     tabs.write_text("text\tlabel\n" + "".join(f"{text}\t{label}\n" for text, label in rows))
     split = tmp_path / "run" / "split"
-    assert model.evaluate(split / "dev.jsonl").examples == 6
+    assert model.evaluate(split / "validation.jsonl").examples == 6
     assert model.evaluate(tabs) == model.evaluate(semi)
 
 
@@ -228,7 +233,7 @@ def test_files_may_be_set_and_stand_in_a_recipe(base: bs.Model, tmp_path: Path) 
     model = bs.finetune("classify", base, tmp_path / "a", train=file, validation_split=0.3, settings=settings)
     assert model.report["train_examples"] == 14
     again = bs.finetune("classify", base, tmp_path / "b", train=file, recipe=tmp_path / "a" / "settings.yaml")
-    assert again.report["dev"] == model.report["dev"]
+    assert again.report["validation"] == model.report["validation"]
     with pytest.raises(InputError) as caught:
         bs.finetune(
             "classify", base, tmp_path / "c", train=file, validation_split=0.3, settings=["base=elsewhere"]

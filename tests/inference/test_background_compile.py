@@ -21,8 +21,10 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("soon")
     base = tiny_run.run(tiny_run.make_shards(folder), folder / "base", "train.max_steps=2")
     train = tiny_run.table(folder / "train.csv", tiny_run.examples(30))
-    dev = tiny_run.table(folder / "dev.csv", tiny_run.examples(9, seed=3))
-    bs.finetune("classify", base, folder / "run", train=train, validation=dev, num_train_epochs=1, threads=1)
+    validation = tiny_run.table(folder / "validation.csv", tiny_run.examples(9, seed=3))
+    bs.finetune(
+        "classify", base, folder / "run", train=train, validation=validation, num_train_epochs=1, threads=1
+    )
     return folder / "run"
 
 

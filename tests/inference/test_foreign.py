@@ -173,7 +173,7 @@ def test_regression_learns_and_keeps_fractions(tmp_path: Path) -> None:
         base,
         tmp_path / "run",
         train=tiny_run.table(tmp_path / "train.csv", rows[:45]),
-        validation=tiny_run.table(tmp_path / "dev.csv", rows[45:]),
+        validation=tiny_run.table(tmp_path / "validation.csv", rows[45:]),
         settings=[
             "train.num_train_epochs=20",
             "train.batch_size=8",
@@ -183,10 +183,10 @@ def test_regression_learns_and_keeps_fractions(tmp_path: Path) -> None:
             "train.report_to=none",
         ],
     )
-    dev = run.report["dev"]
+    validation = run.report["validation"]
     assert run.report["decided_by"] == "pearson"
-    assert dev["pearson"] > 0.6
-    assert dev["mean_squared_error"] < run.report["baseline"]["mean_squared_error"]
+    assert validation["pearson"] > 0.6
+    assert validation["mean_squared_error"] < run.report["baseline"]["mean_squared_error"]
     theirs = transformers.BertForSequenceClassification.from_pretrained(run.model_folder).eval()
     assert theirs.config.problem_type == "regression"
     texts = [text for text, _ in rows[:6]]
@@ -213,8 +213,8 @@ def test_what_is_no_number_is_named(tmp_path: Path, label: str) -> None:
         ("classify", {"numbered": 3}),
         ("tag", {"labels": ["B-a", None]}),
         ("tag", {"scheme": "bio"}),
-        ("tag", {"usual": None}),
-        ("tag", {"usual": ...}),
+        ("tag", {"default_label": None}),
+        ("tag", {"default_label": ...}),
         ("tag", {"scheme": ...}),
     ],
     ids=str,
@@ -227,7 +227,7 @@ def test_facts_of_the_wrong_kind_are_refused_by_name(
     names = {"classify": ["x", "y"], "tag": ["B-a", "O"]}[task]
     written(tmp_path / "model", kind, id2label=dict(enumerate(names)))
     facts = {"labels": names, "numbered": False}
-    facts |= {"pairs": False} if task == "classify" else {"scheme": "iob2", "usual": "O"}
+    facts |= {"pairs": False} if task == "classify" else {"scheme": "iob2", "default_label": "O"}
     record = tmp_path / "model" / "bertsmith.json"
     record.write_text(json.dumps({"task": task, "settings": {}, "metadata": facts}))
     assert len(bs.load(tmp_path / "model").predict(["kaba lode"])) == 1

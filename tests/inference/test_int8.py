@@ -45,13 +45,13 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for word, label in (("kaba", "a"), ("tuzu", "b"))
     ]
     train = tiny_run.table(folder / "train.csv", rows)
-    dev = tiny_run.table(folder / "dev.csv", rows[:10])
+    validation = tiny_run.table(folder / "validation.csv", rows[:10])
     bs.finetune(
         "classify",
         base,
         folder / "run",
         train=train,
-        validation=dev,
+        validation=validation,
         num_train_epochs=8,
         learning_rate=5e-3,
         batch_size=8,
@@ -102,18 +102,18 @@ def test_a_few_words_are_near_too(checkpoint: Path) -> None:
     assert cosines(found, exact).min() >= 0.996
 
 
-def test_answers_are_checked_on_dev(run: Path, logged: Callable[[], list[str]]) -> None:
+def test_answers_are_checked_on_validation(run: Path, logged: Callable[[], list[str]]) -> None:
     model = bs.load(run, precision="int8")
     answers = model.predict(["kaba lobe mide", "tuzu lobe mide"])
     assert [answer.label for answer in answers] == ["a", "b"]
     assert logged() == [
-        f"{run}: on 10 examples of {run.parent / 'dev.csv'}, accuracy is 1.0000 in int8 and 1.0000 in fp32 "
+        f"{run}: on 10 examples of {run.parent / 'validation.csv'}, accuracy is 1.0000 in int8 and 1.0000 in fp32 "
         "(+0.0000)"
     ]
     exact = bs.load(run, precision="fp32").predict(["kaba lobe mide", "tuzu lobe mide"])
     assert [a.score for a in answers] == pytest.approx([a.score for a in exact], abs=0.05)
     assert [a.score for a in answers] != [a.score for a in exact]
-    assert bs.load(run / "model", precision="int8").evaluate(run.parent / "dev.csv").accuracy == 1
+    assert bs.load(run / "model", precision="int8").evaluate(run.parent / "validation.csv").accuracy == 1
     assert len(logged()) == 2
 
 
@@ -150,17 +150,17 @@ def test_many_examples_are_thinned_out(
 
 
 def test_without_a_validation_file_it_is_refused(run: Path, tmp_path: Path) -> None:
-    dev = run.parent / "dev.csv"
-    hidden = dev.rename(tmp_path / "dev.csv")
+    validation = run.parent / "validation.csv"
+    hidden = validation.rename(tmp_path / "validation.csv")
     try:
         with pytest.raises(InputError) as caught:
             bs.load(run, precision="int8").predict(["kaba"])
         assert (caught.value.code, caught.value.location) == ("validation_file_missing", str(run))
     finally:
-        hidden.rename(dev)
+        hidden.rename(validation)
     moved = tmp_path / "moved"
     moved.mkdir()
-    settings = (run / "settings.yaml").read_text(encoding="utf-8").replace(str(dev), "dev.csv")
+    settings = (run / "settings.yaml").read_text(encoding="utf-8").replace(str(validation), "validation.csv")
     (moved / "settings.yaml").write_text(settings, encoding="utf-8")
     with pytest.raises(InputError) as caught:
         precision_checks.validation_file(moved)

@@ -93,7 +93,7 @@ def test_training_and_scores_take_windows_too_and_what_is_cut_says_how(
     model = bs.finetune("classify", base, tmp_path / "cut", train=file, validation=file, settings=FEW)
     truncated = [message for message in caplog.messages if " truncated: " in message]
     assert ["task.stride" in message for message in truncated] == [True]
-    assert "task.stride" in model.report["dev"]["notes"][0]
+    assert "task.stride" in model.report["validation"]["notes"][0]
     caplog.clear()
     settings = [
         *FEW,

@@ -73,7 +73,7 @@ ENCODER, HEAD = modules(TOKENIZER)
 
 
 def scorer(variant: Variant = "within_word") -> Scorer:
-    return Scorer(ENCODER, HEAD, TOKENIZER, PLACE, variant)
+    return Scorer(ENCODER, TOKENIZER, PLACE, HEAD, variant)
 
 
 def plainly(text: str, variant: Variant, room: int = 22) -> float:
@@ -114,7 +114,7 @@ def test_a_model_of_frequencies_alone_scores_the_sum_of_their_logarithms() -> No
     logs = head.bias.detach().double().log_softmax(0)
     for variant in BOTH:
         texts = ["kaba mi.", "lo", "mi mi mi, kadefo"]
-        found = Scorer(encoder, head, TOKENIZER, PLACE, variant).scores(texts)
+        found = Scorer(encoder, TOKENIZER, PLACE, head, variant).scores(texts)
         wanted = [
             sum(float(logs[PIECES.index(piece)]) for piece in pieces)
             for pieces in (["ka", "##ba", "mi", "."], ["lo"], ["mi", "mi", "mi", ",", "ka", "##de", "##fo"])
@@ -145,7 +145,7 @@ def test_the_later_pieces_of_its_word_are_masked_with_a_token_and_no_others() ->
     last = ["ka ##ba ##de mi ? .", "ka ##ba ##de mi ##gi ?"]
     for variant, copies in zip(BOTH, ([*later, *last], [*alone, *last]), strict=True):
         seen.clear()
-        Scorer(watched, HEAD, TOKENIZER, PLACE, variant).scores(["kabade migi."])
+        Scorer(watched, TOKENIZER, PLACE, HEAD, variant).scores(["kabade migi."])
         assert [" ".join(copy).replace("[MASK]", "?") for copy in seen] == [
             f"[CLS] {c} [SEP]" for c in copies
         ]
@@ -243,14 +243,14 @@ def test_what_cannot_score_is_refused() -> None:
         scorer("words")  # type: ignore[arg-type]
     assert (caught.value.code, caught.value.argument) == ("unknown_variant", "variant")
     bare = bs.Tokenizer.from_vocabulary(PIECES, lowercase=True)
-    bare.continuation_prefix = ""  # type: ignore[misc]
+    bare.continuation_prefix = ""
     with pytest.raises(InputError) as caught:
-        Scorer(ENCODER, HEAD, bare, PLACE)
+        Scorer(ENCODER, bare, PLACE, HEAD)
     assert caught.value.code == "continuation_prefix_missing"
-    assert Scorer(ENCODER, HEAD, bare, PLACE, "token").scores(["ka"])[0].words is None
-    narrow = modules(TOKENIZER, positions=2)
+    assert Scorer(ENCODER, bare, PLACE, HEAD, "token").scores(["ka"])[0].words is None
+    encoder, head = modules(TOKENIZER, positions=2)
     with pytest.raises(InputError) as caught:
-        Scorer(*narrow, TOKENIZER, PLACE)
+        Scorer(encoder, TOKENIZER, PLACE, head)
     assert caught.value.code == "model_too_short"
 
 
@@ -278,7 +278,7 @@ def test_words_of_other_kinds_of_tokenizer_begin_with_a_blank(tmp_path: Path, ki
             states = encoder(torch.tensor([copy]))[0, i]
             logs = head(states[None], encoder.embeddings.token.weight).log_softmax(-1)
         total += float(logs[0, encoding.ids[i]])
-    (found,) = Scorer(encoder, head, tokenizer, PLACE).scores([text])
+    (found,) = Scorer(encoder, tokenizer, PLACE, head).scores([text])
     assert found.score == pytest.approx(total, abs=1e-4)
     assert (found.tokens, found.words) == (len(own), 5)
 

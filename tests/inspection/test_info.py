@@ -121,7 +121,7 @@ def test_a_fine_tuning_run_and_one_without_a_model(folder: Path, tmp_path: Path)
     run = report["run"]
     assert (run["verb"], run["finished"], run["of"]) == ("finetune classify", True, 4)
     assert run["settings"]["task.max_length"] == 20
-    assert run["scores"]["accuracy"] == bs.load(folder / "moods").report["dev"]["accuracy"]
+    assert run["scores"]["accuracy"] == bs.load(folder / "moods").report["validation"]["accuracy"]
     assert run["best_step"] in (2, 4)
     assert "accuracy" in shown
     shutil.copytree(folder / "moods", tmp_path / "killed")

@@ -12,7 +12,7 @@ import torch
 import bertsmith as bs
 import tiny_run
 from bertsmith.corpus.shards import Shards
-from bertsmith.instances import cooccurrence_embeddings
+from bertsmith.instances import cooccurrence_embeddings, epoch_plan
 from bertsmith.instances.cooccurrence_embeddings import compute_cooccurrence_embeddings
 from bertsmith.models.weight_init import init_token_embeddings
 from bertsmith.pretraining import model
@@ -67,7 +67,7 @@ def test_counts_follow_their_definition(shards: Shards, monkeypatch: pytest.Monk
                     expected[first, second] += 1 / abs(j - k)
     counts = cooccurrence_embeddings._count_cooccurrences(shards, all_documents(shards), size).toarray()
     assert np.allclose(counts, expected)
-    monkeypatch.setattr(cooccurrence_embeddings, "_TOKENS_PER_PORTION", 7)
+    monkeypatch.setattr(epoch_plan, "_TOKENS_PER_PORTION", 7)
     counts = cooccurrence_embeddings._count_cooccurrences(shards, all_documents(shards), size).toarray()
     assert np.allclose(counts, expected)
     monkeypatch.setattr(cooccurrence_embeddings, "_MAX_TOKENS", 100)  # of 320: every third document

@@ -197,11 +197,10 @@ def test_words_are_masked_whole(
         at,
         sizes,
         np.full(runs // 2, 2),
+        word_starts=word_starts,
     )
     settings = DataSettings(corruption=corruption, corruption_ratio=0.3)
-    corrupted = Corruption(settings, np.array([total]), 3, lambda ids: word_starts).apply(
-        text, np.arange(200), 1
-    )
+    corrupted = Corruption(settings, np.array([total]), 3).apply(text, np.arange(200), 1)
     assert corrupted.word_starts is not None
     remaining = corrupted.ids[corrupted.ids < total]
     assert np.isin(np.flatnonzero(special[:total]), remaining).all()  # all special tokens remain
@@ -213,7 +212,6 @@ def test_words_are_masked_whole(
         ),
         SpecialTokenIds(0, 0, 0, special),
         5,
-        lambda ids: corrupted.word_starts,
     )
     _, masked_rows = masker.apply(
         corrupted.ids,

@@ -189,9 +189,10 @@ def test_a_byte_that_the_named_encoding_lacks_is_an_error_with_its_location(
     assert [(r.line, r.byte, r.raw) for r in rejects] == [(2, None, raw)]
 
 
-def test_truncated_utf16_is_an_error_with_its_line(tmp_path: Path) -> None:
+@pytest.mark.parametrize("rest", [b"e", b"\xd6"])
+def test_truncated_utf16_is_an_error_with_its_line(tmp_path: Path, rest: bytes) -> None:
     file = tmp_path / "a.txt"
-    file.write_bytes("one\ntwo\nthree".encode("utf-16")[:-1])
+    file.write_bytes("one\ntwo\nthre".encode("utf-16") + rest)
     error = refused(file, Reading(encoding="utf-16"))
     assert (error.code, error.location) == ("decoding_failed", f"{file}:3")
     rejects: list[RejectedRow] = []

@@ -68,7 +68,8 @@ def test_rows_with_the_names_of_their_classes(hub: Path) -> None:
 
 def test_a_table_without_types_is_read_as_it_is(hub: Path) -> None:
     written(hub / "default" / "train" / "0000.parquet", {"text": ["kaba"], "label": [1]})
-    assert to_source("hub:owner/moods:train", "train").rows[0].values == {"text": "kaba", "label": 1}  # type: ignore[union-attr]
+    (row,) = to_source("hub:owner/moods:train", "train")
+    assert row.values == {"text": "kaba", "label": 1}
 
 
 def test_a_task_learns_from_the_hub_and_is_judged_on_it(hub: Path, tmp_path: Path) -> None:
@@ -81,7 +82,7 @@ def test_a_task_learns_from_the_hub_and_is_judged_on_it(hub: Path, tmp_path: Pat
     settings = ["train.threads=1", "train.precision=fp32", "train.max_steps=2"]
     moods = bs.finetune("classify", base, tmp_path / "moods", settings=settings, **names)
     assert moods.labels == ["glad", "sad"]
-    assert moods.evaluate("hub:owner/moods:validation").accuracy == moods.report["dev"]["accuracy"]
+    assert moods.evaluate("hub:owner/moods:validation").accuracy == moods.report["validation"]["accuracy"]
     assert "files:\n  train: hub:owner/moods:train\n" in (tmp_path / "moods" / "settings.yaml").read_text()
     again = bs.finetune("classify", base, tmp_path / "moods", resume=True, max_steps=3, **names)
     assert again.report["steps"] == 3

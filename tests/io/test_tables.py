@@ -228,6 +228,11 @@ def test_a_workbook_is_recognized_before_its_suffix(tmp_path: Path, delimiter: s
     assert (error.value.code, error.value.location) == ("not_found", str(tmp_path / "absent.xlsx"))
 
 
+def test_a_txt_may_hold_carriage_returns_inside_of_its_lines(tmp_path: Path) -> None:
+    file = table(tmp_path, "a.txt", "one\rtwo\nthree\n")
+    assert [row.values["1"] for row in read_table(file)] == ["one\rtwo", "three"]
+
+
 @pytest.mark.parametrize(
     "rows", ['"a";joy\n"b";anger\n', '"a, b";joy\n', "a, b;joy\n"], ids=["quotes", "both", "ragged"]
 )

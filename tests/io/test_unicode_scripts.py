@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import unicodedata
 from itertools import pairwise
 
 from bertsmith.corpus.sentence_splitter import detect_language
-from bertsmith.io.unicode_scripts import HAN, IDEOGRAPHS, UNSPACED, word_pattern
+from bertsmith.io.unicode_scripts import HAN, IDEOGRAPHS, UNSPACED, marks, word_pattern
 
 
 def released(code: int) -> bool:
@@ -43,9 +44,14 @@ def test_all_that_unicode_calls_an_ideograph_is_one() -> None:
     assert all(first.stop <= second.start for first, second in pairwise(IDEOGRAPHS))
 
 
-def test_an_ideograph_is_a_word_and_a_fifth_of_them_is_chinese() -> None:
-    assert word_pattern().findall("他saw 3人\U000323af") == ["他", "saw", "3", "人", "\U000323af"]
+def test_an_ideograph_ends_a_word_and_a_fifth_of_them_is_chinese() -> None:
+    assert word_pattern().findall("他saw 3人\U000323af") == ["saw", "3"]
     assert detect_language(["四个字"]) == "zh"
     assert detect_language(["一abcd"]) == "en"
     assert detect_language(["一abc", "d", "二"]) == "zh"
     assert detect_language([]) == "en"
+
+
+def test_all_marks_are_found() -> None:
+    expected = [chr(code) for code in range(0x110000) if unicodedata.category(chr(code))[0] == "M"]
+    assert re.findall(f"[{marks()}]", "".join(map(chr, range(0x110000)))) == expected

@@ -177,7 +177,7 @@ def test_a_tagger_is_trained_saved_and_loaded(base: Model, tmp_path: Path, layer
     assert loaded.folder.architecture == ("BertForTokenClassification" if plain else "BertForFeatureTagging")
     words = [row["words"] for row in rows]
     assert loaded.predict(words) == tagger.predict(words)
-    assert loaded.evaluate(rows).f1 == tagger.report["dev"]["f1"]
+    assert loaded.evaluate(rows).f1 == tagger.report["validation"]["f1"]
     assert loaded.info()["parameters"] == sum(
         p.numel() for module in (loaded.encoder, loaded.task.model) for p in module.parameters()
     )

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
+from bertsmith.formatting import shorten
 from bertsmith.metrics.calibration import reliability_bins
 from bertsmith.reports.page import score_name
 from bertsmith.reports.run import StepTimer, render_run_page, write_figures, write_report
 from bertsmith.reports.run_figures import report_figures
-from bertsmith.tasks.error_analysis import confusion, number_scatter, reliability, shorten
+from bertsmith.tasks.error_analysis import confusion, number_scatter, reliability
 
 NASTY = "<script>alert(1)</script> & \u202eevil\u202c \x1b[31m"
 
@@ -28,7 +29,7 @@ def report(labels: int = 3, examples: int = 4, text: str = "a text") -> dict[str
     confidences = [(i % 9) / 9 for i in range(10 * labels)]
     is_correct = [a == b for a, b in zip(labels_by_row, predictions, strict=True)]
     histogram = {"edges": [1, 2, 4, 9], "counts": [5, 0, 2]}
-    short = shorten(text)
+    short = shorten(text, 400)
     truncation = {"limit": 8, "special_tokens": 2, "texts": 7, "tokens": 50, "tags": 40}
     return {
         "task": "classify",
@@ -45,7 +46,7 @@ def report(labels: int = 3, examples: int = 4, text: str = "a text") -> dict[str
         "best_step": 10,
         "baseline": {"accuracy": 0.25, "examples": 30},
         "baseline_name": "without looking at the text",
-        "dev": {"accuracy": 0.987654, "macro_f1": 0.5, "examples": 30, "chance": 0.125, "notes": [text]},
+        "validation": {"accuracy": 0.987654, "macro_f1": 0.5, "examples": 30, "chance": 0.125, "notes": [text]},
         "evaluations": [
             {"step": step, "epoch": step / 10, "loss": 1.5, "accuracy": 0.5, "best": step == 10}
             for step in (10, 20)

@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 
 from bertsmith.errors import InputError
 from bertsmith.io import atomic
+from bertsmith.io.tables import TextRow
 from bertsmith.retrieval.approximate import GRAPH
-from bertsmith.retrieval.index import EmbeddingSource, Index, TextRow, write_index
+from bertsmith.retrieval.index import EmbeddingSource, Index, write_index
 from bertsmith.retrieval.vector_file import map_vectors, open_vector_file
 
 SOURCE = EmbeddingSource(model="/somewhere", digest="d" * 64, pooling="mean")

@@ -125,9 +125,13 @@ def test_a_stopped_fine_tuning_leaves_its_best_or_its_last_weights(
     assert torch.equal(model.encoder.embeddings.token.weight, saved["encoder.embeddings.token.weight"])
     assert model.predict(["kaba"])[0].label in model.labels
     if state["best_step"]:
-        assert model.evaluate(rows).accuracy == state["best_score"] == model.folder.record["dev"]["accuracy"]
+        assert (
+            model.evaluate(rows).accuracy
+            == state["best_score"]
+            == model.folder.record["validation"]["accuracy"]
+        )
     resumed = tune(finished, rows, run, setting, resume=True)
-    assert resumed.report["dev"] == straight.report["dev"]
+    assert resumed.report["validation"] == straight.report["validation"]
     for name, tensor in weights(straight.path).items():
         assert torch.equal(weights(run)[name], tensor)
 

@@ -22,7 +22,7 @@ import tiny_run
 from bertsmith.artifacts.folder import read_folder
 from bertsmith.cli.main import bertsmith
 from bertsmith.errors import InputError
-from bertsmith.tasks.fitted import FittedTask
+from bertsmith.tasks.fitted_task import FittedTask
 from bertsmith.tasks.question_answering import TASK
 from bertsmith.tasks.question_answering.data import QuestionExample, ReferenceAnswer
 from bertsmith.tasks.question_answering.decode import AnswerPrediction
@@ -166,7 +166,7 @@ def test_windows_hold_the_question_and_point_at_the_answer_or_at_their_first_tok
     asked_in = [example("riba sode"), example("nude"), example()]
     items = answerer(max_length=11, stride=3).encode(asked_in, tokenizer)
     assert [item.example for item in items] == [0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2]
-    assert [item.first for item in items] == [0, 3, 6, 9] * 3
+    assert [item.text_start for item in items] == [0, 3, 6, 9] * 3
     tokens = [[tokenizer.tokens[i] for i in item.sequences[0].ids] for item in items]
     assert " ".join(tokens[1]) == "[CLS] kaba lode [SEP] nufo pezu riba sode tugi kade [SEP]"
     assert items[1].sequences[0].segments.tolist() == [0] * 4 + [1] * 7
@@ -485,7 +485,7 @@ def trained(base: bs.Model, tmp_path_factory: pytest.TempPathFactory) -> bs.Mode
 
 
 def test_it_is_learnt_saved_and_scored(trained: bs.Model, tmp_path: Path) -> None:
-    sides = [read(trained.path / "split" / f"{name}.jsonl") for name in ("train", "dev")]
+    sides = [read(trained.path / "split" / f"{name}.jsonl") for name in ("train", "validation")]
     assert [len(side) for side in sides] == [90, 30]
     assert not {e.context for e in sides[0]} & {e.context for e in sides[1]}
     file = written(tmp_path, passages(30, 1))

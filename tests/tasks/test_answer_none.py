@@ -242,16 +242,18 @@ def trained(base: bs.Model, tmp_path_factory: pytest.TempPathFactory) -> bs.Mode
         base,
         folder / "run",
         train=written(folder, passages(80, 0), "train.json"),
-        validation=written(folder, passages(40, 1), "dev.json"),
+        validation=written(folder, passages(40, 1), "validation.json"),
         settings=[*settings, "train.batch_size=8", "train.threads=1", "train.report_to=none"],
     )
 
 
-def test_the_threshold_is_chosen_on_dev_and_kept_with_the_model(trained: bs.Model, tmp_path: Path) -> None:
+def test_the_threshold_is_chosen_on_validation_and_kept_with_the_model(
+    trained: bs.Model, tmp_path: Path
+) -> None:
     threshold = read_folder(trained.model_folder).record["decoder_state"]["null_threshold"]
-    dev = trained.path.parent / "dev.json"
-    again = bs.load(trained.path).evaluate(dev)
-    assert again.f1 == trained.report["dev"]["f1"] == pytest.approx(again.best_f1)
+    validation = trained.path.parent / "validation.json"
+    again = bs.load(trained.path).evaluate(validation)
+    assert again.f1 == trained.report["validation"]["f1"] == pytest.approx(again.best_f1)
     assert again.f1 > 0.8 > trained.report["baseline"]["f1"]
     assert again.best_f1_threshold == pytest.approx(threshold)
     file = written(tmp_path, passages(30, 2))
@@ -304,8 +306,8 @@ def test_an_unfinished_model_has_the_threshold_of_its_best_evaluation(
     monkeypatch.setattr(QuestionAnsweringDecoder, "calibrate", worse_after_the_first)
     settings = ["train.max_steps=60", "train.batch_size=4", "train.learning_rate=1e-6", "train.threads=1"]
     more = ["train.eval_steps=1", "train.report_to=none"]
-    files = {name: trained.path.parent / f"{name}.json" for name in ("train", "dev")}
-    sources = {"train": files["train"], "validation": files["dev"]}
+    files = {name: trained.path.parent / f"{name}.json" for name in ("train", "validation")}
+    sources = {"train": files["train"], "validation": files["validation"]}
     with pytest.raises(Stopped):
         bs.finetune("answer", trained.path, tmp_path / "run", **sources, settings=[*settings, *more])
     log = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
@@ -313,11 +315,11 @@ def test_an_unfinished_model_has_the_threshold_of_its_best_evaluation(
     assert scores[-1] < max(scores)
     model = bs.load(tmp_path / "run")
     assert model.unfinished is not None
-    assert model.evaluate(files["dev"]).f1 == max(scores)
+    assert model.evaluate(files["validation"]).f1 == max(scores)
 
 
-def test_dev_with_unanswerable_questions_alone_is_a_warning(tmp_path: Path) -> None:
+def test_validation_with_unanswerable_questions_alone_is_a_warning(tmp_path: Path) -> None:
     train = read(written(tmp_path, squad(asked("kaba", 0))))
-    dev = read(written(tmp_path, squad(asked("kaba", 0), none())))
-    (warning,) = answerer().report.data_summary(train, dev).warnings
-    assert warning.startswith("1 question of dev has no answer, and all of train have one")
+    validation = read(written(tmp_path, squad(asked("kaba", 0), none())))
+    (warning,) = answerer().report.data_summary(train, validation).warnings
+    assert warning.startswith("1 validation question has no answer, and all training questions have one")

@@ -19,7 +19,7 @@ from bertsmith.cli.main import bertsmith
 from bertsmith.errors import InputError
 from bertsmith.models.family import build_encoder
 from bertsmith.tasks.batching import Item, Outputs
-from bertsmith.tasks.fitted import FittedTask
+from bertsmith.tasks.fitted_task import FittedTask
 from bertsmith.tasks.multiple_choice import TASK
 from bertsmith.tasks.multiple_choice.choice_rows import ChoiceExample
 from bertsmith.tasks.multiple_choice.data import MultipleChoiceData
@@ -209,15 +209,18 @@ def test_the_overview_has_positions_contradictions_and_repeats() -> None:
         ChoiceExample("b", "?", ("x", "y", "z"), 2, "f:4"),
         ChoiceExample("b", "?", ("z", "x", "y"), 0, "f:5"),  # f:4 again
     ]
-    dev = [ChoiceExample("c", "?", ("x", "y"), 1, "g:1"), ChoiceExample("d", "?", ("x", "y"), 1, "g:2")]
-    found = chooser().report.data_summary(train, dev)
-    assert found.details["positions"] == {"train": {"0": 3, "1": 1, "2": 1}, "dev": {"1": 2}}
+    validation = [
+        ChoiceExample("c", "?", ("x", "y"), 1, "g:1"),
+        ChoiceExample("d", "?", ("x", "y"), 1, "g:2"),
+    ]
+    found = chooser().report.data_summary(train, validation)
+    assert found.details["positions"] == {"train": {"0": 3, "1": 1, "2": 1}, "validation": {"1": 2}}
     assert found.tables[0].title == "position of the right choice"
     assert found.tables[0].rows[0] == ["0", "3", "60.0%", "0", "0.0%"]
     position, repeat, contradiction = found.warnings
     assert "1 text occurs with different labels" in contradiction
     assert "'x' (f:1), 'y' (f:2)" in contradiction
-    assert "all dev examples is at position 1" in position
+    assert "all validation examples is at position 1" in position
     assert repeat.startswith("1 training example repeats an earlier one: f:5 is f:4")
 
 
@@ -403,7 +406,7 @@ def test_a_folder_of_articles_is_a_file_of_training(run: bs.Model, tmp_path: Pat
     again = bs.finetune(
         "choose", run, tmp_path / "out", train=tmp_path / "race", validation_split=0.25, settings=short
     )
-    assert (again.report["train_examples"], again.report["dev"]["examples"]) == (9, 3)
+    assert (again.report["train_examples"], again.report["validation"]["examples"]) == (9, 3)
     assert again.evaluate(tmp_path / "race").examples == 12
 
 

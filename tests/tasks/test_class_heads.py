@@ -14,7 +14,7 @@ import tiny_run
 from bertsmith.errors import InputError
 from bertsmith.models.family import build_encoder, preset
 from bertsmith.tasks.classification import TASK
-from bertsmith.tasks.fitted import FittedTask
+from bertsmith.tasks.fitted_task import FittedTask
 from bertsmith.tasks.settings import ClassSettings
 
 FEW = ["train.max_steps=6", "train.threads=1", "train.precision=fp32", "train.report_to=none"]

@@ -17,7 +17,7 @@ from bertsmith.models.family import build_encoder
 from bertsmith.tasks.classification import TASK
 from bertsmith.tasks.classification.data import ClassificationData, collect_labels, label_ids
 from bertsmith.tasks.classification.model import ClassPrediction
-from bertsmith.tasks.fitted import FittedTask
+from bertsmith.tasks.fitted_task import FittedTask
 from bertsmith.tasks.labels import LabelMap
 from bertsmith.tasks.settings import ClassSettings
 from bertsmith.tasks.texts import TextExample
@@ -56,7 +56,7 @@ def moods(base: bs.Model, tmp_path_factory: pytest.TempPathFactory) -> bs.Model:
         base,
         folder / "run",
         train=tiny_run.table(folder / "train.csv", tiny_run.examples(60)),
-        validation=tiny_run.table(folder / "dev.csv", tiny_run.examples(21, seed=1)),
+        validation=tiny_run.table(folder / "validation.csv", tiny_run.examples(21, seed=1)),
         settings=[
             "train.num_train_epochs=60",
             "train.learning_rate=3e-3",
@@ -270,7 +270,7 @@ def test_balanced_weights_make_labels_count_alike() -> None:
     found = ClassificationData(balanced, {}).fit_metadata(examples, None)
     assert found["weights"] == [pytest.approx(4 / 6), 2.0]
     assert "weights" not in ClassificationData(ClassSettings(), {}).fit_metadata(examples, None)
-    config = classifier(["a", "b"], ClassSettings(), pairs=False).config
+    config = classifier(["a", "b"], ClassSettings(), pairs=False).model.config
     head = FittedTask.create(TASK, config, torch.Generator(), found, ClassSettings())
     encoder = build_encoder(config, torch.Generator().manual_seed(0)).eval()
     batch = head.model.collate(head.encode(examples, tiny_run.tokenizer()))
@@ -283,7 +283,9 @@ def test_balanced_weights_make_labels_count_alike() -> None:
     )  # the weights of all examples sum to their number
 
 
-def test_probabilities_are_calibrated_on_dev_where_that_is_asked(moods: bs.Model, tmp_path: Path) -> None:
+def test_probabilities_are_calibrated_on_validation_where_that_is_asked(
+    moods: bs.Model, tmp_path: Path
+) -> None:
     """A new head, judged on labels of which half are wrong: the temperature lowers the cross-entropy."""
     draw = random.Random(0)
     rows = [(text, draw.choice([label, "joy", "fear"])) for text, label in tiny_run.examples(120, seed=3)]
@@ -298,14 +300,14 @@ def test_probabilities_are_calibrated_on_dev_where_that_is_asked(moods: bs.Model
     )
     temperature = calibrated.folder.record["decoder_state"]["temperature"]
     assert temperature != 1.0
-    assert calibrated.report["chosen_on_dev"] == {"temperature": temperature}
+    assert calibrated.report["chosen_on_validation"] == {"temperature": temperature}
     assert f"{temperature:.4g}, chosen on the validation data" in (calibrated.path / "report.html").read_text(
         encoding="utf-8"
     )
     again = bs.load(tmp_path / "kept")
     assert again.task.decoder.state == {"temperature": temperature}
     assert again.evaluate(file).calibration_error == pytest.approx(
-        calibrated.report["dev"]["calibration_error"]
+        calibrated.report["validation"]["calibration_error"]
     )
     losses = [_cross_entropy(model, rows) for model in (run, calibrated)]
     assert losses[1] < losses[0]

@@ -21,9 +21,11 @@ def labels(file: str, **times: int) -> LabelCounts:
     return LabelCounts.from_pairs((label, f"{file}:{line}") for line, label in enumerate(found, 2))
 
 
-def overview(train: LabelCounts, dev: LabelCounts | None = None) -> DataSummary:
+def overview(train: LabelCounts, validation: LabelCounts | None = None) -> DataSummary:
     return summarize_labels(
-        train, labels("dev.csv", **train.counts) if dev is None else dev, list(train.counts)
+        train,
+        labels("validation.csv", **train.counts) if validation is None else validation,
+        list(train.counts),
     )
 
 
@@ -32,11 +34,11 @@ def texts(rows: list[tuple[str, str]], file: str = "train.csv") -> list[TextExam
 
 
 def test_each_label_has_a_row_with_its_share() -> None:
-    found = overview(labels("a.csv", joy=3, fear=1), labels("dev.csv", fear=2))
+    found = overview(labels("a.csv", joy=3, fear=1), labels("validation.csv", fear=2))
     (table,) = found.tables
-    assert table.columns == ["label", "train", "share", "dev", "share"]
+    assert table.columns == ["label", "train", "share", "validation", "share"]
     assert table.rows == [["joy", "3", "75.0%", "0", "0.0%"], ["fear", "1", "25.0%", "2", "100.0%"]]
-    assert found.details == {"labels": {"train": {"joy": 3, "fear": 1}, "dev": {"fear": 2}}}
+    assert found.details == {"labels": {"train": {"joy": 3, "fear": 1}, "validation": {"fear": 2}}}
 
 
 def test_of_many_labels_the_rarest_share_a_row() -> None:
@@ -62,9 +64,9 @@ def test_spaces_and_unseen_characters_are_noticed() -> None:
     assert "'joy' (18 times)" in line
 
 
-def test_what_dev_does_not_have_and_train_does_not_have() -> None:
-    train, dev = labels("a.csv", joy=5, fear=5, awe=5), labels("b.csv", joy=2, anger=1)
-    unseen, unused, missing = summarize_labels(train, dev, ["joy", "fear", "awe", "hope"]).diagnostics
+def test_what_validation_does_not_have_and_train_does_not_have() -> None:
+    train, validation = labels("a.csv", joy=5, fear=5, awe=5), labels("b.csv", joy=2, anger=1)
+    unseen, unused, missing = summarize_labels(train, validation, ["joy", "fear", "awe", "hope"]).diagnostics
     assert list(unseen.excerpts) == ["'anger' (b.csv:4)"]
     assert list(unused.excerpts) == ["'hope'"]
     assert list(missing.excerpts) == ["'fear'", "'awe'"]
@@ -74,7 +76,7 @@ def test_empty_texts_and_equal_texts_with_different_labels() -> None:
     train = texts([("kaba", "joy"), ("", "fear"), ("kaba", "fear"), ("  ", "joy"), ("lode", "joy")])
     said = (
         task_report("classify", {"labels": ["fear", "joy"]})
-        .data_summary(train, texts([("lode", "fear")], "dev.csv"))
+        .data_summary(train, texts([("lode", "fear")], "validation.csv"))
         .warnings
     )
     first = "'kaba' has 'joy' (train.csv:2), 'fear' (train.csv:4)"
@@ -90,12 +92,12 @@ def test_measures_are_not_learnt_as_classes() -> None:
 
 
 def test_numbers_have_a_table_of_their_spread() -> None:
-    train, dev = texts([("a", "1"), ("b", "2.5"), ("a", "3")]), texts([("c", "2")], "dev.csv")
-    found = task_report("regress", {}).data_summary(train, dev)
+    train, validation = texts([("a", "1"), ("b", "2.5"), ("a", "3")]), texts([("c", "2")], "validation.csv")
+    found = task_report("regress", {}).data_summary(train, validation)
     assert found.details["numbers"]["train"] == pytest.approx(
         {"count": 3, "mean": 6.5 / 3, "deviation": 0.849837, "lowest": 1, "highest": 3}, rel=1e-5
     )
-    assert found.tables[0].rows[1] == ["dev", "1", "2", "0", "2", "2"]
+    assert found.tables[0].rows[1] == ["validation", "1", "2", "0", "2", "2"]
     assert found.warnings == [
         "1 text occurs with different labels: 'a' has '1' (train.csv:2), '3' (train.csv:4)"
     ]
@@ -104,7 +106,7 @@ def test_numbers_have_a_table_of_their_spread() -> None:
 def test_tags_are_counted_word_by_word() -> None:
     train = [TagExample(("kaba", "lode"), ("0", "1"), "a.conll:1"), TagExample(("mi",), ("0",), "a.conll:4")]
     found = task_report("tag", {"labels": ["O", "NAME"], "numbered": True}).data_summary(train, train[:1])
-    assert found.details["labels"] == {"train": {"O": 2, "NAME": 1}, "dev": {"O": 1, "NAME": 1}}
+    assert found.details["labels"] == {"train": {"O": 2, "NAME": 1}, "validation": {"O": 1, "NAME": 1}}
     (rare,) = found.diagnostics
     assert list(rare.excerpts) == ["'NAME' (a.conll:1)"]
 
@@ -124,10 +126,14 @@ def test_codes_have_names() -> None:
 
 def test_an_unknown_label_is_compared_with_the_known_ones() -> None:
     naming = LabelMap(["joy", "Sadness", "fear"])
-    error = naming.unknown_label_error("sadnes", "dev.csv:7", "label_column")
-    assert (error.code, error.location, error.argument) == ("unknown_label", "dev.csv:7", "label_column")
+    error = naming.unknown_label_error("sadnes", "validation.csv:7", "label_column")
+    assert (error.code, error.location, error.argument) == (
+        "unknown_label",
+        "validation.csv:7",
+        "label_column",
+    )
     assert "'Sadness'?" in str(error)
-    assert "did you mean" not in str(naming.unknown_label_error("hope", "dev.csv:7", "label_column"))
+    assert "did you mean" not in str(naming.unknown_label_error("hope", "validation.csv:7", "label_column"))
 
 
 def test_lists_and_texts_are_cut_for_a_sentence() -> None:
@@ -141,10 +147,10 @@ def test_of_entities_it_is_types_that_are_rare_or_missing() -> None:
     """IOB1 writes B only between two entities of one type: that it is rare says nothing."""
     rows = [("I-PER", "B-PER", "O"), ("I-PER", "O", "I-LOC"), ("I-LOC", "O", "I-ORG")]
     train = [TagExample((f"w{n}",) * 3, row, f"t:{n}") for n, row in enumerate(rows, 1)]
-    dev = [TagExample(("v",) * 3, ("I-PER", "I-LOC", "I-NEW"), "d:1")]
+    validation = [TagExample(("v",) * 3, ("I-PER", "I-LOC", "I-NEW"), "d:1")]
     facts = task_data("tag", TagSettings()).fit_metadata(train, None)
-    assert (facts["scheme"], facts["trained"]) == ("iob1", "iobes")
-    diagnostics = task_report("tag", facts).data_summary(train, dev).diagnostics
+    assert (facts["scheme"], facts["label_scheme"]) == ("iob1", "iobes")
+    diagnostics = task_report("tag", facts).data_summary(train, validation).diagnostics
     assert [list(one.excerpts) for one in diagnostics] == [
         ["'ORG' (t:3, word 3)"],
         ["'NEW' (d:1, word 3)"],
@@ -152,5 +158,6 @@ def test_of_entities_it_is_types_that_are_rare_or_missing() -> None:
     ]
     as_written = task_data("tag", TagSettings(scheme="as_written")).fit_metadata(train, None)
     assert any(
-        "'B-PER' (t:1)" in one for one in task_report("tag", as_written).data_summary(train, dev).warnings
+        "'B-PER' (t:1)" in one
+        for one in task_report("tag", as_written).data_summary(train, validation).warnings
     )

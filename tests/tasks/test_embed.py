@@ -22,8 +22,8 @@ from bertsmith.tasks.embedding.data import EmbeddingData, EmbeddingExample, dete
 from bertsmith.tasks.embedding.decode import PairSimilarity, best_threshold
 from bertsmith.tasks.embedding.encode import EmbeddingItem
 from bertsmith.tasks.embedding.metrics import Corpus, TfIdf, labeled_metrics
-from bertsmith.tasks.embedding.model import contrastive, cosent, excluded_passages, in_batch
-from bertsmith.tasks.fitted import FittedTask
+from bertsmith.tasks.embedding.model import contrastive_loss, cosent_loss, excluded_passages, in_batch_loss
+from bertsmith.tasks.fitted_task import FittedTask
 from bertsmith.tasks.settings import EmbedSettings
 
 GRADED = "sentence1,sentence2,score\nkaba lode,kaba migi,4.5\nnude,pe,0\nso,tu,5\n"
@@ -168,7 +168,7 @@ def test_what_cannot_be_learnt_from(tmp_path: Path, text: str, settings: dict[st
     assert (caught.value.code, caught.value.location) == (code, f"{file}:2")
 
 
-def test_dev_is_of_the_same_kind() -> None:
+def test_validation_is_of_the_same_kind() -> None:
     with pytest.raises(InputError) as caught:
         data().check_validation([pair("a", "b")], {"data_format": "graded"})
     assert caught.value.code == "examples_differ_from_training"
@@ -228,15 +228,15 @@ def test_what_would_be_right_as_well_is_no_wrong_answer() -> None:
 def test_losses_are_their_formulas() -> None:
     cosines, wanted = torch.tensor([0.9, 0.1, -0.3]), torch.tensor([1.0, 0.0, 0.5])
     same = torch.tensor([1.0, 0.0, 0.0])
-    assert float(contrastive(cosines, same, 1.0)) == pytest.approx((0.1**2 + 0.1**2) / 2)
+    assert float(contrastive_loss(cosines, same, 1.0)) == pytest.approx((0.1**2 + 0.1**2) / 2)
     order = [(i, j) for i in range(3) for j in range(3) if wanted[i] > wanted[j]]
     summed = sum(math.exp(5 * float(cosines[j] - cosines[i])) for i, j in order)
-    assert float(cosent(cosines, wanted, 5.0)) == pytest.approx(3 * math.log1p(summed), rel=1e-5)
+    assert float(cosent_loss(cosines, wanted, 5.0)) == pytest.approx(3 * math.log1p(summed), rel=1e-5)
 
 
 def test_scores_that_are_all_equal_teach_no_order() -> None:
     cosines = torch.tensor([0.9, 0.1], requires_grad=True)
-    loss = cosent(cosines, torch.tensor([0.5, 0.5]), 20.0)
+    loss = cosent_loss(cosines, torch.tensor([0.5, 0.5]), 20.0)
     loss.backward()
     assert (loss.item(), cosines.grad.tolist()) == (0.0, [0.0, 0.0])  # type: ignore[union-attr]
 
@@ -244,7 +244,7 @@ def test_scores_that_are_all_equal_teach_no_order() -> None:
 def test_in_batch_softmax_leaves_out_what_is_excluded() -> None:
     products = torch.tensor([[2.0, 5.0, 1.0], [0.0, 1.0, 3.0]])
     excluded = torch.tensor([[False, True, False], [False, False, False]])
-    summed, right = in_batch(products, excluded)
+    summed, right = in_batch_loss(products, excluded)
     wanted = F.cross_entropy(products[:1, [0, 2]], torch.tensor([0])) + F.cross_entropy(
         products[1:], torch.tensor([1])
     )
@@ -256,14 +256,12 @@ def test_in_batch_softmax_leaves_out_what_is_excluded() -> None:
 def test_the_loss_of_a_batch_is_that_of_its_vectors(settings: dict[str, Any]) -> None:
     found = [pair("kaba", "lode migi"), pair("nude", "pede so", negatives=("tuba",)), pair("sogi", "loba")]
     embed = task(found, **settings)
-    encoder = build_encoder(embed.config, torch.Generator().manual_seed(1)).eval()
+    encoder = build_encoder(embed.model.config, torch.Generator().manual_seed(1)).eval()
     items = embed.encode(found, tiny_run.tokenizer())
     with torch.no_grad():
         loss = embed.model.loss(encoder, embed.model.collate(items))
-    vectors = [
-        torch.from_numpy(answer.embeddings)
-        for answer in embed.predict(encoder, items, found, ComputeContext.create("cpu", "fp32")).predictions
-    ]
+    outputs = embed.model.run(encoder, items, ComputeContext.create("cpu", "fp32"))
+    vectors = [torch.from_numpy(p.embeddings) for p in embed.decoder.decode(outputs, items, found)]
     queries = F.normalize(torch.stack([v[0] for v in vectors]), dim=1)
     others = F.normalize(torch.stack([*(v[1] for v in vectors), vectors[1][2]]), dim=1)
     products = 20 * queries @ others.T
@@ -275,16 +273,12 @@ def test_the_loss_of_a_batch_is_that_of_its_vectors(settings: dict[str, Any]) ->
 def test_a_vector_does_not_depend_on_what_else_is_read() -> None:
     found = [pair("kaba lode migi nude pe"), pair("so"), pair("tuba ride"), pair("kaba " * 40)]
     embed = task([pair("a", "b")])
-    encoder = build_encoder(embed.config, torch.Generator().manual_seed(1)).eval()
+    encoder = build_encoder(embed.model.config, torch.Generator().manual_seed(1)).eval()
     place = ComputeContext.create("cpu", "fp32")
 
     def vectors(some: list[EmbeddingExample]) -> list[Any]:
-        return [
-            answer.vector
-            for answer in embed.predict(
-                encoder, embed.encode(some, tiny_run.tokenizer()), some, place
-            ).predictions
-        ]
+        items = embed.encode(some, tiny_run.tokenizer())
+        return [p.vector for p in embed.decoder.decode(embed.model.run(encoder, items, place), items, some)]
 
     together = vectors(found)
     for one, vector in zip(found, together, strict=True):
@@ -376,14 +370,14 @@ def test_each_kind_is_trained_evaluated_and_predicted_with(
     if decided == "ndcg@10":  # what is asked is the query alone: the passage is the right answer
         assert all(list(one["asked"]) == ["text"] for one in run.report["answers"]["hardest"]["examples"])
     scores = bs.load(tmp_path / "run").evaluate(file).to_dict()
-    assert scores[decided] == run.report["dev"][decided]
+    assert scores[decided] == run.report["validation"][decided]
     (answer,) = [one.to_dict() for one in run.predict(["kaba lode"], ["kaba lode"])]
     assert answer["cosine"] == pytest.approx(1, abs=1e-6)
     (answer,) = [one.to_dict() for one in run.predict(["kaba lode"])]
     np.testing.assert_allclose(answer["vector"], run.embed(["kaba lode"])[0], atol=1e-6)
     if decided == "average_precision":
         threshold = run.folder.record["decoder_state"]["threshold"]
-        assert threshold == run.report["dev"]["threshold"]
+        assert threshold == run.report["validation"]["threshold"]
         assert [one["same"] for one in run.predict_file(file)] == [
             one["cosine"] > threshold for one in run.predict_file(file)
         ]
@@ -405,9 +399,9 @@ def test_learning_brings_pairs_together(base: bs.Model, tmp_path: Path) -> None:
         learning_rate=3e-3,
         threads=1,
     )
-    assert run.report["dev"]["recall@1"] > 0.8
+    assert run.report["validation"]["recall@1"] > 0.8
     at_first = run.report["evaluations"][0]["recall@1"]
-    assert at_first < run.report["dev"]["recall@1"]
+    assert at_first < run.report["validation"]["recall@1"]
 
 
 def test_data_in_memory_and_a_held_out_part(base: bs.Model, tmp_path: Path) -> None:
@@ -417,4 +411,4 @@ def test_data_in_memory_and_a_held_out_part(base: bs.Model, tmp_path: Path) -> N
     ]
     run = bs.finetune("embed", base, tmp_path / "run", train=pairs, validation_split=0.25, **FEW)
     assert run.report["decided_by"] == "spearman"
-    assert len(read(tmp_path / "run" / "split" / "dev.jsonl")) == run.report["dev"]["examples"]
+    assert len(read(tmp_path / "run" / "split" / "validation.jsonl")) == run.report["validation"]["examples"]

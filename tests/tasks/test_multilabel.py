@@ -24,7 +24,7 @@ from bertsmith.tasks.batching import Outputs
 from bertsmith.tasks.classification import TASK
 from bertsmith.tasks.classification.data import ClassificationData, split_labels
 from bertsmith.tasks.classification.model import MultilabelDecoder, MultilabelPrediction
-from bertsmith.tasks.fitted import FittedTask
+from bertsmith.tasks.fitted_task import FittedTask
 from bertsmith.tasks.settings import ClassSettings
 from bertsmith.tasks.texts import TextExample
 
@@ -91,7 +91,7 @@ def test_files_of_every_form_hold_them(tmp_path: Path) -> None:
     for name, settings in (("a.csv", SETTINGS), ("b.jsonl", SETTINGS), ("c.tsv", tabs)):
         found = ClassificationData(settings, {}).read(tmp_path / name)
         facts = {"labels": LABELS, "numbered": True, "separator": ","}
-        task = FittedTask.create(TASK, head().config, torch.Generator(), facts, settings)
+        task = FittedTask.create(TASK, head().model.config, torch.Generator(), facts, settings)
         assert task.metrics.labels(found) == [("fear", "joy"), ()]
 
 
@@ -111,7 +111,7 @@ def test_what_cannot_be_learnt_is_refused() -> None:
 def test_the_loss_is_the_references(tmp_path: Path) -> None:
     """With weights for the labels that are there, too."""
     transformers = pytest.importorskip("transformers")
-    encoder = build_encoder(head().config, torch.Generator().manual_seed(0)).eval()
+    encoder = build_encoder(head().model.config, torch.Generator().manual_seed(0)).eval()
     texts = [example("joy,fear", "kaba lode"), example("", "migi"), example("anger", "nufo pezu riba")]
     facts = {"labels": LABELS, "pairs": False, "separator": ",", "weights": [2.0, 0.5, 3.0]}
     for known in ({**facts, "weights": None}, facts):
@@ -146,7 +146,7 @@ TRUTHS = st.lists(st.lists(st.booleans(), min_size=3, max_size=3), min_size=2, m
 def test_it_begins_with_each_labels_share(family: str) -> None:
     """Where weights make up for how rare a label is, with a half."""
     examples = [example(label) for label in ("joy,joy", "joy,fear", "joy", "", "joy", "anger", "")]
-    config = head().config.model_copy(update={"model_type": family})
+    config = head().model.config.model_copy(update={"model_type": family})
     for settings, expected in (
         (SETTINGS, [1.5 / 8, 1.5 / 8, 4.5 / 8]),
         (SETTINGS.model_copy(update={"class_weights": "balanced"}), [0.5, 0.5, 0.5]),
@@ -164,7 +164,7 @@ def test_a_label_that_all_examples_have_leaves_all_finite() -> None:
     examples = [example("joy"), example("joy,fear")]
     settings = SETTINGS.model_copy(update={"class_weights": "balanced"})
     metadata = learned(examples, settings)
-    task = FittedTask.create(TASK, head().config, torch.Generator(), metadata, settings)
+    task = FittedTask.create(TASK, head().model.config, torch.Generator(), metadata, settings)
     assert all(parameter.isfinite().all() for parameter in task.model.parameters())
 
 
@@ -200,7 +200,7 @@ def logits_of(*shares: float) -> torch.Tensor:
 @pytest.mark.parametrize(
     ("how", "expected"), [("half", [0.5] * 3), ("shared", [0.2] * 3), ("each", [0.2, 0.7, 0.1])]
 )
-def test_thresholds_are_in_the_middle_of_the_best_on_dev(how: str, expected: list[float]) -> None:
+def test_thresholds_are_in_the_middle_of_the_best_on_validation(how: str, expected: list[float]) -> None:
     task = head(thresholds=how)
     outputs = Outputs([logits_of(0.3, 0.9, 0.15), logits_of(0.1, 0.5, 0.05)])
     examples = [example("anger,fear,joy"), example("")]
@@ -234,7 +234,7 @@ def trained(base: bs.Model, tmp_path_factory: pytest.TempPathFactory) -> bs.Mode
         base,
         folder / "run",
         train=tiny_run.table(folder / "train.csv", rows(240)),
-        validation=tiny_run.table(folder / "dev.csv", rows(60, seed=1)),
+        validation=tiny_run.table(folder / "validation.csv", rows(60, seed=1)),
         settings=["task.multi_label=true", "task.label_separator='|'", *settings],
     )
 
@@ -267,7 +267,7 @@ def test_it_is_learnt_saved_and_scored(trained: bs.Model, tmp_path: Path) -> Non
 def test_no_answer_that_is_the_same_for_every_text_beats_the_baseline(
     trained: bs.Model, tmp_path: Path, share: float
 ) -> None:
-    """Thresholds that are chosen on dev may come down until all labels are predicted: that is no skill."""
+    """Thresholds that are chosen on validation may come down until all labels are predicted: that is no skill."""
     draw = random.Random(0)
     drawn = [[label for label in LABELS if draw.random() < share] or LABELS[:1] for _ in range(40)]
     file = tiny_run.table(tmp_path / "some.csv", [("kaba lode", "|".join(some)) for some in drawn])

@@ -18,12 +18,12 @@ from bertsmith.cli.main import bertsmith
 from bertsmith.errors import InputError
 from bertsmith.models.family import build_encoder
 from bertsmith.tasks.batching import Item
-from bertsmith.tasks.fitted import FittedTask
+from bertsmith.tasks.fitted_task import FittedTask
 from bertsmith.tasks.relation_extraction import TASK
 from bertsmith.tasks.relation_extraction.data import RelationData
 from bertsmith.tasks.relation_extraction.encode import RelationItem, with_markers
 from bertsmith.tasks.relation_extraction.model import RelationPrediction
-from bertsmith.tasks.relation_extraction.relation_rows import RelationExample, of_tagged
+from bertsmith.tasks.relation_extraction.relation_rows import RelationExample, parse_tagged_text
 from bertsmith.tasks.settings import RelateSettings
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
@@ -41,7 +41,7 @@ def read_by() -> Tokenizer:
 
 
 def example(text: str, relation: str | None = None, place: str = "here") -> RelationExample:
-    return RelationExample(*of_tagged(text, place), relation, place)
+    return RelationExample(*parse_tagged_text(text, place), relation, place)
 
 
 def relater(**settings: Any) -> FittedTask:
@@ -57,7 +57,7 @@ def said(item: Item) -> str:
 
 def at_rows(item: Item) -> list[str]:
     assert isinstance(item, RelationItem)
-    return [TOKENS[item.sequences[0].ids[row]] for row in item.rows]
+    return [TOKENS[item.sequences[0].ids[row]] for row in item.marker_indices]
 
 
 # Markers
@@ -69,7 +69,7 @@ def test_the_opening_markers_are_found_by_offsets_not_by_ids() -> None:
     (item,) = relater().encode([example(text)], read_by())
     assert said(item) == "[CLS] # @ kaba # lode migi # @ # nufo [UNK] @ pezu @ @ [SEP]"
     assert at_rows(item) == ["@", "#"]
-    assert item.rows == (12, 4)
+    assert item.marker_indices == (12, 4)
     assert item.target is None
 
 
@@ -141,7 +141,7 @@ def test_the_rows_are_the_markers_with_every_kind_of_tokenizer(
     whole, places = with_markers(example(text))
     (sequence,) = item.sequences
     assert sequence.offsets is not None
-    for row, (opened, _), mark in zip(item.rows, places, "@#", strict=True):
+    for row, (opened, _), mark in zip(item.marker_indices, places, "@#", strict=True):
         start, end = sequence.offsets[row].tolist()
         assert (whole[start:end].strip(), whole[opened]) == (mark, mark)
         assert start <= opened < end
@@ -165,7 +165,9 @@ def test_the_loss_reads_the_states_at_both_markers() -> None:
     wanted = torch.tensor(0.0)
     for item, label in zip(items, (0, 3), strict=True):
         hidden = encoder(model.collate([item]).packed)
-        states = torch.cat([hidden[item.rows[0]], hidden[item.rows[1]]])  # head first, wherever it stands
+        states = torch.cat(
+            [hidden[item.marker_indices[0]], hidden[item.marker_indices[1]]]
+        )  # head first, wherever it stands
         wanted = wanted + F.cross_entropy((linear.weight @ states + linear.bias)[None], torch.tensor([label]))
     torch.testing.assert_close(loss.sums["task"], wanted)
     assert loss.counts == {"task": 2}
@@ -319,7 +321,7 @@ def test_evaluating_is_predicting_and_counting(run: bs.Model) -> None:
 
 def test_tags_and_spans_say_the_same(run: bs.Model) -> None:
     test = rows(6, 4)
-    plain = [of_tagged(row["text"], "here") for row in test]
+    plain = [parse_tagged_text(row["text"], "here") for row in test]
     texts, heads, tails = zip(*plain, strict=True)
     wanted = run.predict([row["text"] for row in test])
     assert run.predict(list(texts), list(heads), list(tails)) == wanted

@@ -11,10 +11,10 @@ import pytest
 from bertsmith.errors import InputError, option
 from bertsmith.tasks.relation_extraction.relation_rows import (
     RelationExample,
-    marked,
-    of_tagged,
+    add_tags,
+    insert_markers,
+    parse_tagged_text,
     read_relations,
-    tagged,
 )
 from bertsmith.tasks.settings import RelateSettings
 
@@ -163,11 +163,11 @@ def test_errors_have_their_location(
     ],
 )
 def test_tags_come_back_where_they_were(text: str) -> None:
-    assert tagged(*of_tagged(text, "here")) == text
+    assert add_tags(*parse_tagged_text(text, "here")) == text
 
 
 def test_marks_are_where_they_are_said_to_be() -> None:
-    text, places = marked("ab", (1, 2), (0, 1), [("[[", "]"), ("{", "}}}")])
+    text, places = insert_markers("ab", (1, 2), (0, 1), [("[[", "]"), ("{", "}}}")])
     assert text == "{a}}}[[b]"
     assert places == [(5, 8), (0, 2)]
 

@@ -19,7 +19,7 @@ from bertsmith.errors import InputError
 from bertsmith.metrics.sufficient_statistics import sum_counts
 from bertsmith.metrics.tagging import count_entities
 from bertsmith.models.encoder import Encoder
-from bertsmith.tasks.fitted import FittedTask, infer_task
+from bertsmith.tasks.fitted_task import FittedTask, infer_task
 from bertsmith.tasks.settings import TagSettings
 from bertsmith.tasks.tagging.decode import TagPrediction
 from bertsmith.tasks.tagging.encode import first_tokens
@@ -53,14 +53,14 @@ def tagger(facts: dict[str, Any] | None = None, settings: TagSettings = PLAIN) -
         max_position_embeddings=64,
         initializer_range=0.5,
     )
-    facts = facts or {"labels": ["B-LOC", "B-PER", "I-LOC", "O"], "scheme": "iob2", "usual": "O"}
+    facts = facts or {"labels": ["B-LOC", "B-PER", "I-LOC", "O"], "scheme": "iob2", "default_label": "O"}
     return fitted_task("tag", config, generator, facts, settings), Encoder(config, generator).eval()
 
 
 def answers(examples: Sequence[TagExample], task: FittedTask, encoder: Encoder) -> list[dict[str, Any]]:
     items = task.encode(examples, tiny_run.tokenizer())
-    predictions = task.predict(encoder, items, examples, ComputeContext.create("cpu", "fp32")).predictions
-    return [prediction.to_dict() for prediction in predictions]
+    outputs = task.model.run(encoder, items, ComputeContext.create("cpu", "fp32"))
+    return [prediction.to_dict() for prediction in task.decoder.decode(outputs, items, examples)]
 
 
 # Files
@@ -186,19 +186,19 @@ def test_the_tags_are_sorted_and_depend_on_the_data_alone() -> None:
             "S-LOC",
             "S-PER",
         ],
-        "written": ["B-PER", "I-LOC", "I-PER", "O"],
+        "file_tags": ["B-PER", "I-LOC", "I-PER", "O"],
         "numbered": False,
         "scheme": "iob1",
-        "trained": "iobes",
+        "label_scheme": "iobes",
         "letters": {},
-        "usual": "O",
+        "default_label": "O",
         "decoder": "softmax",
         "characters": False,
         "roles": False,
     }
     assert task_data("tag", PLAIN).fit_metadata(some[::-1], None) == facts
     parts = task_data("tag", PLAIN).fit_metadata([example("a b c", "NOUN VERB NOUN")], None)
-    assert (parts["scheme"], parts["usual"]) == (None, "NOUN")
+    assert (parts["scheme"], parts["default_label"]) == (None, "NOUN")
     with pytest.raises(InputError) as caught:
         task_data("tag", PLAIN).fit_metadata([example("a b", "O O")], None)
     assert (caught.value.code, caught.value.argument) == ("single_label", "tag_column")
@@ -214,7 +214,7 @@ def test_tags_by_number_take_the_names_that_are_given() -> None:
     assert task.metrics.compute(predictions("O B-PER I-PER"), some).values["f1"] == 1.0
     as_iobes = task_data("tag", PLAIN).fit_metadata(some, ["O", "B-PER", "I-PER"])
     assert as_iobes["labels"] == ["B-PER", "E-PER", "I-PER", "O", "S-PER"]
-    assert as_iobes["written"] == ["O", "B-PER", "I-PER"]
+    assert as_iobes["file_tags"] == ["O", "B-PER", "I-PER"]
     other, _ = tagger(dict(as_iobes))
     (item,) = other.encode(some, Tokenizer.from_vocabulary([*tiny_run.TOKENS, "a", "b", "c"], lowercase=True))
     assert item.target == (3, 0, 1)
@@ -229,7 +229,7 @@ def test_a_token_classifier_of_another_tool_is_this_task() -> None:
         labels = ["O", "B-PER", "I-PER"]  # noqa: RUF012
 
     kind, facts = infer_task(Folder(), "here")
-    assert (kind.name, facts["labels"], facts["usual"]) == ("tag", Folder.labels, "O")
+    assert (kind.name, facts["labels"], facts["default_label"]) == ("tag", Folder.labels, "O")
     assert facts["scheme"] is not None
     Folder.labels = ["NOUN", "VERB"]
     assert infer_task(Folder(), "here")[1]["scheme"] is None
@@ -351,7 +351,7 @@ def test_scores_are_those_of_the_entities_and_of_the_words() -> None:
 
 
 def test_tags_without_a_scheme_are_scored_word_by_word() -> None:
-    task, encoder = tagger({"labels": ["NOUN", "VERB"], "scheme": None, "usual": "NOUN"})
+    task, encoder = tagger({"labels": ["NOUN", "VERB"], "scheme": None, "default_label": "NOUN"})
     some = [example("kaba lode", "NOUN VERB")]
     assert task.metrics.compute(predictions("NOUN NOUN"), some).values == {
         "accuracy": 0.5,
@@ -374,9 +374,9 @@ def test_a_file_of_other_tags_is_refused_and_a_rare_new_one_is_not() -> None:
 def test_the_baseline_never_looks_at_the_words() -> None:
     task, _ = tagger()
     training = [example("a b c", "O O B-PER")]
-    dev = [example("a b", "O B-PER")]
-    assert task.metrics.baseline(training, dev).values["accuracy"] == 0.5
-    assert task.metrics.baseline(training, dev).values["f1"] == 0.0
+    validation = [example("a b", "O B-PER")]
+    assert task.metrics.baseline(training, validation).values["accuracy"] == 0.5
+    assert task.metrics.baseline(training, validation).values["f1"] == 0.0
 
 
 def test_the_words_are_a_list_or_a_string_and_entities_are_spans_of_words() -> None:

@@ -19,7 +19,7 @@ from bertsmith.metrics.tagging import extract_entities, find_violations
 from bertsmith.models.crf import viterbi_decode
 from bertsmith.models.encoder import Encoder
 from bertsmith.tasks.batching import Outputs
-from bertsmith.tasks.fitted import FittedTask
+from bertsmith.tasks.fitted_task import FittedTask
 from bertsmith.tasks.results import DataSummary
 from bertsmith.tasks.settings import TagSettings
 from bertsmith.tasks.tagging.sentences import TagExample
@@ -66,8 +66,8 @@ def tagger(chosen: TagSettings, rows: Sequence[str] = ROWS) -> tuple[FittedTask,
 
 def answers(examples: Sequence[TagExample], task: FittedTask, encoder: Encoder) -> list[dict[str, Any]]:
     items = task.encode(examples, tiny_run.tokenizer())
-    predictions = task.predict(encoder, items, examples, ComputeContext.create("cpu", "fp32")).predictions
-    return [prediction.to_dict() for prediction in predictions]
+    outputs = task.model.run(encoder, items, ComputeContext.create("cpu", "fp32"))
+    return [prediction.to_dict() for prediction in task.decoder.decode(outputs, items, examples)]
 
 
 CHOICES = [TagSettings(decoder=decoder, max_length=12) for decoder in ("softmax", "crf")]
@@ -119,7 +119,7 @@ def test_a_sentence_of_several_windows_is_stitched_and_then_decoded_once(chosen:
     outputs = task.model.outputs(encoder, task.model.collate(items))
     emissions = torch.zeros(1, 33, len(task.labels or ()))
     for logits, item in zip(outputs, items, strict=True):
-        emissions[0, list(item.words)] = logits[list(item.rows)].log_softmax(-1).detach()
+        emissions[0, list(item.words)] = logits[list(item.token_indices)].log_softmax(-1).detach()
     (path,) = viterbi_decode(
         emissions, torch.tensor([33]), task.decoder.chain(Outputs([], task.model.shared_outputs()))
     )
@@ -150,7 +150,7 @@ def test_the_crf_s_loss_is_minus_the_log_likelihood_of_each_run_of_words() -> No
     total = torch.zeros(())
     chain = task.decoder.chain(Outputs([], task.model.shared_outputs()))
     for logits, item in zip(task.model.outputs(encoder, batch), items, strict=True):
-        emissions = logits[list(item.rows)]
+        emissions = logits[list(item.token_indices)]
         runs = [[0], [1]] if item.words == (0, 2) else [list(range(len(item.words)))]
         for run in runs:
             begins, ends = item.words[run[0]] == 0, item.words[run[-1]] == item.length - 1
@@ -177,7 +177,7 @@ def test_tags_that_break_their_scheme_are_reported_with_their_lines_and_repaired
     (said,) = [warning for warning in seen.warnings if "scheme" in warning]
     assert f"I-LOC after O ({file}:17), I-PER after I-LOC ({file}:18)" in said
     task, _ = tagger(TagSettings())
-    task = fitted_task("tag", task.config, torch.Generator(), facts, TagSettings(scheme="as_written"))
+    task = fitted_task("tag", task.model.config, torch.Generator(), facts, TagSettings(scheme="as_written"))
     (item,) = task.encode([TagExample(("kaba", "lode", "migi"), some[-1].tags, "x:1")], tiny_run.tokenizer())
     assert [facts["labels"][i] for i in item.target] == ["O", "B-LOC", "B-PER"]
     listed = TagExample(("a", "b"), ("O", "I-LOC"), "a.jsonl:3")
@@ -201,9 +201,9 @@ def test_a_model_of_before_answers_as_it_did() -> None:
     facts = {"labels": ["B-LOC", "B-PER", "I-LOC", "I-PER", "O"], "numbered": False}
     old = fitted_task(
         "tag",
-        task.config,
+        task.model.config,
         torch.Generator().manual_seed(5),
-        {**facts, "scheme": "iob2", "usual": "O"},
+        {**facts, "scheme": "iob2", "default_label": "O"},
         TagSettings(),
     )
     some = [example([tiny_run.WORDS[i * 7 % 40] for i in range(9)])]

@@ -63,15 +63,17 @@ def names(tmp_path_factory: pytest.TempPathFactory) -> bs.Model:
 def test_it_learns_to_find_entities(names: bs.Model, tmp_path: Path) -> None:
     report = names.report
     assert report["decided_by"] == "f1"
-    assert report["dev"]["f1"] > 0.8 > 0.0 == report["baseline"]["f1"]
+    assert report["validation"]["f1"] > 0.8 > 0.0 == report["baseline"]["f1"]
     assert report["labels"] == [
         *(f"{prefix}-{kind}" for prefix in "BEI" for kind in ("LOC", "PER")), "O", "S-LOC", "S-PER",
     ]  # fmt: skip
     assert set(report["examples"]["labels"]["train"]) == {"B-LOC", "B-PER", "I-LOC", "I-PER", "O"}
-    split = [json.loads(line) for line in (names.path / "split" / "dev.jsonl").read_text().splitlines()]
+    split = [
+        json.loads(line) for line in (names.path / "split" / "validation.jsonl").read_text().splitlines()
+    ]
     assert len(split) == 40
-    scores = names.evaluate(names.path / "split" / "dev.jsonl")
-    assert scores.f1 == pytest.approx(report["dev"]["f1"])
+    scores = names.evaluate(names.path / "split" / "validation.jsonl")
+    assert scores.f1 == pytest.approx(report["validation"]["f1"])
     answers = names.predict([row["words"] for row in split])
     whole = sum_counts(count_entities([row["tags"] for row in split], [answer.tags for answer in answers]))
     assert scores.f1 == pytest.approx(whole.f1)
@@ -124,7 +126,7 @@ def test_a_folder_of_the_reference_is_read_as_a_tagger(names: bs.Model, tmp_path
     ):
         assert ours["scores"] == pytest.approx(other["scores"], abs=1e-5)
         assert ours["entities"] == other["entities"]
-    file = conll(tmp_path / "dev.conll", sentences(9, seed=4))
+    file = conll(tmp_path / "validation.conll", sentences(9, seed=4))
     assert foreign.evaluate(file).f1 == pytest.approx(names.evaluate(file).f1)
     # the options of a folder without a record are those of its heads' task
     called = ["evaluate", str(tmp_path / "theirs"), "--data", str(file), "--tag-column", "3", "--json"]

@@ -30,7 +30,7 @@ def drawn(*shape: int, seed: int) -> torch.Tensor:
 
 
 def rows(batch_rows: list[int]) -> Any:
-    return TaskBatch(None, (), {"rows": torch.tensor(batch_rows)}, {})
+    return TaskBatch(None, (), {"token_indices": torch.tensor(batch_rows)}, {})
 
 
 def kl(wanted: torch.Tensor, own: torch.Tensor) -> float:

@@ -9,7 +9,7 @@ import torch
 
 import bertsmith as bs
 import tiny_run
-from bertsmith.tasks.fitted import FittedTask
+from bertsmith.tasks.fitted_task import FittedTask
 from bertsmith.tasks.question_answering.data import QuestionExample, ReferenceAnswer
 from bertsmith.tasks.registry import get_task
 from bertsmith.tasks.relation_extraction.relation_rows import RelationExample
@@ -53,7 +53,7 @@ def test_a_text_is_cut_or_read_in_windows(stride: int | None, read: Coverage, wi
 
 
 def test_windows_hold_all_tags() -> None:
-    facts = {"labels": ["B-X", "O"], "scheme": "iob2", "usual": "O"}
+    facts = {"labels": ["B-X", "O"], "scheme": "iob2", "default_label": "O"}
     task = fitted("tag", facts, max_length=8)
     items = task.encode([tagged(15), tagged(2)], tiny_run.tokenizer())
     account = task.truncation(items)

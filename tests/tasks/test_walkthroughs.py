@@ -12,7 +12,7 @@ import torch
 
 import bertsmith as bs
 from bertsmith.tasks.batching import Outputs
-from bertsmith.tasks.fitted import FittedTask
+from bertsmith.tasks.fitted_task import FittedTask
 from bertsmith.tasks.settings import ClassSettings, TagSettings
 from bertsmith.tasks.tagging.sentences import TagExample
 from bertsmith.tasks.texts import TextExample
@@ -75,7 +75,7 @@ def logits_of(model: FittedTask, example: TagExample, shares: Sequence[Mapping[s
     (item,) = model.encode([example], TOKENIZER)
     labels = model.labels or []
     found = torch.zeros(len(item.sequences[0].ids), len(labels))
-    for row, known in zip(item.rows, shares, strict=True):
+    for row, known in zip(item.token_indices, shares, strict=True):
         rest = (1 - sum(known.values())) / (len(labels) - len(known))
         found[row] = torch.tensor([known.get(label, rest) for label in labels]).log()
     shared = {name: tensor.detach() for name, tensor in model.model.shared_outputs().items()}

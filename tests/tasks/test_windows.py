@@ -28,11 +28,14 @@ def test_windows_of_a_text_hold_all_its_tokens_in_order(words: int, limit: int, 
         ids, offsets = window.sequence.ids.tolist(), window.sequence.offsets.tolist()
         assert len(ids) <= limit
         assert (ids[0], ids[-1]) == (encoding.ids[0], encoding.ids[-1])
-        assert ids[window.row : window.row + window.size] == inner[window.first :][: window.size]
-        wanted = [list(pair) for pair in encoding.offsets[1:-1][window.first :][: window.size]]
-        assert offsets[window.row : window.row + window.size] == wanted
+        assert (
+            ids[window.sequence_start : window.sequence_start + window.size]
+            == inner[window.text_start :][: window.size]
+        )
+        wanted = [list(pair) for pair in encoding.offsets[1:-1][window.text_start :][: window.size]]
+        assert offsets[window.sequence_start : window.sequence_start + window.size] == wanted
         assert window.sequence.tokens == window.sequence.tokens_read == window.size
-        held |= set(range(window.first, window.first + window.size))
+        held |= set(range(window.text_start, window.text_start + window.size))
     assert held == set(range(len(inner)))
     assert len(cut) == 1 or len(inner) > limit - 2
 
@@ -49,14 +52,14 @@ def test_a_passage_is_cut_and_the_question_stands_before_each_part() -> None:
     encoding = tokenizer.encode(QUESTION, text_of(40), max_length=NO_LIMIT)
     before = encoding.sequence_ids.index(1)
     cut = split_windows(encoding, before + 11, source=1, stride=4)
-    assert [window.first for window in cut[:3]] == [0, 4, 8]
+    assert [window.text_start for window in cut[:3]] == [0, 4, 8]
     for window in cut:
         ids, segments = window.sequence.ids.tolist(), window.sequence.segments.tolist()
-        assert ids[: window.row] == encoding.ids[:before]
+        assert ids[: window.sequence_start] == encoding.ids[:before]
         assert ids[-1] == tokenizer.sep_token_id
         assert segments == [0] * before + [1] * (window.size + 1)
         assert window.sequence.sources.tolist()[-window.size - 1 :] == [1] * window.size + [-1]
-        for row in range(window.row, window.row + window.size):
+        for row in range(window.sequence_start, window.sequence_start + window.size):
             start, end = window.sequence.offsets[row]
             assert text_of(40)[start:end] == tokenizer.tokens[ids[row]]
 
@@ -66,7 +69,7 @@ def test_a_long_question_is_truncated_and_counted() -> None:
     asked, passage = encoding.sequence_ids.count(0), encoding.sequence_ids.count(1)
     (window,) = split_windows(encoding, NO_LIMIT, source=1, max_other_tokens=2)
     assert window.sequence.ids.tolist() == encoding.ids[:3] + encoding.ids[1 + asked :]
-    assert (window.row, window.size) == (4, passage)
+    assert (window.sequence_start, window.size) == (4, passage)
     assert window.sequence.tokens - window.sequence.tokens_read == asked - 2
 
 
@@ -87,9 +90,9 @@ def test_the_window_that_decides_is_the_release_s(words: int, limit: int, stride
     for position, number in enumerate(found):
         # run_squad.py, _check_is_max_context, in hundredths
         scores = {
-            i: 100 * min(position - w.first, w.first + w.size - 1 - position) + w.size
+            i: 100 * min(position - w.text_start, w.text_start + w.size - 1 - position) + w.size
             for i, w in enumerate(cut)
-            if w.first <= position < w.first + w.size
+            if w.text_start <= position < w.text_start + w.size
         }
         assert number == max(scores, key=scores.__getitem__)
     assert found.dtype == np.int64

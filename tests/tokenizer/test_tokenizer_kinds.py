@@ -32,7 +32,7 @@ def reference_of(name: str, folder: Path) -> Any:
     """Return the reference's fast tokenizer of published files."""
     transformers = pytest.importorskip("transformers")
     if name == "albert-base":  # its loader needs the sentencepiece package; its class does not
-        model = unigram.read_model(folder / "spiece.model")
+        model = unigram.parse_model((folder / "spiece.model").read_bytes(), folder)
         return transformers.AlbertTokenizerFast(
             vocab=model.pieces, _spm_precompiled_charsmap=model.precompiled_charsmap, model_max_length=10**30
         )

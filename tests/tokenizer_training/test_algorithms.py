@@ -158,8 +158,8 @@ def test_google_vocabulary_saves_its_normalizer(shared_data: Path, tmp_path: Pat
         ({"kind": "unigram", "min_frequency": 5}, "min_frequency_not_applicable", "min_frequency"),
         ({"kind": "unigram", "normalizer": "google"}, "normalizer_needs_wordpiece", "normalizer"),
         ({"max_ram": 1_000_000}, "max_ram_too_small", "max_ram"),
-        ({"kind": "byte-level-bpe"}, "unknown_tokenizer_kind", "kind"),
-        ({"kind": "gpt"}, "unknown_tokenizer_kind", "kind"),
+        ({"kind": "byte-level-bpe"}, "invalid_setting", "kind"),
+        ({"kind": "gpt"}, "invalid_setting", "kind"),
     ],
 )
 def test_invalid_options(tmp_path: Path, options: dict[str, Any], code: str, argument: str) -> None:

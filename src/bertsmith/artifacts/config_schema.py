@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -91,7 +92,7 @@ class Record(_StrictModel):
     tokens: int | None = None
     pretraining_tokens: int | None = None
     held_out: dict[str, Any] | None = None
-    dev: dict[str, Any] | None = None
+    validation: dict[str, Any] | None = None
     extended: list[dict[str, Any]] = []
     base: str | None = None
     precision: Precision | None = None
@@ -256,11 +257,7 @@ def _matches(model_family: Family, architecture: str | None, names: list[str]) -
 
 def _class_prefix(architecture: str) -> str:
     """Return "Bert" for "BertForMaskedLM", "BertModel", and "BertLMHeadModel"."""
-    for suffix_start in ("For", "Model", "LMHead"):
-        prefix, separator, _ = architecture.partition(suffix_start)
-        if separator and prefix:
-            return prefix.removesuffix("LMHead")
-    return architecture
+    return re.split("For|LMHead|Model", architecture, maxsplit=1)[0] or architecture
 
 
 def _fixed_values(model_family: Family, config: ModelConfig) -> dict[str, Any]:

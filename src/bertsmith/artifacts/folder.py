@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -65,17 +65,6 @@ _LAYOUT = atomic.FolderLayout(
 )
 _LABELED_PARTS = ("classifier", "tagger", "relater")  # heads with an output per label
 _SEQUENCE_PARTS = {"classifier", "chooser"}  # heads that read one token of each sequence
-
-
-class SavableTokenizer(Protocol):
-    """A tokenizer that can be saved."""
-
-    def save(self, folder: Path) -> Any:
-        """Write the tokenizer's files into a folder.
-
-        Args:
-            folder: The folder, which exists.
-        """
 
 
 @dataclass
@@ -261,7 +250,7 @@ def write_folder(
     parts: Mapping[str, nn.Module | Mapping[str, Tensor]],
     *,
     architecture: str | None = None,
-    tokenizer: SavableTokenizer | None = None,
+    tokenizer: Tokenizer | None = None,
     labels: Sequence[str] | None = None,
     problem_type: ProblemType | None = None,
     record: Mapping[str, Any] | None = None,

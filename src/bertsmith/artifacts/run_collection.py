@@ -17,7 +17,7 @@ RUNS_REPORT_FILE = "report.json"
 
 def run_names(folder: Path) -> list[str] | None:
     """Return the names of a folder's runs in order, None if it is not a folder of runs."""
-    names = _read(folder / RUNS_FILE).get("runs")
+    names = read_report(folder / RUNS_FILE).get("runs")
     return [str(name) for name in names] if isinstance(names, list) else None
 
 
@@ -26,7 +26,7 @@ def check_single_run(folder: Path) -> None:
     names = run_names(folder)
     if names is None:
         return
-    report = _read(folder / RUNS_REPORT_FILE)
+    report = read_report(folder / RUNS_REPORT_FILE)
     best, metric = report.get("best"), report.get("decided_by")
     started = [name for name in names if (folder / name / "model").is_dir()]
     resume = option("resume", True)
@@ -40,7 +40,8 @@ def check_single_run(folder: Path) -> None:
     raise InputError("folder_of_runs", message, location=folder, hint=hint)
 
 
-def _read(file: Path) -> dict[str, Any]:
+def read_report(file: Path) -> dict[str, Any]:
+    """Return the values of a report; {} if the file is missing or damaged."""
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):

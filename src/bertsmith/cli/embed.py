@@ -80,6 +80,7 @@ def embed(
     from bertsmith.inference import indexing
     from bertsmith.inference.text_input import read_text_rows, rows_of_lines
     from bertsmith.io import atomic
+    from bertsmith.retrieval.index import embed_rows
 
     options.check_texts(texts, file)
     options.require(["text_column"], {**columns, "input": file}, "input")
@@ -112,7 +113,7 @@ def embed(
         return
     embedder = loaded.embedder(pooling, normalize, max_length)
     rows = read_text_rows(file, **columns) if file else rows_of_lines(options.read_lines(texts))
-    vectors = indexing.embed_rows(rows, embedder)
+    vectors = embed_rows(rows, embedder)
     if target is not None:
         document = {"output": output, "vectors": indexing.write_vectors(vectors, embedder.size, target)}
         if as_json:

@@ -95,7 +95,7 @@ def adapt(model: str, corpus: tuple[str, ...], output_dir: str, as_json: bool, *
     \b
     Example:
       bertsmith adapt --model bert --corpus notes/ --task tag --train train.conll \\
-        --validation dev.conll --output-dir adapted
+        --validation validation.conll --output-dir adapted
       bertsmith adapt … --minutes 60 --words 500 --seeds 3
 
     --set changes settings of pre-training, --task-set of fine-tuning. The adapted model is model/ in the output

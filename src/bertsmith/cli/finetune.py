@@ -86,7 +86,7 @@ def finetune() -> None:
     \b
     Example:
       bertsmith finetune classify --model bert --train train.csv \\
-        --validation dev.csv --output-dir moods
+        --validation validation.csv --output-dir moods
       bertsmith finetune classify --help
 
     The Hugging Face names of tasks, such as text-classification or question-answering, are accepted, too.

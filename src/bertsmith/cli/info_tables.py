@@ -9,7 +9,15 @@ from bertsmith.cli.pretraining_tables import format_metrics
 from bertsmith.cli.tables import format_value, print_repeats, print_rows, print_values
 from bertsmith.formatting import pluralize
 
-_HIDDEN_RECORDS = ("weights_sha256", "settings", "metadata", "decoder_state", "numbered", "held_out", "dev")
+_HIDDEN_RECORDS = (
+    "weights_sha256",
+    "settings",
+    "metadata",
+    "decoder_state",
+    "numbered",
+    "held_out",
+    "validation",
+)
 _DIFFERENCES = {
     "settings": "settings that differ",
     "family": "differences of their families",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any
 
 import rich_click as click
@@ -123,7 +122,7 @@ def distill(
       bertsmith distill --teacher bert --data shards --output-dir student \\
         --layers 2 --set objective.cosine_weight=0
       bertsmith distill --teacher moods --model student --train train.csv \\
-        --validation dev.csv --output-dir small-moods
+        --validation validation.csv --output-dir small-moods
 
     The student has the teacher's hidden size, starts from some of its layers, and learns three things at once:
     the teacher's predictions for each mask, the masked tokens, and the direction of the hidden states. A BERT's
@@ -178,4 +177,3 @@ def quickstart(output_dir: str, as_json: bool, **arguments: Any) -> None:
 
     report = run_quickstart(output_dir, **arguments)
     tables.show(report, as_json, print_report)
-    sys.stdout.flush()

@@ -12,7 +12,7 @@ from bertsmith import console
 from bertsmith.cli import options, pretraining_tables, tables
 from bertsmith.cli.commands import Command
 from bertsmith.cli.options import FILE, Integer
-from bertsmith.formatting import pluralize
+from bertsmith.formatting import pluralize, shorten
 
 if TYPE_CHECKING:
     from bertsmith.inference.scoring import Scorer
@@ -135,8 +135,6 @@ def _score_pairs(
 
 
 def _print_scores(rows: list[dict[str, Any]]) -> None:
-    from bertsmith.inference.output import shorten
-
     width = max(12, shutil.get_terminal_size((100, 24)).columns - 51)
     cells = [
         (

@@ -70,6 +70,13 @@ def task_settings(task: Task) -> Callable[[], type[Settings]]:
 class RunCommand(Command):
     """A command on fine-tuned models, which takes the settings of every task as hidden options."""
 
+    def __init__(self, *args: Any, **attributes: Any) -> None:
+        epilog = (
+            "The settings of the run's task are options, too, such as --text-column; see "
+            "`bertsmith finetune TASK --help`. Their defaults are the values of the training run."
+        )
+        super().__init__(*args, epilog=epilog, **attributes)
+
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         from bertsmith.tasks.registry import TASKS, get_task
 
@@ -85,13 +92,6 @@ class RunCommand(Command):
         settings = ctx.params.get("settings", {})
         ctx.params["settings"] = {name.removeprefix("task."): value for name, value in settings.items()}
         return rest
-
-    def format_epilog(self, ctx: click.RichContext, formatter: click.RichHelpFormatter) -> None:  # type: ignore[override]
-        self.epilog = (
-            "The settings of the run's task are options, too, such as --text-column; see "
-            "`bertsmith finetune TASK --help`. Their defaults are the values of the training run."
-        )
-        super().format_epilog(ctx, formatter)
 
 
 class TaskGroup(Group):

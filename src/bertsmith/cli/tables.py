@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertsmith import console
-from bertsmith.formatting import pluralize
+from bertsmith.formatting import pluralize, shorten
 
 if TYPE_CHECKING:
     from bertsmith.finetuning.lr_finder import RateTest
@@ -91,13 +91,13 @@ def _print_run(output_dir: str, report: Report) -> None:
     _print_evaluations(report["evaluations"])
     if report.get("stopped_early"):
         console.print_result(f"{output_dir}: {report['stopped_early']}")
-    scores, baseline = report["dev"], report["baseline"]
+    scores, baseline = report["validation"], report["baseline"]
     console.print_table(
         f"{output_dir}: validation scores of the best epoch by {report['decided_by']}",
         ["score", "this model", report.get("baseline_name", "baseline")],
         [(name, *map(decimal, (scores[name], v))) for name, v in baseline.items() if isinstance(v, float)],
     )
-    for name, value in report.get("chosen_on_dev", {}).items():
+    for name, value in report.get("chosen_on_validation", {}).items():
         name = name.replace("_", " ")
         console.print_note(f"{name} {value:.4g}, chosen on the validation data and saved with the model")
     console.print_note(
@@ -161,7 +161,7 @@ def print_glue(report: Report) -> None:
         }
         for row in report["tasks"]
     ]
-    title = f"{report['output_dir']}: GLUE, on dev"
+    title = f"{report['output_dir']}: GLUE, on the validation data"
     print_rows(title, rows, ["task", "train_examples", "scores", "baseline"])
     console.print_result(f"average: {report['average']:.1f}")
 
@@ -254,8 +254,6 @@ def print_comparison(a: str, b: str, data: str, report: dict[str, Any]) -> None:
 
 def print_search_results(answer: Report) -> None:
     """Print the results of one query."""
-    from bertsmith.inference.output import shorten
-
     width = max(20, shutil.get_terminal_size((100, 24)).columns - 46)
     rows = [
         {

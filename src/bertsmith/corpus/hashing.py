@@ -12,18 +12,14 @@ from numpy.typing import NDArray
 from bertsmith.corpus.tokenized_corpus import HashArray, IntArray
 from bertsmith.io.unicode_scripts import UNSPACED
 
-_FACTOR = np.uint64(0x9E3779B97F4A7C15)  # odd, without structure
+FACTOR = np.uint64(0x9E3779B97F4A7C15)
+"""A factor of hashes: odd, and without structure."""
 _LAST_LETTER = 0x323B0  # No assigned code point from it on is a letter, a mark, or a digit.
 
 
 def hash_text(text: str) -> int:
     """Return the hash of a text."""
-    return int.from_bytes(hashlib.blake2b(encode(text), digest_size=8).digest(), "little")
-
-
-def encode(text: str) -> bytes:
-    """Return a text as UTF-8; it may contain lone surrogates (from a parquet file, for example)."""
-    return text.encode("utf-8", "surrogatepass")
+    return int.from_bytes(hashlib.blake2b(text.encode("utf-8"), digest_size=8).digest(), "little")
 
 
 def code_points(text: str) -> NDArray[np.uint32]:
@@ -46,7 +42,8 @@ def word_spans(text: str) -> tuple[IntArray, IntArray]:
 
     A word is a run of letters, marks, and digits, or such a character of a script without spaces between words.
     """
-    roles = np.pad(_word_roles().take(code_points(text), mode="clip"), 1)
+    roles = np.zeros(len(text) + 2, dtype=np.uint8)
+    _word_roles().take(code_points(text), mode="clip", out=roles[1:-1])
     is_boundary = (roles[1:] != roles[:-1]) | (roles[1:] == 2)
     is_boundary[1:] |= roles[1:-1] == 2
     starts = np.flatnonzero(is_boundary[:-1] & (roles[1:-1] > 0))
@@ -70,7 +67,7 @@ def hash_ngrams(words: HashArray, n: int) -> HashArray:
     """Return the hash of the n-gram from each word on, uint64 [W - n + 1]."""
     ngrams = words[: max(0, len(words) - n + 1)].copy()
     for i in range(1, n):
-        ngrams *= _FACTOR
+        ngrams *= FACTOR
         ngrams += words[i : i + len(ngrams)]
     ngrams ^= ngrams >> np.uint64(32)
     return ngrams

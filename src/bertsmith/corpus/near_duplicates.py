@@ -24,7 +24,7 @@ import rensa
 from numpy.typing import NDArray
 
 from bertsmith.corpus.batching import batches
-from bertsmith.corpus.hashing import hash_ngrams
+from bertsmith.corpus.hashing import FACTOR, hash_ngrams
 from bertsmith.corpus.tokenized_corpus import HashArray, IntArray
 from bertsmith.errors import InputError
 
@@ -40,7 +40,6 @@ _BATCH_BYTES = 1 << 19
 # ASCII letters in lower case and digits stay, and so do the bytes of other characters; the rest is blank.
 _WORD_BYTES = bytes(byte if byte >= 0x80 or chr(byte).isalnum() else 0x20 for byte in range(256)).lower()
 _PREFIX_BYTES = 8
-_FACTOR = np.uint64(0x9E3779B97F4A7C15)  # odd, without structure
 # By the length of a word, the bits of its bytes in a little-endian integer of eight bytes.
 _PREFIX_MASKS = np.array([(1 << 8 * length) - 1 for length in range(_PREFIX_BYTES + 1)], dtype=np.uint64)
 # Ends a document with words that no text has, so that each n-gram of a short document has as many words as others.
@@ -96,7 +95,7 @@ def _hash_words(texts: Sequence[bytes]) -> tuple[HashArray, IntArray]:
     # The eight bytes from each position on.
     words: HashArray = np.ndarray(len(data) - _PREFIX_BYTES + 1, "<u8", joined, strides=(1,))[starts]
     words &= _PREFIX_MASKS.take(lengths, mode="clip")
-    words += lengths.view(np.uint64) * _FACTOR
+    words += lengths.view(np.uint64) * FACTOR
     text_starts = np.cumsum([0, *(len(text) + len(_END) for text in texts)])
     return words, np.searchsorted(starts, text_starts)
 

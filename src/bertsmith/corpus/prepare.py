@@ -249,30 +249,22 @@ class _Preparation:
             raise
 
     def _write_encoded(self, encoded: Iterator[EncodedPortion], progress: Callable[[int], None]) -> None:
-        unwritten: list[pa.RecordBatch] = []
         portions, counts = self._state.progress.portions, Counter(self._state.progress.counts)
 
-        def close_shard() -> None:
-            batch = pa.concat_batches(unwritten) if unwritten else None
-            if batch is not None and batch.num_rows:
-                saved = self._state.progress
-                path = self._state.folder / f"encoded-{len(saved.shards):05d}.arrow"
-                changes = {
-                    "portions": portions,
-                    "shards": (*saved.shards, write_shard(path, batch)),
-                    "counts": dict(counts),
-                }
-                self._state.save(saved.model_copy(update=changes))
-            unwritten.clear()
+        def count() -> Iterator[pa.RecordBatch]:
+            for batch, portion_counts in encoded:
+                counts.update(portion_counts)
+                yield batch
+                progress(counts["bytes"])
 
-        for batch, portion_counts in encoded:
-            unwritten.append(batch)
-            counts.update(portion_counts)
-            portions += 1
-            if sum(len(list_values(part, "ids")) for part in unwritten) >= _SHARD_TOKENS:
-                close_shard()
-            progress(counts["bytes"])
-        close_shard()
+        for group in batches(count(), lambda batch: len(list_values(batch, "ids")), _SHARD_TOKENS):
+            portions += len(group)
+            shard = pa.concat_batches(group)
+            if shard.num_rows:
+                saved = self._state.progress
+                entry = write_shard(self._state.folder / f"encoded-{len(saved.shards):05d}.arrow", shard)
+                changes = {"portions": portions, "shards": (*saved.shards, entry), "counts": dict(counts)}
+                self._state.save(saved.model_copy(update=changes))
         self._counts = counts
 
     def _write_shards(self) -> list[ShardEntry]:

@@ -112,7 +112,7 @@ class _WorkerProcess:
         try:
             if self._writer is None:
                 self._writer = pa.ipc.new_stream(self._process.stdin, _SCHEMA)
-            self._writer.write_batch(_documents_to_batch(portion))
+            self._writer.write_batch(pa.RecordBatch.from_pylist(list(map(vars, portion)), schema=_SCHEMA))
             self._process.stdin.flush()  # type: ignore[union-attr]
             if self._reader is None:
                 self._reader = pa.ipc.open_stream(self._process.stdout, memory_pool=pa.system_memory_pool())
@@ -203,14 +203,6 @@ def _check_reachable(address: str | None) -> None:
     host, colon, port = (address or "").removeprefix("ray://").rpartition(":")
     if colon and port.isdigit():
         socket.create_connection((host, int(port)), timeout=10).close()
-
-
-def _documents_to_batch(documents: Sequence[Document]) -> pa.RecordBatch:
-    """Return documents as an Arrow batch, one row per document."""
-    columns = [
-        pa.array([getattr(document, field.name) for document in documents], field.type) for field in _SCHEMA
-    ]
-    return pa.record_batch(columns, schema=_SCHEMA)
 
 
 def main() -> None:

@@ -205,7 +205,7 @@ def _score_models(
         ("pre-trained BERT", bert.path, out / "classifier-bert"),
     ):
         classifier = finetune(
-            "classify", base, run, train=files["train"], validation=files["dev"], settings=settings
+            "classify", base, run, train=files["train"], validation=files["validation"], settings=settings
         )
         metrics = classifier.evaluate(files["test"]).values
         values = {metric: metrics[metric] for metric in ("accuracy", "macro_f1")}
@@ -245,8 +245,8 @@ def _describe_corpus(libraries: Sequence[Library], task: QuickstartTask, num_wor
 _SUMMARY = """On held-out documents: {metrics}.
 {tokens} in {pretraining_time}; all steps {total_time} on {threads}.
 
-Labels: {labels}. {train} labeled sentences for training, {dev} for validation, {test:,} for testing; none of \
-them names a label.
+Labels: {labels}. {train} labeled sentences for training, {validation} for validation, {test:,} for testing; none \
+of them names a label.
 Text: {words:.1f} million words of documentation of {libraries}.
 The task's sentences come from held-out modules; the pre-training text comes from other modules of the same \
 libraries.
@@ -260,7 +260,7 @@ The same steps with your own files:
   bertsmith data prepare *.txt --tokenizer tokenizer --output-dir shards
   bertsmith pretrain --data shards --output-dir bert --minutes 60
   bertsmith finetune classify --model bert --train train.csv \\
-      --validation dev.csv --output-dir mine
+      --validation validation.csv --output-dir mine
   bertsmith evaluate mine --data test.csv"""
 
 

@@ -21,13 +21,13 @@ from bertsmith.io.documents import Document
 from bertsmith.runs.run_folder import write_whole
 
 _MAX_CLASSES, _MIN_CLASSES = 5, 3
-_PARTS = ("train", "dev", "test")
+_PARTS = ("train", "validation", "test")
 # Sentences per class at most; pre-training helps most with few training sentences.
 _PART_SIZES = (16, 20, 200)
 _MIN_TEST_SIZE = 30  # sentences per class
 _HELD_OUT = 0.15  # fraction of the documents of each class
 _MIN_DOCUMENTS = 6  # held out per class
-_PART_ENDS = (0.3, 0.5)  # fractions of a class's held-out documents at which train and dev end
+_PART_ENDS = (0.3, 0.5)  # fractions of a class's held-out documents at which train and validation end
 _SENTENCE_WORDS = range(8, 41)  # words of a sentence
 
 
@@ -37,7 +37,7 @@ class QuickstartTask:
 
     Attributes:
         labels: The labels, sorted.
-        parts: The (sentence, label) pairs of "train", "dev", and "test", in an order drawn by the seed.
+        parts: The (sentence, label) pairs of "train", "validation", and "test", in an order drawn by the seed.
         held_out_documents: The documents of the sentences.
         pretraining_documents: All other documents.
     """
@@ -51,8 +51,8 @@ class QuickstartTask:
 def make_task(documents: Sequence[Document], seed: int) -> QuickstartTask:
     """Hold out documents and draw labeled sentences from them.
 
-    The classes are the five largest libraries with enough text. Train, dev, and test sentences come from different
-    documents. Sentences that name a class or occur in the pre-training text are omitted.
+    The classes are the five largest libraries with enough text. Training, validation, and test sentences come from
+    different documents. Sentences that name a class or occur in the pre-training text are omitted.
 
     Args:
         documents: The documentation of the installed libraries.
@@ -111,10 +111,10 @@ def _draw_task(
     class_names = _class_name_pattern(candidates)
     selected: dict[str, list[list[str]]] = {}  # of each part by label
     for label, group in held_out.items():
-        train_end, dev_end = (round(end * len(group)) for end in _PART_ENDS)
+        train_end, validation_end = (round(end * len(group)) for end in _PART_ENDS)
         selected[label] = [
             _select_sentences(part, used_letters, class_names, seed)
-            for part in (group[:train_end], group[train_end:dev_end], group[dev_end:])
+            for part in (group[:train_end], group[train_end:validation_end], group[validation_end:])
         ]
     parts = {}
     for i, (part, max_size) in enumerate(zip(_PARTS, _PART_SIZES, strict=True)):
@@ -159,7 +159,7 @@ def _letters(text: str) -> str:
 
 
 def write_task(task: QuickstartTask, folder: Path) -> dict[str, Path]:
-    """Write train.csv, dev.csv, and test.csv with the columns text and label; return their paths."""
+    """Write train.csv, validation.csv, and test.csv with the columns text and label; return their paths."""
     files = {}
     for part, rows in task.parts.items():
         text = StringIO()
@@ -179,15 +179,15 @@ def score_majority_baseline(task: QuickstartTask) -> dict[str, Any]:
 
 
 def score_linear_baseline(task: QuickstartTask) -> dict[str, Any]:
-    """Return the test scores of TF-IDF and logistic regression, with features and regularization tuned on dev.
+    """Return the test scores of TF-IDF and logistic regression, with features and regularization tuned.
 
-    The model uses the same training and dev sentences as the BERTs.
+    The model uses the same training and validation sentences as the BERTs.
     """
     from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline
 
-    (train, train_labels), (dev, dev_labels), (test, test_labels) = (
+    (train, train_labels), (validation, validation_labels), (test, test_labels) = (
         zip(*task.parts[part], strict=True) for part in _PARTS
     )
     candidates: list[tuple[float, str, Any]] = []
@@ -201,8 +201,8 @@ def score_linear_baseline(task: QuickstartTask) -> dict[str, Any]:
         for strength in (0.1, 1.0, 10.0, 100.0):
             classifier = LogisticRegression(C=strength, max_iter=1000)
             model = make_pipeline(TfidfVectorizer(sublinear_tf=True, **options), classifier)
-            dev_score = model.fit(train, train_labels).score(dev, dev_labels)
-            candidates.append((dev_score, f"{name}, C = {strength:g}", model))
+            score = model.fit(train, train_labels).score(validation, validation_labels)
+            candidates.append((score, f"{name}, C = {strength:g}", model))
     _, name, model = max(candidates, key=itemgetter(0))
     return {**_classification_scores(test_labels, model.predict(test)), "chosen": name}
 

@@ -99,7 +99,7 @@ class Ablation(BaseModel, frozen=True):
                 settings=settings,
                 resume=holds_run(run),
             )
-            metrics[name] = float(tuned.report["dev"][tuned.task.primary_metric])
+            metrics[name] = float(tuned.report["validation"][tuned.task.primary_metric])
         if self.pairs is not None:
             metrics[PAIRS] = _score_pairs(model, self.pairs)
         return metrics
@@ -180,11 +180,7 @@ def ablate(
             hint=f"create token shards with {command('data prepare')} and give them with {option('data')}",
         )
     shards = data if isinstance(data, Shards) else Shards.open(data)
-    tasks_location = f"{recipe}: tasks" if tasks is None else "tasks"
-    tasks = (table.tasks or {}) if tasks is None else tasks
-    if not isinstance(tasks, Mapping):
-        tasks_location = str(tasks)
-    named_tasks = read_tasks(tasks, table, tasks_location)
+    named_tasks, tasks_location = read_tasks(tasks, table, recipe)
     pairs = table.pairs if pairs is None else pairs
     table.check_row_names(rows or (), "rows", recipe)
     chosen_rows = [row for i, row in enumerate(table.rows) if rows is None or i == 0 or row in rows]

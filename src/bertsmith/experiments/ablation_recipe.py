@@ -142,15 +142,19 @@ def read_recipe(file: str | Path) -> AblationRecipe:
 
 
 def read_tasks(
-    tasks: str | Path | Mapping[str, Any], recipe: AblationRecipe, location: str
-) -> dict[str, TaskRecipe]:
-    """Return the tasks of a mapping or a YAML file.
+    tasks: str | Path | Mapping[str, Any] | None, recipe: AblationRecipe, recipe_file: str | Path
+) -> tuple[dict[str, TaskRecipe], str]:
+    """Return the tasks of a mapping or a YAML file, by default the recipe's, and their location for messages.
 
     Raises:
         InputError: A task is invalid, or its name is used for something else.
     """
+    location = f"{recipe_file}: tasks" if tasks is None else "tasks"
+    tasks = (recipe.tasks or {}) if tasks is None else tasks
+    if not isinstance(tasks, Mapping):
+        location, tasks = str(tasks), read_yaml(tasks)
     recipes = {}
-    for name, values in (tasks if isinstance(tasks, Mapping) else read_yaml(tasks)).items():
+    for name, values in tasks.items():
         if not isinstance(values, Mapping):
             raise InputError(
                 "task_invalid",
@@ -167,7 +171,7 @@ def read_tasks(
             )
         recipes[name] = TaskRecipe.of(values, f"{location}: {name}")
     _check_folders_differ(recipes, location)
-    return recipes
+    return recipes, location
 
 
 def folder_name(name: str) -> str:

@@ -196,7 +196,7 @@ def _make_report(
     """Return the report of the fine-tuned models before and after, by seed."""
     first = pairs[0][0]
     metric = first.task.primary_metric
-    scores = np.array([[model.report["dev"][metric] for model in pair] for pair in pairs])
+    scores = np.array([[model.report["validation"][metric] for model in pair] for pair in pairs])
     gains = scores[:, 1] - scores[:, 0]
     before, after = scores.mean(axis=0).tolist()
     return AdaptationReport(

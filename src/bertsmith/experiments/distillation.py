@@ -110,7 +110,7 @@ def distill_task(
     Raises:
         InputError: The student does not fit the teacher.
     """
-    teacher_model = teacher if isinstance(teacher, Model) else load(teacher)
+    teacher_model = load(teacher)
     task = teacher_model.task
     defaults = type(task.settings)().model_dump(mode="json")
     changed_by_teacher = {

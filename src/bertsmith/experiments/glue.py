@@ -72,7 +72,7 @@ class GlueResult(Result):
     Attributes:
         task: Its name.
         train_examples: The number of training examples.
-        dev_examples: The number of validation examples.
+        validation_examples: The number of validation examples.
         metrics: The benchmark's metrics on the validation data, times 100.
         baseline: The last metric of always predicting the most frequent label, times 100.
         seconds: The duration.
@@ -80,7 +80,7 @@ class GlueResult(Result):
 
     task: str
     train_examples: int
-    dev_examples: int
+    validation_examples: int
     metrics: dict[str, float]
     baseline: float | None
     seconds: float
@@ -135,25 +135,26 @@ def finetune_glue(
     """
     out = Path(output_dir)
     folders = _find_tasks(Path(data), tasks)
-    columns = {
-        task: _find_columns(task, _find_file(task, folder, "train")) for task, folder in folders.items()
-    }
+    files: dict[GlueTask, list[Path]] = {}
+    columns: dict[GlueTask, dict[str, Any]] = {}
     for task, folder in folders.items():
-        _find_file(task, folder, "dev")
+        files[task] = [_find_file(task, folder, part) for part in ("train", "dev")]
+        columns[task] = _find_columns(task, files[task][0])
     is_started = any(holds_run(out / task.name) for task in GLUE)
     check_new_or_resume(out, is_started=is_started, resume=resume)
-    base = model if isinstance(model, Model) else load(model)
+    base = load(model)
     results: list[GlueResult] = []
     with atomic.folder_lock(out, "run"):
         for task, folder in folders.items():
             run = out / task.name
+            train, validation = files[task]
             logger.info("task %d of %d: %s, %s", len(results) + 1, len(folders), task.name, run)
             tuned = finetune(
                 task.verb,
                 base,
                 run,
-                train=_find_file(task, folder, "train"),
-                validation=_find_file(task, folder, "dev"),
+                train=train,
+                validation=validation,
                 sample=sample,
                 recipe=recipe,
                 settings=settings,
@@ -169,7 +170,7 @@ def finetune_glue(
 
 def _result(task: GlueTask, folder: Path, model: Model) -> GlueResult:
     report = model.report
-    metrics = _glue_metrics(task, report["dev"])
+    metrics = _glue_metrics(task, report["validation"])
     for file in sorted(folder.glob("dev_mismatched.*"))[:1]:
         scores = _glue_metrics(task, model.evaluate(file).to_dict())
         metrics |= {f"mismatched {name}": value for name, value in scores.items()}
@@ -177,7 +178,7 @@ def _result(task: GlueTask, folder: Path, model: Model) -> GlueResult:
     return GlueResult(
         task.name,
         report["train_examples"],
-        report["dev"]["examples"],
+        report["validation"]["examples"],
         metrics,
         None if baseline is None else 100 * baseline,
         report["seconds"],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -76,12 +76,13 @@ def plan_runs(
         for cell in cells
         for name, variant in variants.items()
     ]
-    for run in runs:  # refuse invalid combinations before the first run
-        _change_settings(settings, run.changes)
+    with _attribute_errors_to_grid():
+        for run in runs:  # refuse invalid combinations before the first run
+            settings.changed(without_other_budgets(run.changes))
     names = [run.name for run in runs]
     if len(set(names)) < len(names) or max(map(len, names)) > _MAX_NAME_LENGTH:
-        names = [f"run-{number}" for number in range(1, len(runs) + 1)]
-    return [PlannedRun(name, run.cell, run.changes) for name, run in zip(names, runs, strict=True)]
+        return [replace(run, name=f"run-{number}") for number, run in enumerate(runs, start=1)]
+    return runs
 
 
 def _variants(first_seed: int, restarts: int | None, folds: int | None) -> dict[str, dict[str, Any]]:
@@ -113,7 +114,7 @@ def _grid_axes(settings: FinetuneSettings, grid: Grid, function: Function) -> di
                 raise InputError("grid_invalid", message, hint=hint)
             setting = full_name(type(settings), name.replace("-", "_"), function, OWN_ARGUMENTS)
             for value in values:
-                changed = _change_settings(settings, {setting: value})
+                changed = settings.changed(without_other_budgets({setting: value}))
                 axes.setdefault(setting, []).append(changed.flat()[setting])
     return axes
 
@@ -127,11 +128,6 @@ def _parse_grid(grid: Grid) -> Iterator[tuple[str, Any]]:
         name, _, values = text.partition("=")
         name, values = parse_assignment(f"{name}=[{values}]")
         yield name, [None if value == "none" else value for value in values]
-
-
-def _change_settings(settings: FinetuneSettings, changes: Mapping[str, Any]) -> FinetuneSettings:
-    with _attribute_errors_to_grid():
-        return settings.changed(without_other_budgets(changes))
 
 
 @contextmanager

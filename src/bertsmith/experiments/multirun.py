@@ -29,7 +29,7 @@ from bertsmith.inference.model import Model, load
 from bertsmith.io import atomic
 from bertsmith.io.sources import Source
 from bertsmith.keywords import FinetuneKeywords
-from bertsmith.log_handlers import without_repeats
+from bertsmith.log_handlers import RepeatFilter, without_repeats
 from bertsmith.notebook import Result
 from bertsmith.runs.run_folder import (
     SETTINGS,
@@ -68,7 +68,7 @@ class RunResult(Result):
         best_step: The step whose weights were saved.
         steps: The number of steps.
         seconds: The duration.
-        dev: All metrics.
+        validation: All metrics.
     """
 
     run: str
@@ -81,12 +81,12 @@ class RunResult(Result):
     best_step: int | None = None
     steps: int | None = None
     seconds: float | None = None
-    dev: dict[str, float] | None = None
+    validation: dict[str, float] | None = None
 
     @classmethod
     def from_report(cls, run: PlannedRun, report: Mapping[str, Any]) -> RunResult:
         """Return the result of a finished run."""
-        metric, metrics = report["decided_by"], report["dev"]
+        metric, metrics = report["decided_by"], report["validation"]
         score, baseline = metrics[metric], report["baseline"][metric]
         return cls(
             run.name,
@@ -95,7 +95,7 @@ class RunResult(Result):
             score,
             baseline,
             degenerate=score <= baseline and not report.get("baseline_reads", False),
-            dev={name: value for name, value in metrics.items() if isinstance(value, int | float)},
+            validation={name: value for name, value in metrics.items() if isinstance(value, int | float)},
             **{name: report[name] for name in ("best_step", "steps", "seconds")},
         )
 
@@ -214,15 +214,15 @@ def finetune_repeatedly(
     if folds is not None and (validation, validation_split) != (None, None):
         message = f"{option('folds')} excludes validation data, since each fold is the validation data once"
         raise InputError("folds_with_validation", message, hint=f"omit {option('validation')}")
-    axes: dict[str, Any] = {"restarts": restarts, "folds": folds, "grid": grid}
-    runs = plan_runs(declaration, recipe, changes, **axes, function=finetune_repeatedly)
+    runs = plan_runs(
+        declaration, recipe, changes, restarts=restarts, folds=folds, grid=grid, function=finetune_repeatedly
+    )
     with atomic.folder_lock(out, "run"), keeping_runs(out), without_repeats() as repeat_filter:
         _prepare_folder(out, runs, [train, validation], resume=resume, overwrite=overwrite)
-        base = model if isinstance(model, Model) else load(model)
         fine_tune = partial(
             finetune,
             task,
-            base,
+            load(model),
             train=train,
             validation=validation,
             validation_split=validation_split,
@@ -231,15 +231,7 @@ def finetune_repeatedly(
             recipe=recipe,
             states=out / FEATURES,
         )
-        results, run_reports = [], []
-        for number, run in enumerate(runs, start=1):
-            logger.info("run %d of %d: %s", number, len(runs), out / run.name)
-            repeat_filter.is_first_run = number == 1
-            resolved = _resolved_by_first_run(out / runs[0].name, changes)
-            result, run_report = _make_run(fine_tune, out / run.name, run, {**changes, **resolved})
-            results.append(result)
-            run_reports.append(run_report)
-        report = summarize_runs(results, next(filter(None, run_reports), {}))
+        report = summarize_runs(*_make_runs(fine_tune, out, runs, changes, repeat_filter))
         if folds is not None:
             for summary in report.cells or [report.summary]:
                 summary.pooled = _score_pooled_folds(out, summary, train)
@@ -250,18 +242,32 @@ def finetune_repeatedly(
     return report
 
 
-def _make_run(
-    fine_tune: Callable[..., Model], folder: Path, run: PlannedRun, settings: Mapping[str, Any]
-) -> tuple[RunResult, Mapping[str, Any]]:
-    """Make or resume a run; return its result, and its report, which is empty if it diverged."""
-    try:
-        report = fine_tune(folder, settings={**settings, **run.changes}, resume=holds_run(folder)).report
-    except Diverged as error:
-        logger.warning("%s: %s", folder, error.message)
-        return RunResult(run.name, run.changes, run.cell, failure=error.message), {}
-    result = RunResult.from_report(run, report)
-    logger.info("%s: %s %.4f on the validation data", folder, report["decided_by"], result.score)
-    return result, report
+def _make_runs(
+    fine_tune: Callable[..., Model],
+    out: Path,
+    runs: Sequence[PlannedRun],
+    changes: Mapping[str, Any],
+    repeat_filter: RepeatFilter,
+) -> tuple[list[RunResult], Mapping[str, Any]]:
+    """Make or resume the runs; return their results, and the first report, which is empty if all diverged."""
+    results: list[RunResult] = []
+    first_report: Mapping[str, Any] = {}
+    for number, run in enumerate(runs, start=1):
+        folder = out / run.name
+        logger.info("run %d of %d: %s", number, len(runs), folder)
+        repeat_filter.is_first_run = number == 1
+        settings = {**_resolved_by_first_run(out / runs[0].name), **changes, **run.changes}
+        try:
+            report = fine_tune(folder, settings=settings, resume=holds_run(folder)).report
+        except Diverged as error:
+            logger.warning("%s: %s", folder, error.message)
+            results.append(RunResult(run.name, run.changes, run.cell, failure=error.message))
+            continue
+        result = RunResult.from_report(run, report)
+        logger.info("%s: %s %.4f on the validation data", folder, report["decided_by"], result.score)
+        results.append(result)
+        first_report = first_report or report
+    return results, first_report
 
 
 def _prepare_folder(
@@ -288,14 +294,12 @@ def _prepare_folder(
     write_json(out / RUNS_FILE, {"runs": names})
 
 
-def _resolved_by_first_run(run: Path, changes: Mapping[str, Any]) -> dict[str, Any]:
+def _resolved_by_first_run(run: Path) -> dict[str, Any]:
     """Return the settings that the first run, if it has started, chose for this machine."""
     if not (run / SETTINGS).is_file():
         return {}
     resolved = FinetuneSettings.dotted(read_yaml(run / SETTINGS))
-    return {
-        name: resolved[name] for name in _RESOLVED_BY_FIRST_RUN if name in resolved and name not in changes
-    }
+    return {name: resolved[name] for name in _RESOLVED_BY_FIRST_RUN if name in resolved}
 
 
 def summarize_runs(results: Sequence[RunResult], first_report: Mapping[str, Any]) -> MultirunReport:

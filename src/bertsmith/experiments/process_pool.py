@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import json
 import logging
-import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -91,24 +89,20 @@ def run_processes(module: str, calls: Sequence[Call], num_processes: int) -> Ite
 
 
 def _start(module: str, call: Call, result_file: Path, num_processes: int) -> subprocess.Popen[bytes]:
-    request = {"arguments": call.arguments, "result_file": str(result_file)}
+    arguments_file = result_file.with_suffix(".json")
+    arguments_file.write_text(json.dumps(call.arguments), encoding="utf-8")
     threads = max(1, (hardware.omp_num_threads() or hardware.available_cores()) // num_processes)
     call.log.parent.mkdir(parents=True, exist_ok=True)
     with call.log.open("ab") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-m", module],
-            stdin=subprocess.PIPE,
+        return subprocess.Popen(
+            [sys.executable, "-P", "-m", module, str(arguments_file), str(result_file)],
+            stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
             env=hardware.subprocess_environment(
                 OMP_NUM_THREADS=str(threads), **hardware.thread_wait_policy()
             ),
         )
-    assert process.stdin is not None
-    with suppress(BrokenPipeError):  # it has ended already: `result` reports the missing result
-        process.stdin.write(json.dumps(request).encode())
-        process.stdin.close()
-    return process
 
 
 def _result(call: Call, result_file: Path, code: int) -> Any:
@@ -133,19 +127,18 @@ def _result(call: Call, result_file: Path, code: int) -> Any:
 def _terminate(processes: Collection[subprocess.Popen[bytes]]) -> None:
     """Ask processes to save and stop, and wait until they have."""
     for process in processes:
-        if process.poll() is None:
-            process.send_signal(signal.SIGTERM)
+        process.terminate()
     for process in processes:
         process.wait()
 
 
 def answer_call(function: Callable[..., Any]) -> None:
-    """Make the call that stdin describes, and write its result or error to the file that it names."""
-    request = json.load(sys.stdin)
+    """Make a call with the arguments in the file `sys.argv[1]`, and write its result or error to `sys.argv[2]`."""
+    arguments = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
     log_handlers.install(log_handlers.ConsoleHandler())
     hardware.configure_process()
     try:
-        answer = {"result": function(**request["arguments"])}
+        answer = {"result": function(**arguments)}
     except BertsmithError as error:
         answer = {"error": error.to_dict()}
-    Path(request["result_file"]).write_text(json.dumps(answer), encoding="utf-8")
+    Path(sys.argv[2]).write_text(json.dumps(answer), encoding="utf-8")

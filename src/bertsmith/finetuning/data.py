@@ -18,7 +18,7 @@ from bertsmith.io.sources import Source, is_path, name_of, to_source
 from bertsmith.runs.run_folder import write_whole
 from bertsmith.tasks.base import Metadata, TaskData
 from bertsmith.tasks.data_checks import find_overlap
-from bertsmith.tasks.fitted import create_report
+from bertsmith.tasks.fitted_task import create_report
 from bertsmith.tasks.registry import Task
 from bertsmith.tasks.results import DataSummary, Diagnostic
 
@@ -100,7 +100,7 @@ def read_training(
 
 def write_split(examples: Examples, data: TaskData, folder: Path) -> None:
     """Write training and validation examples as .jsonl files that the task reads again."""
-    for name, part in (("train", examples.train), ("dev", examples.validation)):
+    for name, part in (("train", examples.train), ("validation", examples.validation)):
         lines = [json.dumps(data.to_row(example), ensure_ascii=False) + "\n" for example in part]
         write_whole(folder / f"{name}.jsonl", "".join(lines))
     num_train, num_validation = pluralize(len(examples.train), "example"), f"{len(examples.validation):,}"

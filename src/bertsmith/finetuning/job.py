@@ -24,7 +24,7 @@ from bertsmith.reports.run import StepTimer, write_figures, write_report
 from bertsmith.runs.run_folder import CHECKPOINTS, IntermediateSaver
 from bertsmith.runs.settings import check_accumulation, fingerprint_settings, with_context
 from bertsmith.tasks.batching import Answers, Item, ItemStream
-from bertsmith.tasks.fitted import FittedTask
+from bertsmith.tasks.fitted_task import FittedTask
 from bertsmith.tasks.results import Metrics
 from bertsmith.training.checkpoint import load_best_weights
 from bertsmith.training.data_loader import Phase
@@ -141,7 +141,7 @@ class FinetuneJob:
     def phase(self) -> Phase:
         """Return the training data: all epochs are one phase."""
         train = self.settings.train
-        return Phase(ItemStream(self.task.model, self.items, train.seed), 1.0, train.batch_size)
+        return Phase(ItemStream(self.task.model.collate, self.items, train.seed), 1.0, train.batch_size)
 
     def training_job(self, budget: TrainingBudget, out: Path) -> TrainingJob:
         """Return what the trainer needs."""
@@ -193,7 +193,7 @@ class FinetuneJob:
             name: metrics.values[name] for name in (*self.task.metrics.logged_metrics, "examples")
         }
         with self.timer.step("writing the model"):
-            self._write_model(out, self._record(output.state) | {"dev": saved_metrics})
+            self._write_model(out, self._record(output.state) | {"validation": saved_metrics})
         with self.timer.step("the report"):
             report, warnings = run_report(
                 self.task, self.examples, self.settings, output, metrics, out, self.updates_per_epoch
@@ -211,7 +211,9 @@ class FinetuneJob:
         """Write the model of a run that has not finished, with the weights of the best evaluation so far."""
         with self._best_weights(out, state):
             metrics = (
-                {} if state.best_score is None else {"dev": {self.task.primary_metric: state.best_score}}
+                {}
+                if state.best_score is None
+                else {"validation": {self.task.primary_metric: state.best_score}}
             )
             self._write_model(out, self._record(state) | metrics | mark)
 

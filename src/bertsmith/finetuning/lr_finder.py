@@ -135,7 +135,7 @@ def find_rate(
     if plot is not None and not overwrite:
         refuse_existing(plot)
     _check(seeds, steps, low, high)
-    base = model if isinstance(model, Model) else load(model)
+    base = load(model)
     changes = resolve(settings_type(declaration), settings, keywords, find_rate, hidden=OWN_ARGUMENTS)
     files = file_settings(train, sample=sample, label_names=label_names)
     run_settings = new_settings(declaration, base, files, recipe, changes)
@@ -155,21 +155,21 @@ def find_rate(
             seed_context = ComputeContext.create(
                 str(context.device), context.precision, seed, for_training=True
             )
-            encoder, fitted = build_model(declaration, base.folder, run_settings, metadata, seed_context)
-            items = items or fitted.encode(examples, base.tokenizer)
+            encoder, fitted_task = build_model(declaration, base.folder, run_settings, metadata, seed_context)
+            items = items or fitted_task.encode(examples, base.tokenizer)
             trained_encoder: nn.Module = encoder
             if train_settings.freeze_encoder:  # the first seed computes the states
-                layers = fitted.model.features.layers
+                layers = fitted_task.model.features.layers
                 trained_encoder = CachedEncoder(encoder, layers, seed_context, Path(features))
                 sequences = [sequence for item in items for sequence in item.sequences]
                 trained_encoder.fill(sequences, base.folder.weights_digest())
-            phase = Phase(ItemStream(fitted.model, items, seed), 1.0, train_settings.batch_size)
+            phase = Phase(ItemStream(fitted_task.model.collate, items, seed), 1.0, train_settings.batch_size)
             with console.ProgressBar(f"lr-find {task}, seed {seed}", steps, unit="updates") as bar:
 
                 def show(num_updates: int, loss: float, bar: console.ProgressBar = bar) -> None:
                     bar.update(num_updates, f"rate {rates[num_updates - 1]:.1e} · loss {loss:.2f}")
 
-                module = TrainModule(trained_encoder, fitted.model)
+                module = TrainModule(trained_encoder, fitted_task.model)
                 losses[seed] = lr_range_test(module, phase, train_settings, seed_context, rates, show)
             readings[seed] = LRCurve.from_losses(rates, losses[seed])
     rate, reason = suggest_learning_rate(list(readings.values()), high)

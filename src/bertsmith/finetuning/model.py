@@ -22,7 +22,7 @@ from bertsmith.models.encoder import Encoder
 from bertsmith.models.feature_extraction import FEATURE_PARTS, SecondEncoder
 from bertsmith.models.parameter_count import count_parameters
 from bertsmith.tasks.base import Metadata, TaskModel
-from bertsmith.tasks.fitted import FittedTask
+from bertsmith.tasks.fitted_task import FittedTask
 from bertsmith.tasks.registry import Task
 from bertsmith.tasks.task_distillation import TaskDistillation, check_teacher
 

@@ -17,8 +17,8 @@ from bertsmith.formatting import pluralize
 from bertsmith.runs.compute_setup import budget_limits
 from bertsmith.tasks.base import TaskMetrics
 from bertsmith.tasks.batching import Answers, Item
-from bertsmith.tasks.error_analysis import prediction_report
-from bertsmith.tasks.fitted import FittedTask
+from bertsmith.tasks.fitted_task import FittedTask
+from bertsmith.tasks.report import prediction_report
 from bertsmith.tasks.results import DataSummary, Metrics
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.training.callbacks import LOG
@@ -69,7 +69,7 @@ def log_truncation(task: FittedTask, items: Sequence[Item], examples: Examples, 
             for example in [*examples.train, *examples.validation]
             for text in example.display_inputs.values()
         ]
-        if message := tokenizer.describe_doubled_special_tokens(texts):
+        if message := describe_doubled_special_tokens(texts, tokenizer):
             logger.warning("%s, or keep task.specials_in_text=text", message)
     stats = task.truncation(items)
     for message in stats.messages(task.encoder.truncation_hint):
@@ -82,6 +82,20 @@ def log_truncation(task: FittedTask, items: Sequence[Item], examples: Examples, 
             "%.1f%% of the tokens are not in the vocabulary: check that this model fits these texts",
             100 * unknown_ratio,
         )
+
+
+def describe_doubled_special_tokens(texts: Sequence[str], tokenizer: Tokenizer) -> str | None:
+    """Return a warning if texts contain the special tokens that the tokenizer adds itself, else None."""
+    if not tokenizer.num_separators:
+        return None
+    cls, sep = tokenizer.tokens[tokenizer.cls_token_id], tokenizer.tokens[tokenizer.sep_token_id]
+    count = sum(text.lstrip().startswith(cls) or text.rstrip().endswith(sep) for text in texts)
+    if not count:
+        return None
+    return (
+        f"{count:,} of {pluralize(len(texts), 'text')} begin with {cls} or end with {sep}; the tokenizer adds "
+        "these tokens itself, so they occur twice: remove them from the texts"
+    )
 
 
 def run_report(
@@ -113,11 +127,11 @@ def run_report(
         "threads": output.threads,
         "best_step": state.best_step,
         "stopped_early": output.early_stop,
-        "chosen_on_dev": {k: v for k, v in task.decoder.state.items() if isinstance(v, float)},
+        "chosen_on_validation": {k: v for k, v in task.decoder.state.items() if isinstance(v, float)},
         "baseline": dict(baseline.values),
         "baseline_name": task.metrics.baseline_name,
         "baseline_reads": task.metrics.baseline_reads_text,
-        "dev": metrics.to_dict(),
+        "validation": metrics.to_dict(),
         "evaluations": evaluations(run, updates_per_epoch, state.best_step),
         "examples": dict(examples.summary.details),
         "warnings": [*examples.summary.warnings, *warnings],
@@ -142,7 +156,7 @@ def data_report(
         metrics: The metrics of the validation examples.
         answers: The answers to the validation examples.
     """
-    stats = dict(zip(("train", "dev"), map(task.truncation, items), strict=True))
+    stats = dict(zip(("train", "validation"), map(task.truncation, items), strict=True))
     losses = task.metrics.example_losses(answers)
     return {
         "answers": prediction_report(task.report, metrics, answers.predictions, answers.examples, losses),

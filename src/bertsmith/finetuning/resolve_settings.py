@@ -14,7 +14,7 @@ from bertsmith.runs.compute_setup import without_other_budgets
 from bertsmith.runs.settings import settings_of_run
 from bertsmith.settings import read_yaml
 from bertsmith.tasks.base import TaskData
-from bertsmith.tasks.fitted import check_max_length
+from bertsmith.tasks.fitted_task import check_max_length
 from bertsmith.tasks.labels import LabelNames, label_names_to_list, read_label_names
 from bertsmith.tasks.registry import Task
 

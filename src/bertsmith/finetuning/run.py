@@ -86,7 +86,7 @@ def finetune(
         Stopped: A signal stopped the run, which is saved.
     """
     start, out, declaration = hardware.clock(), Path(output_dir), get_task(task)
-    base = model if isinstance(model, Model) else load(model)
+    base = load(model)
     changes = resolve(settings_type(declaration), settings, keywords, finetune, hidden=OWN_ARGUMENTS)
     is_resuming = check_resume(out, resume=resume, overwrite=overwrite)
     files = file_settings(train, validation, validation_split, sample, label_names)
@@ -104,17 +104,17 @@ def finetune(
         examples = load_examples(declaration, run_settings.files, run_settings.task, sources)
     log_examples(examples.summary, run_settings.files)
     with timer.step("building the model"):
-        encoder, fitted = build_model(declaration, base.folder, run_settings, examples.metadata, context)
-    job = FinetuneJob(run_settings, base, encoder, fitted, examples, context, timer)
+        encoder, fitted_task = build_model(declaration, base.folder, run_settings, examples.metadata, context)
+    job = FinetuneJob(run_settings, base, encoder, fitted_task, examples, context, timer)
     job.prepare()
 
-    check_folders(out, fitted.model.export(encoder))
+    check_folders(out, fitted_task.model.export(encoder))
     if not is_resuming:
         start_over(out, base.path, *(data for data in (train, validation) if is_path(data)))
         job.complete_train_settings()
         write_whole(out / SETTINGS, job.settings.to_yaml())
     if run_settings.files.validation is None:
-        write_split(examples, fitted.data, out / "split")
+        write_split(examples, fitted_task.data, out / "split")
     if run_settings.train.freeze_encoder:
         job.cache_features(Path(states or out / FEATURES))
 

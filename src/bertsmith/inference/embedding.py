@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, get_args
 
@@ -12,14 +12,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bertsmith.artifacts.sentence_transformers import SentenceEmbeddingConfig
-from bertsmith.device import ComputeContext
 from bertsmith.errors import InputError
 from bertsmith.inference.predictor import Predictor
 from bertsmith.models.config import Pooling
-from bertsmith.models.encoder import Encoder
 from bertsmith.models.feature_extraction import pool
 from bertsmith.tasks.batching import Item, TaskBatch, TokenSequence, pack, run_batched
-from bertsmith.tokenizer.tokenizer import Tokenizer, validate_texts
+from bertsmith.tokenizer.tokenizer import validate_texts
 
 
 @dataclass(frozen=True)
@@ -27,16 +25,10 @@ class Embedder(Predictor):
     """Embeds texts.
 
     Attributes:
-        encoder: The encoder.
-        tokenizer: Its tokenizer.
-        context: The device.
         config: The pooling, whether vectors have unit length, and the number of tokens that are read.
     """
 
     chunk_size: ClassVar[int] = 4096
-    encoder: Encoder
-    tokenizer: Tokenizer
-    context: ComputeContext
     config: SentenceEmbeddingConfig
 
     @property
@@ -45,13 +37,8 @@ class Embedder(Predictor):
         return self.encoder.config.hidden_size
 
     def __call__(self, texts: Iterable[str]) -> NDArray[np.float32]:
-        """Return a vector per text, float32 [n, H], in order."""
-        return np.concatenate([np.empty((0, self.size), dtype=np.float32), *self.stream(texts)])
-
-    def stream(self, texts: Iterable[str]) -> Iterator[NDArray[np.float32]]:
-        """Yield the vectors of some thousand texts at a time; raise InputError for an invalid text."""
-        for batch in self.batches(validate_texts(texts)):
-            yield batch.outputs
+        """Return a vector per text, float32 [n, H], in order; raise InputError for an invalid text."""
+        return np.array(self.predict(validate_texts(texts)), dtype=np.float32).reshape(-1, self.size)
 
     def preprocess(self, requests: Sequence[str]) -> list[Item]:
         """Tokenize and truncate texts."""
@@ -75,8 +62,8 @@ class Embedder(Predictor):
         return vectors
 
     def decode(
-        self, outputs: NDArray[np.float32], prepared: Sequence[Item], requests: Sequence[str]
-    ) -> Sequence[NDArray[np.float32]]:
+        self, outputs: NDArray[np.float32], items: Sequence[Item], requests: Sequence[str]
+    ) -> list[NDArray[np.float32]]:
         """Return the rows."""
         return list(outputs)
 
@@ -100,12 +87,8 @@ def override_config(
             hint=f"use one of {', '.join(get_args(Pooling))}",
         )
     if max_length is not None and max_length < 2:
-        raise InputError(
-            "max_length_too_small",
-            f"{max_length} is less than 2",
-            argument="max_length",
-            hint="the special tokens need two tokens",
-        )
+        message, hint = f"{max_length} is less than 2", "the special tokens need two tokens"
+        raise InputError("max_length_too_small", message, argument="max_length", hint=hint)
     config = config or SentenceEmbeddingConfig("mean", False)
     changes: dict[str, Any] = {"pooling": pooling, "normalize": normalize, "max_length": max_length}
     return config._replace(**{name: value for name, value in changes.items() if value is not None})

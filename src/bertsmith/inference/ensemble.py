@@ -30,9 +30,9 @@ class EnsembleScores(NamedTuple):
 
 @dataclass(frozen=True)
 class EnsembleOutputs(Outputs):
-    """The averaged outputs, and those of each model."""
+    """The averaged outputs, and the outputs and items of each model."""
 
-    members: Sequence[Outputs] = ()
+    members: Sequence[tuple[Outputs, Sequence[Item]]] = ()
 
 
 @dataclass(frozen=True)
@@ -71,13 +71,14 @@ class EnsemblePredictor(TaskPredictor):
     def _window(self, item: Item) -> tuple[int, ...]:
         """Return the example and the window of an item, and its size if outputs are per token."""
         sizes = (item.size,) if self.task.model.outputs_per_token else ()
-        return item.example, len(item.sequences), item.first, *sizes
+        return item.example, len(item.sequences), item.text_start, *sizes
 
     def forward(self, prepared: list[list[Item]]) -> EnsembleOutputs:
         """Return the averaged outputs; those of a single model unchanged."""
         outputs = [member.forward(items) for member, items in zip(self.members, prepared, strict=True)]
+        members = list(zip(outputs, prepared, strict=True))
         if len(outputs) == 1:
-            return EnsembleOutputs(outputs[0].per_item, outputs[0].shared, outputs)
+            return EnsembleOutputs(outputs[0].per_item, outputs[0].shared, members)
         contributions = [
             map(member.task.decoder.ensemble_output, output.per_item)
             for member, output in zip(self.members, outputs, strict=True)
@@ -85,7 +86,7 @@ class EnsemblePredictor(TaskPredictor):
         per_item = list(map(self.task.decoder.combine_outputs, zip(*contributions, strict=True)))
         names = outputs[0].shared
         shared = {name: torch.stack([output.shared[name] for output in outputs]).mean(0) for name in names}
-        return EnsembleOutputs(per_item, shared, outputs)
+        return EnsembleOutputs(per_item, shared, members)
 
     def items(self, prepared: list[list[Item]]) -> list[Item]:
         """Return the first model's items."""
@@ -112,10 +113,10 @@ class Ensemble(TaskInterface):
         members = tuple(model.predictor for model in self.models)
         first = members[0]
         return EnsemblePredictor(
-            first.task.for_ensemble([member.task for member in members[1:]]),
             first.encoder,
             first.tokenizer,
             first.context,
+            first.task.for_ensemble([member.task for member in members[1:]]),
             members,
             check=partial(_check_members, members),
         )
@@ -127,11 +128,12 @@ class Ensemble(TaskInterface):
         predictions: list[Any] = []
         by_member: list[list[Any]] = [[] for _ in self.models]
         stats = [member.task.truncation([]) for member in predictor.members]
-        for batch in predictor.batches(examples):
-            predictions += batch.answers
-            parts = zip(predictor.members, batch.outputs.members, batch.prepared, strict=True)
-            for (member, outputs, items), answers, lost in zip(parts, by_member, stats, strict=True):
-                answers += member.decode(outputs, items, batch.requests)
+        for answers in predictor.answers(examples):
+            predictions += answers.predictions
+            outputs_of_all: Any = answers.outputs
+            parts = zip(predictor.members, outputs_of_all.members, by_member, stats, strict=True)
+            for member, (outputs, items), member_predictions, lost in parts:
+                member_predictions += member.decode(outputs, items, answers.examples)
                 lost.add(member.task.truncation(items))
         members = zip(predictor.members, by_member, stats, strict=True)
         return EnsembleScores(
@@ -165,9 +167,7 @@ def ensemble(
     """
     if isinstance(runs, str | Path | Model):
         runs = [runs]
-    return Ensemble(
-        [run if isinstance(run, Model) else load(run, device, precision=precision) for run in runs]
-    )
+    return Ensemble([load(run, device, precision=precision) for run in runs])
 
 
 def check_same_task(first: Model, other: Model) -> None:

@@ -111,7 +111,7 @@ class MaskFiller(TokenPredictor):
         return self.outputs_of([item for text in prepared for item in text.items], best_tokens)
 
     def decode(
-        self, outputs: Sequence[Tensor], prepared: Sequence[MaskedText], requests: Sequence[str]
+        self, outputs: Sequence[Tensor], items: Sequence[MaskedText], requests: Sequence[str]
     ) -> list[list[list[MaskPrediction]]]:
         """Return the tokens with the texts that they complete."""
         best_of_mask = (best for output in outputs for best in output.tolist())
@@ -123,7 +123,7 @@ class MaskFiller(TokenPredictor):
                 ]
                 for row in masked.mask_rows
             ]
-            for text, masked in zip(requests, prepared, strict=True)
+            for text, masked in zip(requests, items, strict=True)
         ]
 
     def _prediction(self, text: str, offsets: tuple[int, int], score: float, token_id: int) -> MaskPrediction:
@@ -138,8 +138,5 @@ class MaskFiller(TokenPredictor):
 
 def replace_mask(text: str, start: int, end: int, token: str) -> str:
     """Return the text with a token instead of [start, end); a token that continues a word is joined to it."""
-    if token.startswith("##"):
-        return text[:start].rstrip() + token.removeprefix("##") + text[end:]
-    if token.startswith(" "):
-        return text[:start].rstrip() + token + text[end:]
-    return text[:start] + token + text[end:]
+    before = text[:start].rstrip() if token.startswith(("##", " ")) else text[:start]
+    return before + token.removeprefix("##") + text[end:]

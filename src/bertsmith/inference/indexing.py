@@ -5,33 +5,21 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterable, Iterator
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from bertsmith.formatting import join_names, pluralize
+from bertsmith.formatting import pluralize
 from bertsmith.inference.embedding import Embedder
 from bertsmith.inference.output import check_suffix, refuse_existing
+from bertsmith.inference.text_input import log_empty
 from bertsmith.io import atomic
-from bertsmith.retrieval.index import EmbeddingSource, Index, TextRow, write_index
+from bertsmith.io.tables import TextRow
+from bertsmith.retrieval.index import EmbeddedRows, EmbeddingSource, Index, write_index
 from bertsmith.retrieval.vector_file import open_vector_file
 
 FORMATS = (".npy", ".jsonl")
-_CHUNK_SIZE = 4096  # texts
-
-EmbeddedRows = tuple[list[TextRow], NDArray[np.float32]]
 
 logger = logging.getLogger(__name__)
-
-
-def embed_rows(rows: Iterable[TextRow], embedder: Embedder) -> Iterator[EmbeddedRows]:
-    """Yield texts with their vectors, some thousand at a time."""
-    iterator = iter(rows)
-    while chunk := list(islice(iterator, _CHUNK_SIZE)):
-        yield chunk, embedder([row.text for row in chunk])
 
 
 def check_vector_file(output: str | Path) -> Path:
@@ -87,9 +75,7 @@ def build_index(
                 empty.append(row.location)
 
     index = write_index(output_dir, nonempty(), embedder, source, **options)
-    if empty:
-        count = pluralize(len(empty), "text is", "texts are")
-        logger.warning("%s empty and not indexed: %s", count, join_names(empty))
+    log_empty(empty, "indexed")
     if index.recall is not None:
         logger.info("%s", recall_message(index))
     return index

@@ -15,7 +15,7 @@ from bertsmith.device import ComputeContext
 from bertsmith.errors import InputError, command
 from bertsmith.models.feature_extraction import FEATURE_PARTS
 from bertsmith.tasks.base import Metadata
-from bertsmith.tasks.fitted import FittedTask, infer_task
+from bertsmith.tasks.fitted_task import FittedTask, infer_task
 from bertsmith.tasks.registry import TASKS, Task, get_task
 
 _MISMATCH_HINT = "one of the files was changed: copy both again from their source"

@@ -198,10 +198,8 @@ def read_pairs(
         InputError: The table cannot be read, or a sentence is empty.
     """
     table = read_table(to_source(file, "pairs"), encoding=encoding)
-    good_column, bad_column = (
-        good_column or _column(table, _GOOD_COLUMNS),
-        bad_column or _column(table, _BAD_COLUMNS),
-    )
+    good_column = good_column or _column(table, _GOOD_COLUMNS)
+    bad_column = bad_column or _column(table, _BAD_COLUMNS)
     if good_column == bad_column:
         raise InputError(
             "same_column",
@@ -213,12 +211,9 @@ def read_pairs(
     if group_columns:
         groups = {name: table.texts(name, "group_columns") for name in group_columns}
     else:
-        names = [
-            next((name for name in candidates if name in table.columns), None)
-            for candidates in _GROUP_COLUMNS
-        ]
+        names = [_column(table, candidates) for candidates in _GROUP_COLUMNS]
         groups = {
-            name: [text_of(row.values.get(name)) for row in table] for name in names if name is not None
+            name: [text_of(row.values.get(name)) for row in table] for name in names if name in table.columns
         }
     pairs = []
     for i, row in enumerate(table):
@@ -231,6 +226,7 @@ def read_pairs(
 
 
 def _column(table: Table, names: Sequence[str]) -> str:
+    """Return the first of the names that is a column, or the first name."""
     return next((name for name in names if name in table.columns), names[0])
 
 

@@ -7,7 +7,7 @@ import json
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +30,6 @@ from bertsmith.inference.precision import (
     compare_task,
     compare_vectors,
 )
-from bertsmith.inference.predictor import with_batch_size
 from bertsmith.inference.task_predictor import TaskInterface, TaskPredictor
 from bertsmith.io.sources import Source, column_values, is_missing
 from bertsmith.kernels.backend_selection import select_gpu_backend, select_inference_backend
@@ -41,7 +40,7 @@ from bertsmith.models.heads import PART_BUILDERS, MaskedLMHead
 from bertsmith.models.parameter_count import count_parameters
 from bertsmith.notebook import Report, render_page
 from bertsmith.objectives.objective import GENERATOR
-from bertsmith.tasks.fitted import FittedTask
+from bertsmith.tasks.fitted_task import FittedTask
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
 if TYPE_CHECKING:  # each verb imports only what it needs
@@ -129,10 +128,9 @@ class Model(TaskInterface):
     @property
     def predictor(self) -> TaskPredictor:
         """The predictor of the task. Raises InputError if the model was not fine-tuned for one."""
-        task = self.task
-        return self._precision.cached_predictor(
-            lambda encoder, context: TaskPredictor(task, encoder, self.tokenizer, context), compare_task
-        )
+        create = partial(self._precision.predictor, TaskPredictor, compare_task, task=self.task)
+        predictor: TaskPredictor = self._precision.once("predictor", create)
+        return predictor
 
     @cached_property
     def _vocabulary_head(self) -> MaskedLMHead:
@@ -165,12 +163,7 @@ class Model(TaskInterface):
                 raise
             config = None  # the folder's modules are not supported, and an explicit pooling replaces them
         config = override_config(config, pooling, normalize, max_length)
-        return self._precision.predictor(
-            lambda encoder, context: Embedder(
-                encoder, self.tokenizer, with_batch_size(context, batch_size), config
-            ),
-            compare_vectors,
-        )
+        return self._precision.predictor(Embedder, compare_vectors, batch_size, config=config)
 
     def embed(
         self,
@@ -276,13 +269,8 @@ class Model(TaskInterface):
                 location=self.path,
                 hint=f"use a model that was pre-trained with {option('objective.name', 'mlm_nsp')}",
             )
-        head = self._vocabulary_head
-        fill = self._precision.predictor(
-            lambda encoder, context: MaskFiller(
-                encoder, head, self.tokenizer, with_batch_size(context, batch_size), max_length, top_k
-            ),
-            compare_masks,
-        )
+        options = {"head": self._vocabulary_head, "max_length": max_length, "top_k": top_k}
+        fill = self._precision.predictor(MaskFiller, compare_masks, batch_size, **options)
         return fill([text])[0] if isinstance(text, str) else fill(column_values(text, "texts"))
 
     def scorer(self, variant: Variant | None = None, batch_size: int | None = None) -> Scorer:
@@ -293,17 +281,8 @@ class Model(TaskInterface):
         """
         from bertsmith.inference.scoring import Scorer, default_variant
 
-        head = self._vocabulary_head
-        return self._precision.predictor(
-            lambda encoder, context: Scorer(
-                encoder,
-                head,
-                self.tokenizer,
-                with_batch_size(context, batch_size),
-                variant or default_variant(encoder),
-            ),
-            compare_scores,
-        )
+        head, variant = self._vocabulary_head, variant or default_variant(self.folder.config)
+        return self._precision.predictor(Scorer, compare_scores, batch_size, head=head, variant=variant)
 
     def score(self, texts: Any, *, variant: Variant | None = None, batch_size: int | None = None) -> Any:
         """Score texts by their pseudo-log-likelihood (Salazar et al. 2020): the sum of log p(token | the others).
@@ -428,12 +407,14 @@ class Model(TaskInterface):
             "labels": ", ".join(self.labels) if self.labels else None,
             "updates": record.get("steps"),
         }
-        scores = {name: record[name] for name in ("held_out", "dev") if isinstance(record.get(name), dict)}
+        scores = {
+            name: record[name] for name in ("held_out", "validation") if isinstance(record.get(name), dict)
+        }
         return render_page("Model", {name: v for name, v in values.items() if v is not None} | scores)
 
 
 def load(
-    name: str | Path,
+    name: str | Path | Model,
     device: str = "auto",
     *,
     precision: str = "auto",
@@ -447,7 +428,7 @@ def load(
     probabilities of the most probable token for a mask that differ by more than 0.05 are errors.
 
     Args:
-        name: A run, a model folder, or a published name.
+        name: A run, a model folder, or a published name; a model is returned as it is.
         device: "cpu", "cuda", "cuda:1", or "auto": a GPU if there is one.
         precision: The precision of matrix products: fp32; bf16 (about three digits); int8 (about two; on a CPU);
             or auto: bf16 if it is faster on the device, unless the model was trained in fp32 or bf16 would change
@@ -463,6 +444,8 @@ def load(
     Raises:
         InputError: There is no model, or the run has not written one yet.
     """
+    if isinstance(name, Model):
+        return name
     path = Path(name)
     if (path / "settings.yaml").exists() and not (path / "model").exists():
         raise InputError(

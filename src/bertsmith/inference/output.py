@@ -1,34 +1,26 @@
-"""Write predictions as JSON, CSV, and tables, and evaluations as a report."""
+"""Write predictions as JSON, CSV, and tables."""
 
 from __future__ import annotations
 
 import csv
 import json
-import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from io import StringIO
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from bertsmith.errors import InputError, option
-from bertsmith.formatting import join_names, pluralize
+from bertsmith.formatting import shorten
 from bertsmith.io import atomic
-from bertsmith.io.sources import Source, name_of
-from bertsmith.tasks.base import TaskReport
 from bertsmith.tasks.registry import OutputFormat
-
-if TYPE_CHECKING:
-    from bertsmith.inference.task_predictor import TaskPredictor
-    from bertsmith.tasks.results import Metrics
+from bertsmith.tasks.report import TaskReport
 
 FORMATS = {".csv": "csv", ".jsonl": "json", ".json": "json"}
 """The format of a file by its suffix."""
 
 _DECIMALS = 4  # of a number in a cell; JSON has all
-
-logger = logging.getLogger(__name__)
 
 
 class Answered(NamedTuple):
@@ -36,11 +28,6 @@ class Answered(NamedTuple):
 
     example: Any
     prediction: Any | None
-
-
-def empty_message(locations: Sequence[str]) -> str:
-    """Return a message on empty examples."""
-    return f"{pluralize(len(locations), 'text is', 'texts are')} empty and not predicted: {join_names(locations)}"
 
 
 def output_format(
@@ -134,7 +121,7 @@ def table_of(
             max_length = max(12, (width - 36) // max(1, len(inputs)))
             rows += [
                 {
-                    name: shorten(cell, max_length) if name in inputs else _cell(cell)
+                    name: shorten(str(cell), max_length) if name in inputs else _cell(cell)
                     for name, cell in cells.items()
                 }
                 for cells in report.table_rows(example, prediction)
@@ -211,12 +198,6 @@ def line_or_place(example: Any) -> dict[str, Any]:
     return {"place": position.strip()} if file else {}
 
 
-def shorten(value: Any, max_length: int) -> str:
-    """Return a value in one line of at most so many characters."""
-    line = " ".join(str(value).split())
-    return line if len(line) <= max_length else f"{line[: max_length - 1]}…"
-
-
 def _unused_name(name: str, taken: Iterable[str]) -> str:
     number, unused = 1, name
     while unused in taken:
@@ -235,42 +216,3 @@ def _csv_line(cells: Sequence[Any], delimiter: str) -> str:
     text = StringIO()
     csv.writer(text, delimiter=delimiter, lineterminator="\n").writerow(cells)
     return text.getvalue()
-
-
-def evaluation_report(predictor: TaskPredictor, source: Source, folder: Path, model: str) -> Metrics:
-    """Evaluate a model and write the report: report.html, report.json, and figures.
-
-    Args:
-        predictor: The predictor of the model.
-        source: The labeled data.
-        folder: The new folder.
-        model: The name of the model in the report.
-    """
-    from bertsmith.reports.run import StepTimer, write_figures, write_report
-    from bertsmith.tasks.data_checks import empty_text_diagnostic
-    from bertsmith.tasks.error_analysis import prediction_report
-
-    steps, task = StepTimer(), predictor.task
-    with steps.step("reading the file"):
-        examples = predictor.read(source)
-    with steps.step("predicting and scoring"):
-        metrics, predictions, losses, stats = predictor.evaluate_examples(examples, with_losses=True)
-    with steps.step("the report"):
-        empty = [example.location for example in examples if example.is_empty]
-        diagnostics = [*task.data.read_warnings(examples), *([empty_text_diagnostic(empty)] if empty else [])]
-        values = {
-            "task": task.name,
-            "model": model,
-            "data": name_of(source, "data"),
-            "decided_by": task.primary_metric,
-            "scores": metrics.to_dict(),
-            "answers": prediction_report(task.report, metrics, predictions, examples, losses),
-            "lengths": {"data": stats.lengths()},
-            "truncation": {"data": stats.to_dict()},
-            "findings": [diagnostic.to_dict() for diagnostic in diagnostics],
-            "settings": {"task": task.settings.model_dump(mode="json")},
-        }
-        figures = write_figures(folder, values)
-    write_report(folder, values | {"wall_time": steps.to_list()}, figures)
-    logger.info("%s: open this report in a browser", folder / "report.html")
-    return metrics

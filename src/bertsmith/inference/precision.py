@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from threading import RLock
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
@@ -23,7 +23,7 @@ from bertsmith import rng
 from bertsmith.device import ComputeContext
 from bertsmith.errors import InputError, option
 from bertsmith.formatting import pluralize
-from bertsmith.inference.predictor import Predictor
+from bertsmith.inference.predictor import Predictor, with_batch_size
 from bertsmith.kernels.backend_selection import select_inference_backend
 from bertsmith.kernels.reference import WeightVersions
 from bertsmith.models.encoder import Encoder, copy_without_hooks
@@ -117,7 +117,7 @@ class ModelPrecision:
         if self.requested.precision != "bf16" or self.model.folder.record.get("precision") == "bf16":
             return 1.0
         model = self.model
-        cosine = self._once("bf16", lambda: bf16_cosine(model.encoder, model.tokenizer, self.requested))
+        cosine = self.once("bf16", lambda: bf16_cosine(model.encoder, model.tokenizer, self.requested))
         return float(cosine)
 
     def log_bf16(self) -> None:
@@ -130,27 +130,31 @@ class ModelPrecision:
                     self._results["logged"] = True
 
     def predictor(
-        self, create: Callable[[Encoder, ComputeContext], PredictorT], compare: Compare
+        self,
+        predictor_class: type[PredictorT],
+        compare: Compare,
+        batch_size: int | None = None,
+        **fields: Any,
     ) -> PredictorT:
         """Return a predictor in the precision, which is checked before its first answer.
 
         Args:
-            create: Returns a predictor for an encoder and a context.
+            predictor_class: Its class.
             compare: Compares predictors in fp32 and int8.
+            batch_size: The maximum number of sequences per forward pass.
+            **fields: The other fields of the class.
         """
         model = self.model
+
+        def create(encoder: Encoder, context: ComputeContext) -> PredictorT:
+            return predictor_class(encoder, model.tokenizer, with_batch_size(context, batch_size), **fields)
+
         if model.precision != INT8:
             predictor = create(model.encoder, self.context)
             return replace(predictor, check=_LogBf16(self)) if model.precision == "bf16" else predictor
-        int8_encoder = self._once(INT8, lambda: quantize(model.encoder, model.tokenizer))
+        int8_encoder = self.once(INT8, lambda: quantize(model.encoder, model.tokenizer))
         exact, quantized = create(model.encoder, self.fp32), create(int8_encoder, self.requested)
         return replace(quantized, check=partial(self._check_int8, compare, exact, quantized))
-
-    def cached_predictor(
-        self, create: Callable[[Encoder, ComputeContext], PredictorT], compare: Compare
-    ) -> PredictorT:
-        """Return the same predictor as before, as long as the weights are the same."""
-        return cast(PredictorT, self._once("predictor", partial(self.predictor, create, compare)))
 
     def _check_int8(
         self, compare: Compare, exact: Predictor, quantized: Predictor, requests: Sequence[Any]
@@ -161,9 +165,9 @@ class ModelPrecision:
                 logger.info("%s: %s", self.model.path, text)
             return text
 
-        self._once(compare, message)
+        self.once(compare, message)
 
-    def _once(self, key: Any, compute: Callable[[], Any]) -> Any:
+    def once(self, key: Any, compute: Callable[[], Any]) -> Any:
         """Return a result, computed once for the same weights; None is not kept."""
         weights = list(self.model.encoder.parameters())
         with self._lock:
@@ -296,13 +300,7 @@ def _mask_difference(exact: MaskFiller, quantized: MaskFiller, texts: Sequence[s
 
 compare_vectors = Comparison("vectors", "(1 - cosine)", 0.005, 64, _vector_difference)
 compare_scores = Comparison("scores", "nats per token on average", 0.05, 16, _score_difference)
-compare_masks = Comparison(
-    "probabilities of the likeliest token",
-    "on average",
-    0.05,
-    64,
-    _mask_difference,
-)
+compare_masks = Comparison("probabilities of the likeliest token", "on average", 0.05, 64, _mask_difference)
 
 
 def validation_file(run: Path) -> Path:
@@ -310,7 +308,7 @@ def validation_file(run: Path) -> Path:
     recorded: Any = None
     for folder in (run, run.parent):  # the path may be that of the run's model folder
         if (settings := folder / "settings.yaml").is_file():
-            if held_out := sorted((folder / "split").glob("dev.*")):
+            if held_out := sorted((folder / "split").glob("validation.*")):
                 return held_out[0]
             recorded = read_yaml(settings).get("files", {}).get("validation")
             break

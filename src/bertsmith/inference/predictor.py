@@ -6,23 +6,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 from bertsmith.device import ComputeContext
 from bertsmith.errors import InputError
 from bertsmith.io.prefetch import growing_batches, prefetch
+from bertsmith.models.encoder import Encoder
+from bertsmith.tasks.batching import Answers
+from bertsmith.tokenizer.tokenizer import Tokenizer
 
 PrecisionCheck = Callable[[Sequence[Any]], None]
 """Compares the first answers with fp32 and raises InputError if they differ too much."""
-
-
-class PredictedBatch(NamedTuple):
-    """Requests that were answered together, with each step's results."""
-
-    requests: Sequence[Any]
-    prepared: Any
-    outputs: Any
-    answers: Sequence[Any]
 
 
 @dataclass(frozen=True)
@@ -33,10 +27,16 @@ class Predictor(ABC):
 
     Attributes:
         chunk_size: The maximum number of requests that are preprocessed together; it bounds the memory.
+        encoder: The encoder, in evaluation mode.
+        tokenizer: Its tokenizer.
+        context: The device.
         check: Receives requests before they are answered.
     """
 
     chunk_size: ClassVar[int] = 1024
+    encoder: Encoder
+    tokenizer: Tokenizer
+    context: ComputeContext
     check: PrecisionCheck | None = field(default=None, kw_only=True, repr=False, compare=False)
 
     @abstractmethod
@@ -47,23 +47,27 @@ class Predictor(ABC):
     def forward(self, prepared: Any) -> Any:
         """Return the model's outputs, computed in batches of similar lengths within a budget of tokens."""
 
+    def items(self, prepared: Any) -> Any:
+        """Return the items that the outputs belong to; by default the model's inputs."""
+        return prepared
+
     @abstractmethod
-    def decode(self, outputs: Any, prepared: Any, requests: Sequence[Any]) -> Sequence[Any]:
+    def decode(self, outputs: Any, items: Any, requests: Sequence[Any]) -> list[Any]:
         """Return one answer per request."""
 
-    def batches(self, requests: Iterable[Any]) -> Iterator[PredictedBatch]:
-        """Yield answers with the results of each step. The first batches are small, to answer early."""
+    def answers(self, requests: Iterable[Any]) -> Iterator[Answers]:
+        """Yield the answers to some requests at a time with what they were decoded from; first to few requests."""
         with closing(prefetch(growing_batches(requests, self.chunk_size), self.preprocess)) as chunks:
             for chunk, prepared in chunks:
                 if self.check is not None:
                     self.check(chunk)
-                outputs = self.forward(prepared)
-                yield PredictedBatch(chunk, prepared, outputs, self.decode(outputs, prepared, chunk))
+                outputs, items = self.forward(prepared), self.items(prepared)
+                yield Answers(outputs, items, chunk, self.decode(outputs, items, chunk))
 
     def predict_stream(self, requests: Iterable[Any]) -> Iterator[Any]:
         """Yield an answer per request, in order; requests may be any number."""
-        for batch in self.batches(requests):
-            yield from batch.answers
+        for answers in self.answers(requests):
+            yield from answers.predictions
 
     def predict(self, requests: Iterable[Any]) -> list[Any]:
         """Return an answer per request, in order."""
@@ -76,13 +80,7 @@ def with_batch_size(context: ComputeContext, batch_size: int | None) -> ComputeC
     Raises:
         InputError: The number is less than 1.
     """
-    if batch_size is None:
-        return context
-    if batch_size < 1:
-        raise InputError(
-            "batch_size_too_small",
-            f"{batch_size} is less than 1",
-            argument="batch_size",
-            hint="use the number of texts per forward pass, or omit it",
-        )
-    return replace(context, batch_size=batch_size)
+    if batch_size is not None and batch_size < 1:
+        message, hint = f"{batch_size} is less than 1", "use the number of texts per forward pass, or omit it"
+        raise InputError("batch_size_too_small", message, argument="batch_size", hint=hint)
+    return context if batch_size is None else replace(context, batch_size=batch_size)

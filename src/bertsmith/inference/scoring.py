@@ -21,9 +21,10 @@ import torch
 from torch import Tensor
 
 from bertsmith.errors import InputError, option
-from bertsmith.formatting import join_names, pluralize
+from bertsmith.formatting import pluralize
+from bertsmith.inference.text_input import log_empty
 from bertsmith.inference.token_prediction import PredictedTokens, TokenPredictor, WindowedText
-from bertsmith.models.encoder import Encoder
+from bertsmith.models.config import ModelConfig
 from bertsmith.models.layers import linear
 from bertsmith.tasks.windows import NO_LIMIT
 from bertsmith.tokenizer.tokenizer import validate_texts
@@ -78,9 +79,9 @@ def pseudo_perplexity(scores: Sequence[TextScore]) -> float | None:
     return math.exp(min(-sum(score.score or 0.0 for score in scores) / tokens, _MAX_LOG)) if tokens else None
 
 
-def default_variant(encoder: Encoder) -> Variant:
-    """Return the variant for an encoder."""
-    return "left_to_right" if encoder.config.causal else "within_word"
+def default_variant(config: ModelConfig) -> Variant:
+    """Return the variant for a model."""
+    return "left_to_right" if config.causal else "within_word"
 
 
 @dataclass(frozen=True)
@@ -174,10 +175,10 @@ class Scorer(TokenPredictor):
         return sums
 
     def decode(
-        self, outputs: Sequence[float], prepared: Sequence[WindowedText], requests: Sequence[str]
+        self, outputs: Sequence[float], items: Sequence[WindowedText], requests: Sequence[str]
     ) -> list[TextScore]:
         """Return the scores with the counts of each text."""
-        return [self._score(total, text) for total, text in zip(outputs, prepared, strict=True)]
+        return [self._score(total, text) for total, text in zip(outputs, items, strict=True)]
 
     def _score(self, total: float, text: WindowedText) -> TextScore:
         ids = np.array(text.encoding.ids[text.start : text.end], dtype=np.int64)
@@ -206,12 +207,10 @@ class Scorer(TokenPredictor):
         for start in range(0, num_tokens, stride):
             stop = min(start + text.size, num_tokens)
             if self.encoder.config.backwards:
-                window, rows = text.window(text.end - stop, text.end - start), np.arange(stop - done)
+                first, rows = text.end - stop, np.arange(stop - done)
             else:
-                window, rows = (
-                    text.window(text.start + start, text.start + stop),
-                    np.arange(done, stop) - start,
-                )
+                first, rows = text.start + start, np.arange(done, stop) - start
+            window = text.window(first, first + stop - start)
             yield PredictedTokens(index, (window,), rows=text.start + rows)
             done = stop
             if done == num_tokens:
@@ -261,9 +260,7 @@ def score_and_rank(
 
 def log_scores(scores: Sequence[TextScore], locations: Sequence[str]) -> None:
     """Log texts without a score, unknown tokens, and texts longer than the model's maximum length."""
-    if empty := [at for at, score in zip(locations, scores, strict=True) if not score.tokens]:
-        texts = pluralize(len(empty), "text is", "texts are")
-        logger.warning("%s empty and not scored: %s", texts, join_names(empty))
+    log_empty([at for at, score in zip(locations, scores, strict=True) if not score.tokens], "scored")
     for message in score_messages(scores):
         logger.info("%s", message)
 

@@ -206,9 +206,9 @@ def search(
         A list of `SearchResult` for a query, best first; a list of such lists for a list of queries.
     """
     opened = index if isinstance(index, Index) else Index(index)
-    if isinstance(rerank, str | Path):
-        rerank = load(rerank, device, precision=precision)
-    reranker = None if rerank is None else Reranker(rerank, rerank_label)
+    reranker = None
+    if rerank is not None:
+        reranker = Reranker(load(rerank, device, precision=precision), rerank_label)
     loaded = load_index_model(opened, model, device, precision=precision)
     searcher = Searcher(opened, loaded, top_k, approximate, reranker, rerank_top)
     batch = [queries] if isinstance(queries, str) else list(queries)
@@ -243,7 +243,7 @@ def load_index_model(
                 argument="model",
                 hint=f"name its folder with {option('model')}",
             )
-    return model if isinstance(model, Model) else load(model, device, precision=precision, mapped=mapped)
+    return load(model, device, precision=precision, mapped=mapped)
 
 
 @dataclass(frozen=True)
@@ -254,15 +254,15 @@ class Query:
         text: The text.
         location: Its location.
         id: Its id.
-        relevant_ids: The ids of the relevant texts.
-        relevant_texts: The relevant texts, if they are known by their text.
+        relevant: The relevant texts of the index: their ids, or the texts themselves.
+        is_by_text: True if `relevant` are texts.
     """
 
     text: str
     location: str
     id: str
-    relevant_ids: frozenset[str] = frozenset()
-    relevant_texts: frozenset[str] = frozenset()
+    relevant: frozenset[str] = frozenset()
+    is_by_text: bool = False
 
 
 def read_search_queries(
@@ -284,7 +284,7 @@ def read_search_queries(
     """
     if text_column is None and qrels is None and is_query_file(file):
         queries = [
-            Query(query.query, query.location, str(number), relevant_texts=frozenset(query.positives))
+            Query(query.query, query.location, str(number), frozenset(query.positives), is_by_text=True)
             for number, query in enumerate(read_queries(file, labeled=False), start=1)
         ]
     else:
@@ -305,7 +305,7 @@ def read_search_queries(
             argument="qrels",
             hint=f"name the column of the query ids with {option('id_column')}",
         )
-    return [replace(query, relevant_ids=relevant.get(query.id, frozenset())) for query in queries]
+    return [replace(query, relevant=relevant.get(query.id, frozenset())) for query in queries]
 
 
 def read_qrels(file: str | Path) -> dict[str, frozenset[str]]:
@@ -361,7 +361,7 @@ class ScoredSearch:
             searcher = replace(searcher, top_k=_METRICS_DEPTH, rerank_top=rerank_top)
         all_results = searcher.search([query.text for query in self.queries])
         for query, results in zip(self.queries, all_results, strict=True):
-            ranking = (result.text if query.relevant_texts else result.id for result in results)
+            ranking = (result.text if query.is_by_text else result.id for result in results)
             self._rankings.append(list(dict.fromkeys(ranking)))
             objects = [result.to_dict() for result in results[:top_k]]
             yield {"query": query.text, "id": query.id, "results": objects}
@@ -369,16 +369,16 @@ class ScoredSearch:
     @property
     def has_relevant_texts(self) -> bool:
         """True if the relevant texts of any query are known."""
-        return any(query.relevant_ids or query.relevant_texts for query in self.queries)
+        return any(query.relevant for query in self.queries)
 
     def metrics(self) -> dict[str, float]:
         """Return nDCG, MRR, and recall over the queries with relevant texts, and the number of these `queries`."""
-        relevant = [query.relevant_texts or query.relevant_ids for query in self.queries]
+        relevant = [query.relevant for query in self.queries]
         return {**ranking_metrics(self._rankings, relevant), "queries": sum(map(bool, relevant))}
 
     def log_unscored(self) -> None:
         """Log which queries have no relevant texts, if others have."""
-        unscored = [query.id for query in self.queries if not (query.relevant_texts or query.relevant_ids)]
+        unscored = [query.id for query in self.queries if not query.relevant]
         if unscored and self.has_relevant_texts:
             logger.warning(
                 "%s no relevant texts and %s not scored: %s",

@@ -200,7 +200,7 @@ def compare(
     if rounds is not None and rounds < 1:
         message, hint = f"{rounds} is less than 1", "use the number of resamples"
         raise InputError("rounds_too_small", message, argument="rounds", hint=hint)
-    models = [m if isinstance(m, Model) else load(m, device, precision=precision) for m in (a, b)]
+    models = [load(model, device, precision=precision) for model in (a, b)]
     check_same_task(*models)
     task = models[0].task
     examples, predictions = _predict(models, data, settings)

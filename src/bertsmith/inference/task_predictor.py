@@ -10,32 +10,28 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self, overload
 
-from bertsmith.device import ComputeContext
 from bertsmith.errors import InputError, option
 from bertsmith.inference.output import (
     Answered,
-    empty_message,
-    evaluation_report,
     output_format,
     prediction_objects,
     refuse_existing,
     write_predictions,
 )
 from bertsmith.inference.predictor import Predictor, with_batch_size
-from bertsmith.inference.text_input import texts_of_lines
+from bertsmith.inference.text_input import log_empty, texts_of_lines
 from bertsmith.io import atomic
 from bertsmith.io.compression import format_suffix
 from bertsmith.io.delimited import detect_delimiter
 from bertsmith.io.prefetch import growing_batches
-from bertsmith.io.sources import Source, column_values, is_missing, is_path, is_table, to_source
-from bertsmith.models.encoder import Encoder
+from bertsmith.io.sources import Source, column_values, is_missing, is_path, is_table, name_of, to_source
 from bertsmith.tasks.base import Example, Prediction
-from bertsmith.tasks.batching import Answers, Item, Outputs
+from bertsmith.tasks.batching import Item, Outputs
 from bertsmith.tasks.data_checks import empty_text_diagnostic
-from bertsmith.tasks.fitted import FittedTask, check_max_length
+from bertsmith.tasks.fitted_task import FittedTask, check_max_length
 from bertsmith.tasks.results import Metrics
 from bertsmith.tasks.truncation import TruncationStats
-from bertsmith.tokenizer.tokenizer import Tokenizer, validate_texts
+from bertsmith.tokenizer.tokenizer import validate_texts
 
 Changes = Mapping[str, Any]
 """Settings of one call: settings of the task, and `batch_size`; None leaves a setting as it is."""
@@ -49,15 +45,9 @@ class TaskPredictor(Predictor):
 
     Attributes:
         task: The task, with the settings of the call.
-        encoder: The encoder.
-        tokenizer: The tokenizer.
-        context: The device.
     """
 
     task: FittedTask
-    encoder: Encoder
-    tokenizer: Tokenizer
-    context: ComputeContext
 
     # The steps
 
@@ -69,19 +59,9 @@ class TaskPredictor(Predictor):
         """Return the outputs of items."""
         return self.task.model.run(self.encoder, prepared, self.context)
 
-    def decode(self, outputs: Outputs, prepared: Any, requests: Sequence[Any]) -> list[Any]:
+    def decode(self, outputs: Outputs, items: Sequence[Item], requests: Sequence[Any]) -> list[Any]:
         """Return the predictions."""
-        return self.task.decoder.decode(outputs, self.items(prepared), requests)
-
-    def items(self, prepared: Any) -> Sequence[Item]:
-        """Return the items that outputs belong to."""
-        items: Sequence[Item] = prepared
-        return items
-
-    def answers(self, examples: Iterable[Any]) -> Iterator[Answers]:
-        """Yield the predictions for some examples at a time, with the outputs that they were decoded from."""
-        for batch in self.batches(examples):
-            yield Answers(batch.outputs, self.items(batch.prepared), batch.requests, list(batch.answers))
+        return self.task.decoder.decode(outputs, items, requests)
 
     # Settings and examples
 
@@ -169,7 +149,7 @@ class TaskPredictor(Predictor):
                     yield Answered(waiting.popleft(), None)
                 yield Answered(waiting.popleft(), prediction)
         yield from (Answered(example, None) for example in waiting)
-        _log_empty(empty)
+        log_empty(empty, "predicted")
         for message in stats.messages(self.task.encoder.truncation_hint):
             logger.warning("%s", message)
 
@@ -183,7 +163,7 @@ class TaskPredictor(Predictor):
     def predict_all(self, examples: Sequence[Example]) -> list[Prediction]:
         """Return a prediction per example; that of an empty one says so, and is logged."""
         empty = [example for example in examples if example.is_empty]
-        _log_empty([example.location for example in empty])
+        log_empty([example.location for example in empty], "predicted")
         nonempty = self.predict_stream(example for example in examples if not example.is_empty)
         # Predicted by themselves, so that no other example shares a batch with them.
         empties = (prediction.as_empty() for prediction in self.predict_stream(empty))
@@ -195,19 +175,6 @@ class TaskPredictor(Predictor):
         empty = [example.location for example in examples if example.is_empty]
         notes = [empty_text_diagnostic(empty).text] if empty else []
         return replace(metrics, notes=[*metrics.notes, *notes])
-
-    def evaluate(self, source: Source, report: str | Path | None = None, model: str = "") -> Metrics:
-        """Return the metrics on labeled data, with what truncation loses.
-
-        Args:
-            source: A labeled file, or data in memory.
-            report: A new folder for report.html, report.json, and figures.
-            model: The name of the model in the report.
-        """
-        if report is not None:
-            atomic.check_output_folder(Path(report), in_place=True, argument="report")
-            return evaluation_report(self, source, Path(report), model)
-        return self.evaluate_examples(self.read(source))[0]
 
     def evaluate_examples(
         self, examples: Sequence[Any], *, with_losses: bool = False
@@ -221,11 +188,6 @@ class TaskPredictor(Predictor):
             losses += self.task.metrics.example_losses(answers) if with_losses else []
             stats.add(self.task.truncation(answers.items))
         return self.metrics(predictions, examples, stats), predictions, losses, stats
-
-
-def _log_empty(locations: Sequence[str]) -> None:
-    if locations:
-        logger.warning("%s", empty_message(locations))
 
 
 class TaskInterface(ABC):
@@ -268,20 +230,21 @@ class TaskInterface(ABC):
         values = dict(zip(names, inputs, strict=False))
         values |= {name: settings.pop(name) for name in names if name in settings}
         settings["batch_size"] = batch_size
-        if len(values) == 1 and is_table(table := next(iter(values.values()))):
-            predictor = predictor.with_settings(settings, "predict", table)
-            return _with_integer_labels(
-                predictor.predict_all(predictor.read(table, labeled=False)), predictor.task
-            )
         values = {name: value for name, value in values.items() if value is not None}
-        if is_single := isinstance(next(iter(values.values()), None), str):
+        first = next(iter(values.values()), None)
+        if is_single := isinstance(first, str):
             values = {name: [value] for name, value in values.items()}
-        columns = {
-            name: ["" if is_missing(value) else value for value in column_values(column, name)]
-            for name, column in values.items()
-        }
-        predictor = predictor.with_settings(settings)
-        predictions = _with_integer_labels(predictor.predict_all(predictor.examples(columns)), predictor.task)
+        if len(values) == 1 and is_table(first):
+            predictor = predictor.with_settings(settings, "predict", first)
+            examples = predictor.read(first, labeled=False)
+        else:
+            predictor = predictor.with_settings(settings)
+            columns = {
+                name: ["" if is_missing(value) else value for value in column_values(column, name)]
+                for name, column in values.items()
+            }
+            examples = predictor.examples(columns)
+        predictions = _with_integer_labels(predictor.predict_all(examples), predictor.task)
         return predictions[0] if is_single else predictions
 
     @overload
@@ -358,7 +321,48 @@ class TaskInterface(ABC):
         """
         settings["batch_size"] = batch_size
         predictor = self.predictor.with_settings(settings, "evaluate", data)
-        return predictor.evaluate(data, report, str(getattr(self, "path", "")))
+        if report is None:
+            return predictor.evaluate_examples(predictor.read(data))[0]
+        atomic.check_output_folder(Path(report), in_place=True, argument="report")
+        return _evaluation_report(predictor, data, Path(report), str(getattr(self, "path", "")))
+
+
+def _evaluation_report(predictor: TaskPredictor, source: Source, folder: Path, model: str) -> Metrics:
+    """Evaluate a model and write the report: report.html, report.json, and figures.
+
+    Args:
+        predictor: The predictor of the model.
+        source: The labeled data.
+        folder: The new folder.
+        model: The name of the model in the report.
+    """
+    from bertsmith.reports.run import StepTimer, write_figures, write_report
+    from bertsmith.tasks.report import prediction_report
+
+    steps, task = StepTimer(), predictor.task
+    with steps.step("reading the file"):
+        examples = predictor.read(source)
+    with steps.step("predicting and scoring"):
+        metrics, predictions, losses, stats = predictor.evaluate_examples(examples, with_losses=True)
+    with steps.step("the report"):
+        empty = [example.location for example in examples if example.is_empty]
+        diagnostics = [*task.data.read_warnings(examples), *([empty_text_diagnostic(empty)] if empty else [])]
+        values = {
+            "task": task.name,
+            "model": model,
+            "data": name_of(source, "data"),
+            "decided_by": task.primary_metric,
+            "scores": metrics.to_dict(),
+            "answers": prediction_report(task.report, metrics, predictions, examples, losses),
+            "lengths": {"data": stats.lengths()},
+            "truncation": {"data": stats.to_dict()},
+            "findings": [diagnostic.to_dict() for diagnostic in diagnostics],
+            "settings": {"task": task.settings.model_dump(mode="json")},
+        }
+        figures = write_figures(folder, values)
+    write_report(folder, values | {"wall_time": steps.to_list()}, figures)
+    logger.info("%s: open this report in a browser", folder / "report.html")
+    return metrics
 
 
 def delimiter_of(file: Source, task: FittedTask) -> str:

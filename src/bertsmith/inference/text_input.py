@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Iterable, Iterator
+import logging
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bertsmith.errors import InputError, option
+from bertsmith.formatting import join_names, pluralize
 from bertsmith.io.compression import format_suffix
+from bertsmith.io.delimited import missing_column_hint
 from bertsmith.io.sources import Source, Texts, to_source
-from bertsmith.io.tables import Row, Table, is_json_source, json_rows, read_table, text_of
+from bertsmith.io.tables import Row, Table, TextRow, is_json_source, json_rows, read_table, text_of
 from bertsmith.io.text_io import read_lines
+from bertsmith.tasks.retrieval_queries import is_query_file, read_queries
 
-if TYPE_CHECKING:
-    from bertsmith.retrieval.index import TextRow
+logger = logging.getLogger(__name__)
 
 _ID_COLUMNS = ("_id", "id")
 _TABLE_SUFFIXES = (".csv", ".tsv", ".parquet")
+
+
+def log_empty(locations: Sequence[str], verb: str) -> None:
+    """Log where empty texts are, which are not predicted, scored, or indexed."""
+    if locations:
+        texts = pluralize(len(locations), "text is", "texts are")
+        logger.warning("%s empty and not %s: %s", texts, verb, join_names(locations))
 
 
 def texts_of_lines(lines: Iterable[bytes], location: str) -> Iterator[tuple[str, str]]:
@@ -50,8 +60,6 @@ def read_text_rows(
         id_column: The column of the ids, by default "_id" or "id" if there is one, else the number of the row.
         encoding: The encoding of a file that is not UTF-8.
     """
-    from bertsmith.tasks.retrieval_queries import is_query_file
-
     file: Any = source
     if isinstance(source, list | tuple) and all(isinstance(text, str) for text in source):
         file = Texts(source)
@@ -79,16 +87,12 @@ def read_text_rows(
 
 def rows_of_lines(lines: Iterable[tuple[str, str]]) -> Iterator[TextRow]:
     """Yield rows of locations and texts; the id is the number of the line."""
-    from bertsmith.retrieval.index import TextRow
-
     return (TextRow(text, location, location.rpartition(":")[2]) for location, text in lines)
 
 
 def _text_row(row: Row, text_column: str | None, id_column: str | None) -> TextRow:
-    from bertsmith.io.delimited import missing_column_hint
-    from bertsmith.retrieval.index import TextRow
-
-    names = {"text_column": text_column or "text", "id_column": id_column}
+    text_column = text_column or "text"
+    names = {"text_column": text_column, "id_column": id_column}
     for argument, name in names.items():
         if name is not None and row.values.get(name) is None:
             raise InputError(
@@ -98,11 +102,11 @@ def _text_row(row: Row, text_column: str | None, id_column: str | None) -> TextR
                 argument=argument,
                 hint=missing_column_hint(name, list(row.values), argument, unit="keys"),
             )
-    text = row.values[text_column or "text"]
+    text = row.values[text_column]
     if not isinstance(text, str):
         raise InputError(
             "not_a_string",
-            f"the field '{text_column or 'text'}' is not a string, but {text_of(text)[:60]}",
+            f"the field '{text_column}' is not a string, but {text_of(text)[:60]}",
             location=row.location,
             hint="write each text as a string in quotes, or remove the line",
         )
@@ -112,9 +116,6 @@ def _text_row(row: Row, text_column: str | None, id_column: str | None) -> TextR
 
 
 def _passages(file: Path, encoding: str | None) -> Iterator[TextRow]:
-    from bertsmith.retrieval.index import TextRow
-    from bertsmith.tasks.retrieval_queries import read_queries
-
     seen: set[str] = set()
     for query in read_queries(file, encoding, labeled=False):
         for text in (*query.positives, *query.negatives):

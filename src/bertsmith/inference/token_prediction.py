@@ -10,12 +10,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bertsmith.device import ComputeContext
 from bertsmith.inference.predictor import Predictor
-from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import MaskedLMHead
 from bertsmith.tasks.batching import Item, TaskBatch, TokenSequence, pack, run_batched
-from bertsmith.tokenizer.tokenizer import Encoding, Tokenizer
+from bertsmith.tokenizer.tokenizer import Encoding
 
 
 @dataclass(frozen=True)
@@ -90,16 +88,10 @@ class TokenPredictor(Predictor):
     """Computes outputs for tokens of texts.
 
     Attributes:
-        encoder: The encoder, in evaluation mode.
         head: The head with a logit for each token of the vocabulary.
-        tokenizer: The tokenizer.
-        context: The device.
     """
 
-    encoder: Encoder
     head: MaskedLMHead
-    tokenizer: Tokenizer
-    context: ComputeContext
 
     def outputs_of(
         self,

@@ -14,7 +14,6 @@ from bertsmith.formatting import format_percent, pluralize
 from bertsmith.instances.settings import MEAN_FILL_RATIO, TOKEN_REPETITION
 from bertsmith.io import atomic
 from bertsmith.io.compression import check_name
-from bertsmith.io.documents import Reading
 from bertsmith.io.folders import find_files
 from bertsmith.io.sources import Sources, size_of, to_sources
 from bertsmith.io.tables import Table
@@ -38,7 +37,6 @@ _BYTES_PER_DOCUMENT = 60  # in a shard: the document's location, hash, and offse
 _SPECIAL_TOKENS = 3  # in a segment pair: [CLS] and two [SEP]
 _MAX_EPOCHS = 1_000_000
 _BENCHMARK_SECONDS = 3.0
-_SAMPLE_BYTES, _SAMPLE_FILES = 500_000, 8  # checked for hard-wrapped lines
 _MAX_MEASURED_SECONDS = 5.0  # the time of longer updates is computed from that of a matrix product
 _MATMUL_UTILIZATION = 0.45  # FLOP/s of an update relative to those of a large matrix product
 _MATMUL_SIZE, _MATMUL_SECONDS = 1024, 0.2
@@ -112,17 +110,6 @@ def check_corpus(
         with report_write_errors(html):
             atomic.write_text(Path(html), corpus_page(report))
     return Report(report, display_keys=("findings", "forecast"))
-
-
-def hard_wrap_warning(
-    files: Sequence[str | Path | Table], reading: Reading, language: str | None
-) -> str | None:
-    """Return a warning if lines at the beginning of the first files are hard-wrapped, else None."""
-    options = CheckOptions(reading, language, sample=_SAMPLE_BYTES)
-    for fault in check_files(find_files(files)[:_SAMPLE_FILES], options)["structure"]["faults"]:
-        if fault["fault"] == "hard_wrapped":
-            return f"{fault['what']}; {fault['remedy']}"
-    return None
 
 
 def forecast(

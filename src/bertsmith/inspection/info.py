@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 
 from bertsmith import hardware
 from bertsmith.artifacts.locate import CONFIG_FILE
-from bertsmith.artifacts.run_collection import RUNS_REPORT_FILE, run_names
+from bertsmith.artifacts.run_collection import RUNS_REPORT_FILE, read_report, run_names
 from bertsmith.corpus.manifest import MANIFEST_FILE
 from bertsmith.corpus.shards import Shards
 from bertsmith.device import ComputeContext
@@ -133,7 +132,7 @@ def _not_describable(path: Path) -> InputError:
 
 def _describe_runs(path: Path) -> dict[str, Any]:
     """Return the report of several runs of a task, or the progress of each if some are unfinished."""
-    report = _read_json(path / RUNS_REPORT_FILE)
+    report = read_report(path / RUNS_REPORT_FILE)
     if report:
         return {"kind": "runs", "path": str(path), **report}
     rows = []
@@ -151,7 +150,7 @@ def _describe_run(path: Path) -> dict[str, Any]:
     state = newest_state(path / CHECKPOINTS)
     model = load(path) if (path / MODEL / CONFIG_FILE).is_file() else None
     record = model.folder.record if model is not None else {}
-    report = _read_json(path / REPORT) if model is not None and model.unfinished is None else {}
+    report = read_report(path / REPORT) if model is not None and model.unfinished is None else {}
     plan = read_plan(path, [])
     max_steps = train.get("max_steps") if isinstance(train := values.get("train"), dict) else None
     if plan:
@@ -165,7 +164,7 @@ def _describe_run(path: Path) -> dict[str, Any]:
         "seconds": report.get("seconds") or (round(state.seconds, 1) if state is not None else None),
         "tokens": state.tokens if state is not None else report.get("tokens"),
         "scores": report.get("held_out")
-        or _float_scores(report.get("dev"))
+        or _float_scores(report.get("validation"))
         or (state.evaluation if state else {}),
         "best_step": state.best_step if state is not None else None,
         "remarks": report.get("remarks", []),
@@ -207,11 +206,3 @@ def _changed_settings(file: Path, values: dict[str, Any], record: dict[str, Any]
         for name, value in settings_class.dotted(values).items()
         if value != defaults.get(name) and not (has_model_settings and name.startswith("model."))
     }
-
-
-def _read_json(file: Path) -> dict[str, Any]:
-    try:
-        values = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return values if isinstance(values, dict) else {}

@@ -20,9 +20,9 @@ from bertsmith import rng
 from bertsmith.corpus.tokenized_corpus import IntArray, TokenizedCorpus
 from bertsmith.errors import InputError, option
 from bertsmith.instances.corruption import Corruption, FramedInstances
-from bertsmith.instances.epoch_plan import EpochPlan, concat_ranges, document_token_offsets
+from bertsmith.instances.epoch_plan import EpochPlan, read_portions
 from bertsmith.instances.length_buckets import FillStats, check_batch_tokens, compute_fill_stats, make_buckets
-from bertsmith.instances.masking import Masker, SpecialTokenIds, unknown_id_error
+from bertsmith.instances.masking import Masker, SpecialTokenIds
 from bertsmith.instances.segment_pairs import plan_pairs
 from bertsmith.instances.settings import PAIRS, DataSettings
 from bertsmith.instances.text_instances import plan_doc_sentences, plan_full_sentences
@@ -32,7 +32,6 @@ from bertsmith.tokenizer.tokenizer import Tokenizer
 
 IGNORED_LABEL, IGNORED_PAIR_LABEL = -1, -100
 """Labels of tokens and of pairs that the loss ignores."""
-_DOCUMENTS_PER_PORTION = 1000  # that are read at a time
 
 
 class BatchSizes(NamedTuple):
@@ -153,20 +152,6 @@ class MaskedBatch:
         )
 
 
-@dataclass(frozen=True)
-class _Epoch:
-    """The plan of an epoch in the order of training, and its batches.
-
-    Attributes:
-        plan: The plan.
-        batch_offsets: int64 [K + 1]: batch k has the instances batch_offsets[k] up to batch_offsets[k + 1] - 1.
-            None without a token budget.
-    """
-
-    plan: EpochPlan
-    batch_offsets: IntArray | None
-
-
 class InstanceStream:
     """Batches of every epoch: a plan is made once per epoch, masks are drawn when a batch is made.
 
@@ -200,13 +185,13 @@ class InstanceStream:
             InputError: The budget is smaller than `length`, or the tokenizer lacks a special token.
         """
         ids = SpecialTokenIds.from_tokenizer(tokenizer)
-        word_starts = word_start_function(tokenizer, settings)
         self._corpus, self._documents, self._special_token_ids = corpus, documents, ids
         self._settings, self._length, self._seed = settings, length, seed
-        self._masker = Masker(settings, ids, seed, word_starts)
-        self._corruption = Corruption(settings, np.flatnonzero(~ids.is_special), seed, word_starts)
+        self._word_starts = word_start_function(tokenizer, settings)
+        self._masker = Masker(settings, ids, seed)
+        self._corruption = Corruption(settings, np.flatnonzero(~ids.is_special), seed)
         self._batch_tokens = batch_tokens
-        self._epochs: dict[int, _Epoch] = {}
+        self._plans: dict[int, EpochPlan] = {}
         check_batch_tokens(batch_tokens, length)
 
     def sampling_epoch(self, epoch: int) -> int:
@@ -214,27 +199,20 @@ class InstanceStream:
         return epoch if self._settings.dynamic_masking else epoch % self._settings.dupe_factor
 
     def plan(self, epoch: int) -> EpochPlan:
-        """Return the epoch's plan, in the order of training."""
-        return self._epoch(epoch).plan
-
-    def _epoch(self, epoch: int) -> _Epoch:
-        """Return an epoch's plan, from a cache of two neighboring epochs.
+        """Return the epoch's plan in the order of training, from a cache of two neighboring epochs.
 
         At the end of an epoch, data loader workers already make batches of the next one.
         """
-        cached = self._epochs.get(epoch)
-        if cached is not None:
-            return cached
+        if epoch in self._plans:
+            return self._plans[epoch]
         plan = self._make_plan(self.sampling_epoch(epoch))
         plan = plan.reordered(rng.permutation(self._seed, "order", len(plan), epoch))
-        batch_offsets = None
         if self._batch_tokens is not None and len(plan):
             sizes = self._corruption.corrupted_sizes(plan)
             order, batch_offsets = make_buckets(sizes, self._batch_tokens, self._seed, epoch)
-            plan = plan.reordered(order)
-        ordered = _Epoch(plan, batch_offsets)
-        self._epochs = {k: v for k, v in self._epochs.items() if abs(k - epoch) <= 1} | {epoch: ordered}
-        return ordered
+            plan = replace(plan.reordered(order), batch_offsets=batch_offsets)
+        self._plans = {k: v for k, v in self._plans.items() if abs(k - epoch) <= 1} | {epoch: plan}
+        return plan
 
     def _make_plan(self, epoch: int) -> EpochPlan:
         settings, seed = self._settings, self._seed
@@ -261,51 +239,42 @@ class InstanceStream:
 
     def stop(self, epoch: int, start: int, size: int) -> int:
         """Return the end of the batch that starts at `start`: after `size` instances, or by the token budget."""
-        current = self._epoch(epoch)
-        offsets = current.batch_offsets
-        if offsets is None:
-            return min(start + size, len(current.plan))
-        return int(offsets[np.searchsorted(offsets, start, side="right")])
+        plan = self.plan(epoch)
+        if plan.batch_offsets is None:
+            return min(start + size, len(plan))
+        return int(plan.batch_offsets[np.searchsorted(plan.batch_offsets, start, side="right")])
 
     def fill_stats(self, epoch: int, size: int) -> FillStats:
         """Compute the fill ratios of the epoch's batches of `size` instances, or under the token budget."""
-        current = self._epoch(epoch)
-        offsets = current.batch_offsets
+        plan = self.plan(epoch)
+        offsets = plan.batch_offsets
         if offsets is None:
-            offsets = np.append(np.arange(0, len(current.plan), size), len(current.plan))
-        sizes = self._corruption.corrupted_sizes(current.plan)
+            offsets = np.append(np.arange(0, len(plan), size), len(plan))
+        sizes = self._corruption.corrupted_sizes(plan)
         return compute_fill_stats(sizes, offsets, self._batch_tokens or size * self._length)
 
     def batch(self, epoch: int, start: int, stop: int) -> MaskedBatch:
         """Return instances [start, stop) of the epoch, masked and packed; a pure function of its arguments."""
-        plan = self.plan(epoch)
-        batch_slice = slice(start, min(stop, len(plan)))
+        plan, batch_slice = self.plan(epoch), slice(start, stop)
         sampling_epoch, instance_ids = self.sampling_epoch(epoch), plan.instance_ids[batch_slice]
         framed = frame_instances(self._corpus, plan, batch_slice, self._special_token_ids)
+        if self._word_starts is not None:
+            framed = replace(framed, word_starts=self._word_starts(framed.ids))
         framed = self._corruption.apply(framed, instance_ids, sampling_epoch)
-        ids, lengths = framed.ids, framed.lengths
-        positions = concat_ranges(np.zeros_like(lengths), lengths)
+        packed = Packed.from_arrays(framed.ids, framed.segment_ids, framed.lengths)
         masked_ids, rows = self._masker.apply(
-            ids,
-            lengths,
+            framed.ids,
+            framed.lengths,
             instance_ids,
             sampling_epoch,
-            positions,
+            packed.positions.numpy(),
             is_excluded=framed.is_inserted,
             word_starts=framed.word_starts,
         )
-        cu_seqlens = np.zeros(len(lengths) + 1, dtype=np.int32)
-        np.cumsum(lengths, out=cu_seqlens[1:])
         return MaskedBatch(
-            packed=Packed(
-                tokens=torch.from_numpy(masked_ids),
-                segments=torch.from_numpy(framed.segment_ids),
-                positions=torch.from_numpy(positions),
-                cu_seqlens=torch.from_numpy(cu_seqlens),
-                lengths=lengths,
-            ),
+            packed=replace(packed, tokens=torch.from_numpy(masked_ids)),
             rows=torch.from_numpy(rows),
-            labels=torch.from_numpy(ids[rows]),
+            labels=torch.from_numpy(framed.ids[rows]),
             pair_labels=torch.from_numpy(self._pair_labels(plan, batch_slice)),
             epoch=epoch,
             first_instance=start,
@@ -314,9 +283,7 @@ class InstanceStream:
 
     def _pair_labels(self, plan: EpochPlan, batch_slice: slice) -> IntArray:
         """Return the labels of the pairs, [B], or [0] without a sentence task."""
-        if self._settings.sentence_task == "none":
-            return plan.labels[:0].copy()
-        labels = plan.labels[batch_slice]
+        labels = plan.labels[:0] if self._settings.sentence_task == "none" else plan.labels[batch_slice]
         return 1 - labels if self._settings.is_next_label else labels.copy()
 
 
@@ -360,17 +327,9 @@ def token_counts(corpus: TokenizedCorpus, documents: IntArray, vocab_size: int) 
 
     Returns:
         The number of occurrences of each token, int64 [V].
-
-    Raises:
-        InputError: An id is not in the vocabulary.
     """
     counts = np.zeros(vocab_size, dtype=np.int64)
-    token_offsets = document_token_offsets(corpus)
-    for portion in np.array_split(documents, max(1, len(documents) // _DOCUMENTS_PER_PORTION)):
-        starts, ends = token_offsets[portion], token_offsets[portion + 1]
-        ids = corpus.take(concat_ranges(starts, ends - starts))
-        if (max_id := int(ids.max(initial=0))) >= vocab_size:
-            raise unknown_id_error(max_id, vocab_size)
+    for ids, _ in read_portions(corpus, documents):
         counts += np.bincount(ids, minlength=vocab_size)
     return counts
 

@@ -15,12 +15,11 @@ from numpy.typing import NDArray
 
 from bertsmith import rng
 from bertsmith.corpus.tokenized_corpus import IntArray, TokenizedCorpus
-from bertsmith.instances.epoch_plan import concat_ranges, document_token_offsets
+from bertsmith.instances.epoch_plan import count_document_tokens, read_portions
 
 _WINDOW = 4  # tokens on each side; a token at distance d counts 1 / d
 _SMOOTHING = 0.75
 _MAX_TOKENS = 5_000_000  # approximately; of a larger corpus a sample of documents is counted
-_TOKENS_PER_PORTION = 500_000
 _POWER_ITERATIONS = 3  # of the randomized SVD
 
 
@@ -68,16 +67,10 @@ def _count_cooccurrences(corpus: TokenizedCorpus, documents: IntArray, vocab_siz
     """Count tokens near each other in a document, weighted by their inverse distance: sparse [V, V]."""
     from scipy.sparse import coo_array, csr_array
 
-    token_offsets = document_token_offsets(corpus)
-    sizes = token_offsets[documents + 1] - token_offsets[documents]
-    step = max(1, math.ceil(int(sizes.sum()) / _MAX_TOKENS))
-    sample, sizes = documents[::step], sizes[::step]
-    portions = np.array_split(sample, max(1, int(sizes.sum()) // _TOKENS_PER_PORTION))
+    step = max(1, math.ceil(count_document_tokens(corpus, documents) / _MAX_TOKENS))
     total = csr_array((vocab_size, vocab_size), dtype=np.float64)
-    for portion in portions:
-        starts, lengths = token_offsets[portion], token_offsets[portion + 1] - token_offsets[portion]
-        ids = corpus.take(concat_ranges(starts, lengths))
-        document = np.repeat(np.arange(len(portion)), lengths)
+    for ids, lengths in read_portions(corpus, documents[::step]):
+        document = np.repeat(np.arange(len(lengths)), lengths)
         for distance in range(1, _WINDOW + 1):
             is_same_document = document[distance:] == document[:-distance]
             pairs = ids[:-distance][is_same_document], ids[distance:][is_same_document]

@@ -12,7 +12,6 @@ Shapes: B instances with N tokens and P parts; R tokens to corrupt. An index of 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -40,7 +39,7 @@ class FramedInstances:
         part_lengths: int64 [P], the tokens of each part, before corruption.
         num_parts: int64 [B], the parts of each instance.
         is_inserted: bool [N], True for inserted tokens, which are never predicted; None: there are none.
-        word_starts: bool [N], True for tokens that start a word; None: this can be computed from the ids.
+        word_starts: bool [N], True for tokens that start a word; None if single tokens are masked.
     """
 
     ids: IntArray
@@ -61,13 +60,11 @@ class Corruption:
         settings: The settings.
         insertable_ids: int64, the ids that may be inserted.
         seed: The seed.
-        word_starts: Maps ids [N] to bool [N], True for pieces that start a word. Needed if whole words are masked.
     """
 
     settings: DataSettings
     insertable_ids: IntArray
     seed: int
-    word_starts: Callable[[IntArray], BoolArray] | None = None
 
     @property
     def _growth(self) -> int:
@@ -87,11 +84,7 @@ class Corruption:
         These are upper bounds if whole words are masked: an instance may have too few words to insert tokens
         between.
         """
-        if not self._growth or not len(plan):
-            return plan.sizes
-        num_corrupted = np.add.reduceat(self._count_corrupted(plan.lengths), plan.part_offsets[:-1])
-        sizes: IntArray = plan.sizes + self._growth * num_corrupted
-        return sizes
+        return plan.sizes + self._growth * plan.sum_parts(self._count_corrupted(plan.lengths))
 
     def _count_corrupted(self, part_lengths: IntArray) -> IntArray:
         """Return how many tokens of each part are corrupted; never all."""
@@ -102,18 +95,17 @@ class Corruption:
         """Insert or delete tokens; `instance_ids` are the counters of each instance's random draws, [B]."""
         if not self._growth:
             return instances
-        word_starts = None if self.word_starts is None else self.word_starts(instances.ids)
-        indices, bits = self._draw_indices(instances, word_starts, instance_ids, epoch)
+        indices, bits = self._draw_indices(instances, instance_ids, epoch)
         instance = np.searchsorted(np.cumsum(instances.lengths), indices, side="right")
         num_corrupted = np.bincount(instance, minlength=len(instances.lengths))
         if self._growth < 0:
-            corrupted = _delete_tokens(instances, word_starts, indices)
+            corrupted = _delete_tokens(instances, indices)
         else:
-            corrupted = self._insert_tokens(instances, word_starts, indices, bits)
+            corrupted = self._insert_tokens(instances, indices, bits)
         return replace(corrupted, lengths=instances.lengths + self._growth * num_corrupted)
 
     def _draw_indices(
-        self, instances: FramedInstances, word_starts: BoolArray | None, instance_ids: IntArray, epoch: int
+        self, instances: FramedInstances, instance_ids: IntArray, epoch: int
     ) -> tuple[IntArray, NDArray[np.uint64]]:
         """Return the ascending indices of the tokens to corrupt, and 64 random bits for each, [R]."""
         part_lengths = instances.part_lengths
@@ -126,8 +118,8 @@ class Corruption:
         bits = rng.extend_bits(keys[instance], position)
         # Select from each part the tokens with the lowest bits, except those inside words for insertions.
         is_excluded = np.zeros(len(indices), dtype=np.bool_)
-        if word_starts is not None and self._growth > 0:
-            is_excluded = ~word_starts[indices]
+        if instances.word_starts is not None and self._growth > 0:
+            is_excluded = ~instances.word_starts[indices]
         order = np.lexsort((bits, is_excluded, part))
         rank = np.arange(len(indices)) - np.repeat(np.cumsum(part_lengths) - part_lengths, part_lengths)
         is_selected = (rank < self._count_corrupted(part_lengths)[part]) & ~is_excluded[order]
@@ -135,11 +127,7 @@ class Corruption:
         return indices[selected], bits[selected]
 
     def _insert_tokens(
-        self,
-        instances: FramedInstances,
-        word_starts: BoolArray | None,
-        indices: IntArray,
-        bits: NDArray[np.uint64],
+        self, instances: FramedInstances, indices: IntArray, bits: NDArray[np.uint64]
     ) -> FramedInstances:
         """Insert a random token in front of each of these tokens, with the same value in `word_starts`."""
         repeats = np.ones(len(instances.ids), dtype=np.int64)
@@ -149,6 +137,7 @@ class Corruption:
         # The low 32 random bits, scaled to the number of ids that may be inserted.
         id_index = ((bits & np.uint64(2**32 - 1)) * np.uint64(len(self.insertable_ids))) >> np.uint64(32)
         ids, is_inserted = instances.ids[source], np.zeros(len(source), dtype=np.bool_)
+        word_starts = instances.word_starts
         ids[inserted] = self.insertable_ids[id_index.view(np.int64)]
         is_inserted[inserted] = True
         return replace(
@@ -160,11 +149,10 @@ class Corruption:
         )
 
 
-def _delete_tokens(
-    instances: FramedInstances, word_starts: BoolArray | None, indices: IntArray
-) -> FramedInstances:
+def _delete_tokens(instances: FramedInstances, indices: IntArray) -> FramedInstances:
     is_remaining = np.ones(len(instances.ids), dtype=np.bool_)
     is_remaining[indices] = False
+    word_starts = instances.word_starts
     if word_starts is not None:  # the first remaining piece of a word starts it
         word = np.cumsum(word_starts)[is_remaining]
         word_starts = np.diff(word, prepend=-1) > 0

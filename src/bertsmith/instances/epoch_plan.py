@@ -3,11 +3,12 @@
 A plan is a table of a few integers per instance, made once per epoch by array operations. Token ids are looked up
 and masks are drawn when a batch is built. `segment_pairs.py` and `text_instances.py` make plans.
 
-Shapes: I instances, P parts of instances.
+Shapes: I instances, P parts of instances, K batches.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -17,6 +18,8 @@ from bertsmith.corpus.tokenized_corpus import IntArray, TokenizedCorpus
 
 IS_NEXT, NOT_NEXT = 0, 1  # next sentence prediction, as in BERT's release: 0 if B follows A
 IN_ORDER, SWAPPED = 0, 1  # sentence order prediction, as in ALBERT's release
+
+_TOKENS_PER_PORTION = 500_000
 
 
 class Spans(NamedTuple):
@@ -44,6 +47,8 @@ class EpochPlan:
         is_pair: True if each instance is a pair.
         num_separators: The number of separator tokens between two parts.
         counts: Counts of instances and of split, trimmed, and omitted text, for the report.
+        batch_offsets: int64 [K + 1]; batch k has the instances batch_offsets[k] up to batch_offsets[k + 1] - 1.
+            None without a token budget.
     """
 
     starts: IntArray
@@ -55,6 +60,7 @@ class EpochPlan:
     is_pair: bool
     num_separators: int
     counts: dict[str, int]
+    batch_offsets: IntArray | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -62,13 +68,13 @@ class EpochPlan:
     @property
     def sizes(self) -> IntArray:
         """The number of tokens of each instance, special tokens included, [I]."""
-        num_parts = np.diff(self.part_offsets)
-        text_tokens = (
-            np.add.reduceat(self.lengths, self.part_offsets[:-1]) if len(num_parts) else self.part_offsets[:0]
-        )
         # [CLS] and the last separator are 2 tokens.
-        sizes: IntArray = text_tokens + 2 + (num_parts - 1) * self.num_separators
-        return sizes
+        num_special_tokens: IntArray = (np.diff(self.part_offsets) - 1) * self.num_separators + 2
+        return self.sum_parts(self.lengths) + num_special_tokens
+
+    def sum_parts(self, values: IntArray) -> IntArray:
+        """Return the sum of values of parts, [P], over the parts of each instance, [I]."""
+        return np.diff(np.append(0, np.cumsum(values))[self.part_offsets])
 
     @property
     def tokens(self) -> int:
@@ -114,16 +120,24 @@ def make_pair_plan(
     return EpochPlan(*parts, 2 * np.arange(n + 1), labels, np.arange(n), True, num_separators, counts)
 
 
-def document_token_offsets(corpus: TokenizedCorpus) -> IntArray:
-    """Return the number of tokens before each document of a corpus, and the total, [D + 1]."""
-    offsets: IntArray = np.concatenate([[0], corpus.sentence_ends])[corpus.document_sentence_offsets]
-    return offsets
+def read_portions(corpus: TokenizedCorpus, documents: IntArray) -> Iterator[tuple[IntArray, IntArray]]:
+    """Yield the ids of some documents at a time, concatenated, and the number of tokens of each of them."""
+    offsets = _document_token_offsets(corpus)
+    num_portions = max(1, count_document_tokens(corpus, documents) // _TOKENS_PER_PORTION)
+    for portion in np.array_split(documents, num_portions):
+        lengths = offsets[portion + 1] - offsets[portion]
+        yield corpus.take(concat_ranges(offsets[portion], lengths)), lengths
 
 
 def count_document_tokens(corpus: TokenizedCorpus, documents: IntArray) -> int:
     """Return the number of tokens in these documents."""
-    offsets = document_token_offsets(corpus)
-    return int((offsets[documents + 1] - offsets[documents]).sum())
+    return int(np.diff(_document_token_offsets(corpus))[documents].sum())
+
+
+def _document_token_offsets(corpus: TokenizedCorpus) -> IntArray:
+    """Return the number of tokens before each document of a corpus, and the total, [D + 1]."""
+    offsets: IntArray = np.concatenate([[0], corpus.sentence_ends])[corpus.document_sentence_offsets]
+    return offsets
 
 
 def count_covered_tokens(starts: IntArray, lengths: IntArray) -> int:
@@ -136,7 +150,6 @@ def count_covered_tokens(starts: IntArray, lengths: IntArray) -> int:
 
 def concat_ranges(starts: IntArray, lengths: IntArray) -> IntArray:
     """Return the concatenated ranges s, s + 1, …, s + n - 1 of all starts s and lengths n."""
-    ends = np.cumsum(lengths)
-    total = int(ends[-1]) if len(ends) else 0
-    values: IntArray = np.arange(total) + np.repeat(starts - (ends - lengths), lengths)
+    shifts = np.repeat(starts - (np.cumsum(lengths) - lengths), lengths)
+    values: IntArray = shifts + np.arange(len(shifts))
     return values

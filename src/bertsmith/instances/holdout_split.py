@@ -16,7 +16,7 @@ from bertsmith import rng
 from bertsmith.corpus.tokenized_corpus import IntArray, TokenizedCorpus
 from bertsmith.formatting import pluralize
 from bertsmith.instances.epoch_plan import count_document_tokens
-from bertsmith.instances.segment_pairs import check_enough_nsp_documents, too_few_documents_error
+from bertsmith.instances.segment_pairs import too_few_documents_error
 from bertsmith.instances.settings import DataSettings
 
 VALIDATION_SEED = 0
@@ -105,14 +105,14 @@ def split_documents(
     Raises:
         InputError: There are too few different documents.
     """
-    if validation_split == 0:
-        if min_documents == 2:
-            check_enough_nsp_documents(hashes)
-        return np.arange(len(hashes)), np.empty(0, dtype=np.int64)
     unique_hashes = np.unique(hashes)
-    if len(unique_hashes) < 2 * min_documents:
-        required = "2 documents to train and 2" if min_documents == 2 else "1 document to train and 1"
-        raise too_few_documents_error(len(unique_hashes), f"{required} to validate on are required")
+    required = [f"{min_documents} to train on", f"{min_documents} to validate on"]
+    if validation_split == 0:
+        required.pop()
+    if len(unique_hashes) < len(required) * min_documents:
+        raise too_few_documents_error(len(unique_hashes), f"{' and '.join(required)} are required")
+    if validation_split == 0:
+        return np.arange(len(hashes)), np.empty(0, dtype=np.int64)
     # 2**64 - 2048 is the largest float below 2**64.
     is_validation = hashes < np.uint64(min(validation_split * 2.0**64, 2.0**64 - 2048))
     is_validation |= hashes <= unique_hashes[min_documents - 1]

@@ -16,7 +16,6 @@ its index in [N]; its position is relative to the start of its sequence.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,7 +23,6 @@ from numpy.typing import NDArray
 
 from bertsmith import rng
 from bertsmith.corpus.tokenized_corpus import IntArray
-from bertsmith.errors import InputError
 from bertsmith.instances.epoch_plan import concat_ranges
 from bertsmith.instances.settings import DataSettings
 from bertsmith.instances.span_masking import (
@@ -35,9 +33,6 @@ from bertsmith.instances.span_masking import (
     span_length_probabilities,
 )
 from bertsmith.tokenizer.tokenizer import Tokenizer
-
-WordStarts = Callable[[IntArray], BoolArray]
-"""Maps ids [N] to bool [N], True for pieces that start a word."""
 
 # A sort key has, from the top: sequence 20 bits, unmaskable 1 bit, random 30 bits, position 13 bits.
 _POSITION_BITS, _RANDOM_BITS = np.uint64(13), np.uint64(30)
@@ -93,18 +88,9 @@ class SpecialTokenIds:
 class Masker:
     """Random masks of sequences."""
 
-    def __init__(
-        self,
-        settings: DataSettings,
-        special_token_ids: SpecialTokenIds,
-        seed: int,
-        word_starts: WordStarts | None = None,
-    ) -> None:
-        """Create the masker; masks of whole words and spans need `word_starts`."""
-        if settings.masking != "token" and word_starts is None:
-            raise ValueError(f"{settings.masking} masks need word_starts")
+    def __init__(self, settings: DataSettings, special_token_ids: SpecialTokenIds, seed: int) -> None:
         ids = special_token_ids
-        self._settings, self._seed, self._word_starts = settings, seed, word_starts
+        self._settings, self._seed = settings, seed
         self._mask_id, self._is_special = ids.mask, ids.is_special
         self._is_cls_or_sep = np.zeros_like(ids.is_special)
         self._is_cls_or_sep[[ids.cls, ids.sep]] = True
@@ -133,7 +119,7 @@ class Masker:
             epoch: The epoch.
             positions: int64 [N], each token's position in its sequence; None: computed here.
             is_excluded: bool [N], True for tokens that are never predicted and not counted, such as inserted ones.
-            word_starts: bool [N], True for tokens that start a word; None: computed from the ids.
+            word_starts: bool [N], True for tokens that start a word; needed if whole words or spans are masked.
 
         Returns:
             The masked ids, int64 [N], and the ascending indices of the tokens to predict, int64 [M], whose labels
@@ -150,9 +136,7 @@ class Masker:
             sequence, position = _select_tokens(keys, positions, unmaskable, lengths, num_predictions)
             indices, unit_position = starts[sequence] + position, position
         else:
-            if word_starts is None:
-                assert self._word_starts is not None
-                word_starts = self._word_starts(ids)
+            assert word_starts is not None
             words = Words.from_starts(word_starts, unmaskable, positions, starts)
             indices, unit_index, sequence = self._select_words(words, keys, positions, num_predictions)
             unit_position, position = positions[unit_index], positions[indices]
@@ -163,10 +147,7 @@ class Masker:
     ) -> tuple[BoolArray, IntArray]:
         """Return which tokens are never predicted, [N], and the number of tokens to predict, [B]."""
         settings = self._settings
-        try:
-            special = unmaskable = self._is_special[ids]
-        except IndexError:
-            raise unknown_id_error(int(ids.max()), len(self._is_special)) from None
+        special = unmaskable = self._is_special[ids]
         if settings.maskable_tokens == "all":
             unmaskable = self._is_cls_or_sep[ids]
         if is_excluded is not None:
@@ -278,12 +259,3 @@ def _select_tokens(
     combined = ((key >> _SEQUENCE_SHIFT) << _POSITION_BITS) | (key & _POSITION_MASK)
     combined.sort()
     return (combined >> _POSITION_BITS).view(np.int64), (combined & _POSITION_MASK).view(np.int64)
-
-
-def unknown_id_error(token_id: int, vocab_size: int) -> InputError:
-    """Return the error for a token id of the data that is not in the vocabulary."""
-    return InputError(
-        "token_id_out_of_range",
-        f"the prepared data has the token id {token_id:,}, and its vocabulary ends at {vocab_size - 1:,}",
-        hint="prepare the data again, or copy the folder from its source again",
-    )

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from bertsmith import rng
 from bertsmith.corpus.tokenized_corpus import IntArray
 from bertsmith.instances.epoch_plan import IS_NEXT, NOT_NEXT, Spans, concat_ranges
-from bertsmith.instances.segments import Fragments, follow_links
+from bertsmith.instances.segments import Fragments, draw_target_lengths, follow_links
 from bertsmith.instances.settings import DataSettings
 
 
@@ -56,7 +56,7 @@ def draw_nsp_pairs(
     # First for each boundary, as if a chunk started there: the boundaries where B starts and where the chunk ends.
     index = np.arange(len(boundaries))
     document = np.repeat(np.arange(len(sentences.documents)), np.diff(offsets))
-    target = _draw_targets(len(sentences.documents), max_tokens, seed, epoch, settings.short_seq_prob)[
+    target = draw_target_lengths(len(sentences.documents), max_tokens, seed, epoch, settings.short_seq_prob)[
         document
     ]
     full = np.searchsorted(boundaries, boundaries + target, side="left")
@@ -114,16 +114,6 @@ def draw_nsp_pairs(
         np.where(is_not_next, NOT_NEXT, IS_NEXT),
         int((a_cut + b_cut).sum()),
     )
-
-
-def _draw_targets(
-    num_documents: int, max_tokens: int, seed: int, epoch: int, short_seq_prob: float
-) -> IntArray:
-    """Return the target length of each document's chunks, [D]: the maximum, or a random shorter one."""
-    document = np.arange(num_documents)
-    is_short = rng.uniform(seed, "short", epoch, document) < short_seq_prob
-    short = 2 + rng.integers(seed, "target", max_tokens - 1, epoch, document)
-    return np.where(is_short, short, max_tokens)
 
 
 def _other_documents(

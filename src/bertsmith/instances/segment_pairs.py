@@ -8,10 +8,7 @@ equal fragments (`segments.py`), so that nothing is trimmed, and a document of o
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
 from bertsmith import rng
 from bertsmith.corpus.tokenized_corpus import IntArray, TokenizedCorpus
@@ -24,13 +21,12 @@ from bertsmith.instances.epoch_plan import (
     SWAPPED,
     EpochPlan,
     Spans,
-    count_covered_tokens,
-    count_document_tokens,
     make_pair_plan,
 )
 from bertsmith.instances.nsp_random import draw_nsp_pairs
 from bertsmith.instances.segments import (
     Fragments,
+    count_text,
     make_chunks_from_either_end,
     make_segment_chunks,
     make_sentence_chunks,
@@ -68,8 +64,10 @@ def plan_pairs(
     if task == "nsp":
         groups = corpus.duplicate_groups[documents]
         sentences = split_into_fragments(corpus, documents)
-        if settings.uses_other_documents:
-            check_enough_nsp_documents(groups[sentences.fragments_per_document > 0])
+        num_groups = len(np.unique(groups[sentences.fragments_per_document > 0]))
+        if settings.uses_other_documents and num_groups < 2:
+            requirement = "next-sentence pairs need 2: NotNext is from another document"
+            raise too_few_documents_error(num_groups, requirement)
         a, b, labels, num_trimmed = draw_nsp_pairs(sentences, groups, settings, max_tokens, seed, epoch)
         num_documents_with_text = int((sentences.fragments_per_document > 0).sum())
         counts = {
@@ -100,18 +98,6 @@ def plan_pairs(
     return make_pair_plan(first, second, labels, num_separators, counts)
 
 
-def check_enough_nsp_documents(duplicate_groups: NDArray[Any]) -> None:
-    """Raise InputError if documents are too few for NotNext pairs, which need two duplicate groups.
-
-    Args:
-        duplicate_groups: The group of each document, or its hash.
-    """
-    if (num_groups := len(np.unique(duplicate_groups))) < 2:
-        raise too_few_documents_error(
-            num_groups, "next-sentence pairs need 2: NotNext is from another document"
-        )
-
-
 def too_few_documents_error(num_different: int, requirement: str) -> InputError:
     """Return the error for a corpus with too few different documents."""
     return InputError(
@@ -127,18 +113,9 @@ def too_few_documents_error(num_different: int, requirement: str) -> InputError:
 def _count_text(
     corpus: TokenizedCorpus, fragments: Fragments, a: Spans, b: Spans, num_trimmed: int = 0
 ) -> dict[str, int]:
-    """Count the text that there is, and the tokens that were trimmed or are in no segment."""
-    num_covered = count_covered_tokens(
-        np.concatenate([a.starts, b.starts]), np.concatenate([a.lengths, b.lengths])
-    )
-    return {
-        "documents": len(fragments.documents),
-        "sentences": int(np.diff(corpus.document_sentence_offsets)[fragments.documents].sum()),
-        "sentences_parted": fragments.num_split_sentences,
-        "documents_of_one_fragment": int((fragments.fragments_per_document == 1).sum()),
-        "tokens_cut": num_trimmed,
-        "tokens_left_out": count_document_tokens(corpus, fragments.documents) - num_covered,
-    }
+    starts, lengths = np.concatenate([a.starts, b.starts]), np.concatenate([a.lengths, b.lengths])
+    counts = count_text(corpus, fragments, starts, lengths, num_trimmed)
+    return counts | {"documents_of_one_fragment": int((fragments.fragments_per_document == 1).sum())}
 
 
 def _draw_order_labels(task: str, num_pairs: int, seed: int, epoch: int) -> tuple[IntArray, dict[str, int]]:

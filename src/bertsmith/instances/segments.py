@@ -16,7 +16,7 @@ import numpy as np
 
 from bertsmith import rng
 from bertsmith.corpus.tokenized_corpus import IntArray, TokenizedCorpus
-from bertsmith.instances.epoch_plan import concat_ranges
+from bertsmith.instances.epoch_plan import concat_ranges, count_covered_tokens, count_document_tokens
 
 
 @dataclass(frozen=True)
@@ -46,18 +46,14 @@ class Fragments:
         """For each boundary the index of the last boundary of its document, [N]."""
         return np.repeat(self.offsets[1:] - 1, np.diff(self.offsets))
 
+    def position_of(self, boundary_index: IntArray) -> IntArray:
+        """Return the index in `documents` of the document to which each of these boundaries belongs."""
+        return np.searchsorted(self.offsets, boundary_index, side="right") - 1
+
     def document_of(self, boundary_index: IntArray) -> IntArray:
         """Return the documents to which boundaries belong."""
-        documents: IntArray = self.documents[self._position_in_documents(boundary_index)]
+        documents: IntArray = self.documents[self.position_of(boundary_index)]
         return documents
-
-    def first_boundary_of(self, boundary_index: IntArray) -> IntArray:
-        """Return the index of the first boundary of the documents to which boundaries belong."""
-        first: IntArray = self.offsets[self._position_in_documents(boundary_index)]
-        return first
-
-    def _position_in_documents(self, boundary_index: IntArray) -> IntArray:
-        return np.searchsorted(self.offsets, boundary_index, side="right") - 1
 
 
 def split_into_fragments(
@@ -103,6 +99,28 @@ def split_into_fragments(
     return Fragments(boundaries, offsets, documents, num_split_sentences)
 
 
+def count_text(
+    corpus: TokenizedCorpus, fragments: Fragments, starts: IntArray, lengths: IntArray, num_trimmed: int = 0
+) -> dict[str, int]:
+    """Count the text that there is, and the tokens that were trimmed or are in none of these ranges."""
+    num_tokens = count_document_tokens(corpus, fragments.documents)
+    return {
+        "documents": len(fragments.documents),
+        "sentences": int(np.diff(corpus.document_sentence_offsets)[fragments.documents].sum()),
+        "sentences_parted": fragments.num_split_sentences,
+        "tokens_cut": num_trimmed,
+        "tokens_left_out": num_tokens - count_covered_tokens(starts, lengths),
+    }
+
+
+def draw_target_lengths(size: int, max_tokens: int, seed: int, epoch: int, short_seq_prob: float) -> IntArray:
+    """Return target lengths of chunks, [size]: the maximum, or with some probability a random shorter one."""
+    targets = np.full(size, max_tokens)
+    short = np.flatnonzero(rng.uniform(seed, "short", epoch, np.arange(size)) < short_seq_prob)
+    targets[short] = 2 + rng.integers(seed, "target", max(1, max_tokens - 1), epoch, short)
+    return targets
+
+
 def follow_links(links: IntArray) -> IntArray:
     """Return the path 0, links[0], links[links[0]], … up to the end of `links`; each links[i] must be above i."""
     targets, index, end = links.tolist(), 0, len(links)
@@ -145,11 +163,7 @@ def make_segment_chunks(
     boundaries, last = fragments.boundaries, fragments.last_boundary
     # `stop` is, for each boundary, the boundary at which a chunk that starts there ends.
     index = np.arange(len(boundaries))
-    target = np.full(len(boundaries), max_tokens)
-    short = np.flatnonzero(rng.random_bits(seed, "short", epoch, index) < _bits_below(short_seq_prob))
-    if short_seq_prob >= 1:
-        short = index
-    target[short] = 2 + rng.integers(seed, "target", max(1, max_tokens - 1), epoch, short)
+    target = draw_target_lengths(len(boundaries), max_tokens, seed, epoch, short_seq_prob)
     stop = np.searchsorted(boundaries, boundaries + target, side="right") - 1
     stop = np.minimum(np.maximum(stop, index + 2), last)
     leaves_one = last - stop == 1
@@ -159,7 +173,9 @@ def make_segment_chunks(
     start = start[start < last[start]]
     stop = stop[start]
     # A chunk of one fragment is at the end of a document, and takes the fragment before it, if there is one.
-    start = np.where((stop - start == 1) & (start > fragments.first_boundary_of(start)), start - 1, start)
+    start = np.where(
+        (stop - start == 1) & (start > fragments.offsets[fragments.position_of(start)]), start - 1, start
+    )
     split = start + 1 + rng.integers(seed, "split", np.maximum(stop - start - 1, 1), epoch, start)
     return _make_chunks(fragments, start, np.minimum(split, stop), stop)
 
@@ -176,7 +192,7 @@ def make_chunks_from_either_end(
     first = fragments.boundaries[fragments.offsets[:-1]]
     last = fragments.boundaries[fragments.offsets[1:] - 1]
     index = np.arange(len(first))
-    is_from_end = rng.random_bits(seed, "backwards", epoch, index) < _bits_below(0.5)
+    is_from_end = rng.uniform(seed, "backwards", epoch, index) < 0.5
     # Mirror these documents around their middle: the token offset x becomes first + last - x.
     mirror_sum = first + last
     document = np.repeat(index, np.diff(fragments.offsets))
@@ -206,7 +222,7 @@ def make_sentence_chunks(fragments: Fragments, seed: int, epoch: int) -> Chunks:
     num_pairs = (num_fragments + 1) // 2
     k = concat_ranges(np.zeros_like(num_pairs), num_pairs)  # pair k of its document
     document = np.repeat(np.arange(len(num_fragments)), num_pairs)
-    shares_first = rng.random_bits(seed, "odd pair", epoch, np.arange(len(num_fragments))) < _bits_below(0.5)
+    shares_first = rng.uniform(seed, "odd pair", epoch, np.arange(len(num_fragments))) < 0.5
     is_odd = (num_fragments % 2 == 1) & (num_fragments > 1)
     shift = is_odd[document] & np.where(shares_first[document], k > 0, k == num_pairs[document] - 1)
     start = offsets[document] + 2 * k - shift
@@ -218,8 +234,3 @@ def _make_chunks(fragments: Fragments, start: IntArray, split: IntArray, stop: I
     """Make chunks from the indices of the boundaries where A starts, B starts, and B ends."""
     boundaries = fragments.boundaries
     return Chunks(boundaries[start], boundaries[split], boundaries[stop], fragments.document_of(start))
-
-
-def _bits_below(probability: float) -> np.uint64:
-    """Return the integer that 64 random bits are below with this probability, at most 2**64 - 1."""
-    return np.uint64(min(int(probability * 2.0**64), 2**64 - 1))

@@ -123,15 +123,11 @@ class DataSettings(Settings):
     )
 
     @model_validator(mode="after")
-    def _check_probabilities(self) -> DataSettings:
+    def _check_combinations(self) -> DataSettings:
         if abs(sum(self.replacement_probabilities) - 1) > 1e-6:
             raise ValueError(
                 f"replacement_probabilities {list(self.replacement_probabilities)} does not sum to 1"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _check_combinations(self) -> DataSettings:
         task = self.sentence_task
         if task != "none" and self.instances not in PAIRS:
             raise ValueError(

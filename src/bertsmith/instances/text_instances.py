@@ -13,14 +13,8 @@ import numpy as np
 
 from bertsmith import rng
 from bertsmith.corpus.tokenized_corpus import IntArray, TokenizedCorpus
-from bertsmith.instances.epoch_plan import (
-    EpochPlan,
-    Spans,
-    concat_ranges,
-    count_covered_tokens,
-    count_document_tokens,
-)
-from bertsmith.instances.segments import follow_links, split_into_fragments
+from bertsmith.instances.epoch_plan import EpochPlan, Spans, concat_ranges
+from bertsmith.instances.segments import Fragments, count_text, follow_links, split_into_fragments
 
 _NUM_SPECIAL_TOKENS = 2  # [CLS] and the last [SEP]
 
@@ -53,7 +47,7 @@ def plan_full_sentences(
         fragments.document_of(part_starts),
     )
     part_offsets = np.append(np.searchsorted(first_of_part, first_of_instance), len(first_of_part))
-    return _make_plan(corpus, documents, parts, part_offsets, fragments.num_split_sentences)
+    return _make_plan(corpus, fragments, parts, part_offsets)
 
 
 def plan_doc_sentences(corpus: TokenizedCorpus, documents: IntArray, *, max_length: int) -> EpochPlan:
@@ -67,26 +61,14 @@ def plan_doc_sentences(corpus: TokenizedCorpus, documents: IntArray, *, max_leng
     start = start[start < last[start]]
     lengths = boundaries[stop[start]] - boundaries[start]
     parts = Spans(boundaries[start], lengths, fragments.document_of(start))
-    return _make_plan(corpus, documents, parts, np.arange(len(start) + 1), fragments.num_split_sentences)
+    return _make_plan(corpus, fragments, parts, np.arange(len(start) + 1))
 
 
 def _make_plan(
-    corpus: TokenizedCorpus,
-    documents: IntArray,
-    parts: Spans,
-    part_offsets: IntArray,
-    num_split_sentences: int,
+    corpus: TokenizedCorpus, fragments: Fragments, parts: Spans, part_offsets: IntArray
 ) -> EpochPlan:
     """Make a plan of instances that consist of these parts."""
     n = len(part_offsets) - 1
-    counts = {
-        "instances": n,
-        "documents": len(documents),
-        "sentences": int(np.diff(corpus.document_sentence_offsets)[documents].sum()),
-        "sentences_parted": num_split_sentences,
-        "tokens_cut": 0,
-        "tokens_left_out": count_document_tokens(corpus, documents)
-        - count_covered_tokens(parts.starts, parts.lengths),
-    }
+    counts = {"instances": n, **count_text(corpus, fragments, parts.starts, parts.lengths)}
     labels = np.zeros(n, dtype=np.int64)
     return EpochPlan(*parts, part_offsets, labels, np.arange(n), False, 1, counts)

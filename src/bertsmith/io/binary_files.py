@@ -44,7 +44,7 @@ _ZIPPED: tuple[tuple[bytes, str, str], ...] = (
 )
 
 
-def describe_binary(head: bytes, *, is_wide: bool = False) -> tuple[str, str] | None:
+def describe_binary(head: bytes, *, is_wide: bool) -> tuple[str, str] | None:
     """Return a description and a hint for a file that begins with `head`; None if it is text.
 
     Args:

@@ -11,6 +11,7 @@ import lzma
 import os
 import zlib
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -50,7 +51,7 @@ def format_suffix(path: object) -> str:
 
 def is_compressed(path: object) -> bool:
     """Return True if the file's name has the suffix of a compression format."""
-    return Path(str(path)).suffix.lower() in _DECODERS
+    return Path(str(path)).suffix.lower() in _FORMATS
 
 
 def check_name(path: object) -> None:
@@ -82,23 +83,34 @@ def open_binary(path: str | Path) -> BinaryIO:
 
 
 def read_blocks(path: str | Path) -> Iterator[bytes]:
-    """Yield the decompressed bytes of a file in blocks that are not empty."""
-    new_decoder = _DECODERS.get(Path(path).suffix.lower())
+    """Yield the decompressed bytes of a file in blocks of at least 256 KiB, except for the last."""
+    pending = bytearray()
     with open_binary(path) as file:
-        if new_decoder is not None:
-            yield from filter(None, _decompress(path, file, new_decoder))
-            return
-        while block := file.read(BLOCK_BYTES):
-            yield block
+        blocks = (
+            _decompress(path, file) if is_compressed(path) else iter(partial(file.read, BLOCK_BYTES), b"")
+        )
+        try:
+            for block in blocks:
+                pending += block
+                if len(pending) >= BLOCK_BYTES:
+                    yield bytes(pending)
+                    pending.clear()
+        except FileError:
+            if pending:
+                yield bytes(pending)
+            raise
+    if pending:
+        yield bytes(pending)
 
 
-def _decompress(path: str | Path, file: BinaryIO, new_decoder: Callable[[], Any]) -> Iterator[bytes]:
+def _decompress(path: str | Path, file: BinaryIO) -> Iterator[bytes]:
+    new_decoder, magic, input_bytes = _FORMATS[Path(path).suffix.lower()]
     # Decoders and not the libraries' file objects: zstandard's takes a truncated file for a complete one, and
     # bz2's and lzma's ignore bytes after the last frame.
     decoder = new_decoder()
     num_frames, is_inside = 0, False
     head = b""
-    while data := file.read(_ZSTD_INPUT_BYTES if new_decoder is _new_zstd else _INPUT_BYTES):
+    while data := file.read(input_bytes):
         head = head or data
         # gzip and xz allow zeros between frames.
         while data := data.lstrip(b"\0") if num_frames and not is_inside else data:
@@ -109,7 +121,7 @@ def _decompress(path: str | Path, file: BinaryIO, new_decoder: Callable[[], Any]
             is_inside, data = not decoder.eof, b""
             if decoder.eof:
                 data, decoder, num_frames = decoder.unused_data, new_decoder(), num_frames + 1
-    if is_inside and not num_frames and not head.startswith(_MAGIC[new_decoder][: len(head)]):
+    if is_inside and not num_frames and not head.startswith(magic[: len(head)]):
         raise _format_error(path, None, 0, head)  # shorter than a header, so the decoder waits for more
     if is_inside:
         hint = "compress or download it again"
@@ -138,29 +150,20 @@ def _format_error(path: str | Path, error: Exception | None, num_frames: int, he
     return FileError("bad_compression", message, location=path, hint=hint, raw=head)
 
 
-def _new_gzip() -> Any:
-    return zlib.decompressobj(wbits=31)
-
-
-def _new_zstd() -> Any:
-    return zstandard.ZstdDecompressor().decompressobj()
-
-
-def _new_xz() -> Any:
-    return lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_MAX_XZ_MEMORY)
-
-
-_DECODERS: dict[str, Callable[[], Any]] = {
-    ".gz": _new_gzip,
-    ".zst": _new_zstd,
-    ".bz2": bz2.BZ2Decompressor,
-    ".xz": _new_xz,
-}
-_MAGIC: dict[Callable[[], Any], bytes] = {
-    _new_gzip: b"\x1f\x8b",
-    _new_zstd: b"\x28\xb5\x2f\xfd",
-    bz2.BZ2Decompressor: b"BZh",
-    _new_xz: b"\xfd7zXZ\0",
+# By suffix: a function that makes a decoder, the first bytes of each file, and the bytes to decompress at a time.
+_FORMATS: dict[str, tuple[Callable[[], Any], bytes, int]] = {
+    ".gz": (partial(zlib.decompressobj, wbits=31), b"\x1f\x8b", _INPUT_BYTES),
+    ".zst": (
+        lambda: zstandard.ZstdDecompressor().decompressobj(),
+        b"\x28\xb5\x2f\xfd",
+        _ZSTD_INPUT_BYTES,
+    ),
+    ".bz2": (bz2.BZ2Decompressor, b"BZh", _INPUT_BYTES),
+    ".xz": (
+        partial(lzma.LZMADecompressor, lzma.FORMAT_XZ, memlimit=_MAX_XZ_MEMORY),
+        b"\xfd7zXZ\0",
+        _INPUT_BYTES,
+    ),
 }
 # bz2 raises OSError or ValueError for corrupt data.
 _ERRORS = (zlib.error, zstandard.ZstdError, lzma.LZMAError, OSError, ValueError)

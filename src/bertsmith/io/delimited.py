@@ -16,9 +16,10 @@ from itertools import islice
 from pathlib import Path
 
 from bertsmith.errors import InputError, option
+from bertsmith.formatting import shorten
 from bertsmith.io import text_io
 from bertsmith.io.compression import FileError, format_suffix
-from bertsmith.io.text_io import ErrorCollector, Line, LineReader, read_lines, too_long_error, utf8_blocks
+from bertsmith.io.text_io import ErrorCollector, Line, LineReader, too_long_error, utf8_blocks
 
 csv.field_size_limit(sys.maxsize)  # The default of 131,072 characters refuses long documents.
 
@@ -53,12 +54,13 @@ def detect_delimiter(
             hint = f"for a tab, {_delimiter_hint(chr(9))}"
             raise InputError("bad_delimiter", message, argument="delimiter", hint=hint)
         if suffix == ".txt":
-            return delimiter if any(delimiter in line for line in _first_lines(path, encoding)) else None
+            lines = _first_lines(path, encoding, _SNIFFED_LINES)
+            return delimiter if any(delimiter in line for line in lines) else None
         return delimiter
     if suffix == ".txt":
-        return _label_delimiter(_first_lines(path, encoding))
+        return _label_delimiter(_first_lines(path, encoding, _SNIFFED_LINES))
     if suffix == ".csv":
-        return _csv_delimiter(path, encoding)
+        return _csv_delimiter(_first_lines(path, encoding, 2))
     if suffix not in _SUFFIX_DELIMITERS:
         # A missing file or a workbook: no delimiter would help it.
         utf8_blocks(path, encoding)
@@ -69,17 +71,17 @@ def detect_delimiter(
     return _SUFFIX_DELIMITERS[suffix]
 
 
-def _first_lines(path: str | Path, encoding: str | None) -> list[str]:
-    return list(islice((line for _, line in read_lines(path, encoding) if line.strip()), _SNIFFED_LINES))
-
-
-def _csv_delimiter(path: str | Path, encoding: str | None) -> str:
+def _first_lines(path: str | Path, encoding: str | None, number: int) -> list[str]:
+    """Return the first readable lines that are not blank, without carriage returns, which csv refuses."""
     ignored = ErrorCollector(path, lambda row: None)  # The reader of the rows reports errors.
-    lines = LineReader(path, ignored, encoding)
-    first = list(islice((line.text for line in lines if line.text.strip()), 2))
-    if not first or "," in first[0]:
+    lines = (line.text.replace("\r", " ").rstrip(" ") for line in LineReader(ignored, encoding))
+    return list(islice(filter(str.strip, lines), number))
+
+
+def _csv_delimiter(lines: Sequence[str]) -> str:
+    if not lines or "," in lines[0]:
         return ","
-    marks = [mark for mark in _CSV_ALTERNATIVES if all(mark in line for line in first)]
+    marks = [mark for mark in _CSV_ALTERNATIVES if all(mark in line for line in lines)]
     return marks[0] if len(marks) == 1 else ","
 
 
@@ -108,15 +110,15 @@ def _are_labels(values: Sequence[str]) -> bool:
     return num_distinct <= len(values) / 4 or not any(c.isspace() for value in values for c in value)
 
 
-def column_names(fields: Sequence[str], location: str) -> list[str]:
-    """Return the names in a header. Raises `InputError` for a name that occurs twice."""
+def column_names(fields: Sequence[str], location: str, raw: bytes = b"") -> list[str]:
+    """Return the names in a header, whose bytes are `raw`. Raises `FileError` for a name that occurs twice."""
     columns: dict[str, None] = {}
     for i, field in enumerate(fields):
         name = field.strip() or str(i + 1)  # pandas leaves the name of its index blank
         if name in columns:
             message = f"the column '{name}' occurs twice in the header"
             hint = "rename one, or read the file without a header"
-            raise InputError("duplicate_column", message, location=location, hint=hint)
+            raise FileError("duplicate_column", message, location=location, hint=hint, raw=raw)
         columns[name] = None
     return list(columns)
 
@@ -136,14 +138,15 @@ def missing_column_hint(
     if not columns:
         return f"no {unit.removesuffix('s')} has a value: check how the file was made"
     if len(columns) == 1 and (mark := _other_delimiter(columns[0])):
-        return f"the header has one column, {_shorten(columns[0])!r}: {_delimiter_hint(mark)}"
-    by_lower_case = {column.lower(): column for column in reversed(columns)}
+        return f"the header has one column, {shorten(columns[0], _MAX_NAME_CHARACTERS)!r}: {_delimiter_hint(mark)}"
+    # In a file without a header the name of a column is a text.
+    names = [shorten(column, _MAX_NAME_CHARACTERS) for column in columns]
+    by_lower_case = dict(zip(map(str.lower, reversed(columns)), reversed(names), strict=True))
     similar = difflib.get_close_matches(name.lower(), list(by_lower_case), n=1)
-    question = f"did you mean '{_shorten(by_lower_case[similar[0]])}'? " if similar else ""
+    question = f"did you mean '{by_lower_case[similar[0]]}'? " if similar else ""
     more = f", … ({len(columns):,} in all)" if len(columns) > _MAX_HINT_COLUMNS else ""
-    names = ", ".join(map(_shorten, columns[:_MAX_HINT_COLUMNS]))
     advice = f"; name it with {option(argument)}{note}" if argument else ""
-    return f"{question}the {unit} are {names}{more}{advice}"
+    return f"{question}the {unit} are {', '.join(names[:_MAX_HINT_COLUMNS])}{more}{advice}"
 
 
 def missing_column_error(location: str, column: str, columns: Sequence[str], raw: bytes = b"") -> FileError:
@@ -168,12 +171,6 @@ def field_count_error(
     return InputError("field_count", message, location=location, hint=hint)
 
 
-def _shorten(name: str) -> str:
-    """Return a column's name for a message; in a file without a header it is a text."""
-    line = " ".join(name.split())
-    return line if len(line) <= _MAX_NAME_CHARACTERS else f"{line[: _MAX_NAME_CHARACTERS - 1]}…"
-
-
 def _other_delimiter(header: str) -> str:
     return next((mark for mark in _CSV_ALTERNATIVES if mark in header), "")
 
@@ -194,10 +191,8 @@ def _wrong_delimiter_hint(delimiter: str, header: str) -> str:
     return f"the header has {present} and not {absent}: {_delimiter_hint(mark)}"
 
 
-def read_records(
-    lines: LineReader, delimiter: str, errors: ErrorCollector
-) -> Iterator[tuple[list[Line], list[str]]]:
-    """Yield the lines and the fields of each record; skip blank lines, and add bad records to `errors`."""
+def read_records(lines: LineReader, delimiter: str) -> Iterator[tuple[list[Line], list[str]]]:
+    """Yield the lines and the fields of each record; skip blank lines, and add bad records to `lines.errors`."""
     if delimiter == "\t":
         for line in lines:
             if text := line.text.removesuffix("\r"):
@@ -211,13 +206,12 @@ def read_records(
             fields = next(reader)
         except StopIteration:
             return
-        except (csv.Error, _RowTooLongError) as error:
+        except csv.Error as error:
             if lines.is_truncated and not feed.pending:
                 return  # The end of the file, an error of its own, cut this record off.
             first, *others = feed.lines
-            errors.add(
-                _record_error(error, feed, errors.path, delimiter), first.number, first.byte, first.raw
-            )
+            reported = _record_error(error, feed, lines.path, delimiter)
+            lines.errors.add(reported, first.number, first.byte, first.raw)
             feed.pending.extendleft(reversed(others))
             reader = csv.reader(feed, delimiter=delimiter, strict=True)
         else:
@@ -225,7 +219,7 @@ def read_records(
                 yield feed.lines, fields
 
 
-class _RowTooLongError(Exception):
+class _RowTooLongError(csv.Error):
     """A record of several lines has more bytes than a row may have."""
 
 
@@ -255,9 +249,7 @@ class _RecordLines:
         return line.text.removesuffix("\r") + "\n"
 
 
-def _record_error(
-    error: csv.Error | _RowTooLongError, feed: _RecordLines, path: str, delimiter: str
-) -> InputError:
+def _record_error(error: csv.Error, feed: _RecordLines, path: str, delimiter: str) -> InputError:
     location = f"{path}:{feed.lines[0].number}"
     if isinstance(error, _RowTooLongError):
         return too_long_error(location, "row (does a quote in it never close?)", _QUOTING_HINT)

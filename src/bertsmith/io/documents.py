@@ -31,7 +31,7 @@ from bertsmith.io.folders import CorpusNotes, find_files
 from bertsmith.io.jsonl import parse_object
 from bertsmith.io.parquet import read_text_column
 from bertsmith.io.tables import Row, Table, check_surrogates
-from bertsmith.io.text_io import ErrorCollector, Line, LineReader, RejectedRow, TextBlock
+from bertsmith.io.text_io import ErrorCollector, LineReader, RejectedRow, TextBlock
 
 _MAX_CHARACTERS = 1 << 22  # of a document in a text file, or of one of its parts
 _BLANK_LINES = re.compile(r"\n(?:[^\S\n]*\n)+")  # a line end, and the blank lines behind it
@@ -139,7 +139,7 @@ def _documents(
         delimiter = detect_delimiter(source, reading.delimiter, reading.encoding) or ","
         if notes is not None and suffix == ".csv" and delimiter != "," and reading.delimiter is None:
             notes.delimiters[str(source)] = delimiter
-    lines = LineReader(source, errors, reading.encoding)
+    lines = LineReader(errors, reading.encoding)
     if suffix == ".jsonl":
         yield from _json_texts(lines, reading.text_column)
     elif suffix in (".csv", ".tsv"):
@@ -193,16 +193,18 @@ def _delimited_texts(lines: LineReader, column: str, delimiter: str) -> Iterator
     header: list[str] = []
     columns: list[str] = []
     index, path, errors = 0, lines.path, lines.errors
-    for record, fields in read_records(lines, delimiter, errors):
+    for record, fields in read_records(lines, delimiter):
         first = record[0]
-        if columns and len(fields) == len(columns) and fields != header:
-            yield Document(fields[index], f"{path}:{first.number}")
-            continue
         location = f"{path}:{first.number}"
+        if columns and len(fields) == len(columns) and fields != header:
+            yield Document(fields[index], location)
+            continue
         if not columns:
             if errors.count:
                 raise FileError("header_unreadable", "the header cannot be read", location=f"{path}:1")
-            header, columns = fields, _header_columns(fields, column, location, first)
+            header, columns = fields, column_names(fields, location, first.raw)
+            if column not in columns:
+                raise missing_column_error(location, column, columns, first.raw)
             index = columns.index(column)
             continue
         if fields == header:
@@ -212,18 +214,6 @@ def _delimited_texts(lines: LineReader, column: str, delimiter: str) -> Iterator
             error = field_count_error(len(fields), columns, delimiter, location)
         raw = "\n".join(line.text for line in record).removesuffix("\r").encode("utf-8")
         errors.add(error, first.number, first.byte, raw)
-
-
-def _header_columns(fields: list[str], column: str, location: str, line: Line) -> list[str]:
-    try:
-        columns = column_names(fields, location)
-    except InputError as error:
-        raise FileError(
-            "duplicate_column", error.message, location=error.location, hint=error.hint, raw=line.raw
-        ) from None
-    if column not in columns:
-        raise missing_column_error(location, column, columns, line.raw)
-    return columns
 
 
 def _split_at_lines(path: str, blocks: Iterable[TextBlock]) -> Iterator[Document]:

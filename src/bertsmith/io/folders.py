@@ -16,11 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith.errors import InputError
-from bertsmith.formatting import pluralize
-from bertsmith.io.binary_files import describe_binary
-from bertsmith.io.compression import FileError, check_name, format_suffix, is_compressed, read_blocks
-from bertsmith.io.encodings import detect_encoding, detect_wide_encoding
+from bertsmith.formatting import join_names, pluralize, shorten
+from bertsmith.io.compression import FileError, check_name, format_suffix, is_compressed
 from bertsmith.io.tables import Table
+from bertsmith.io.text_io import utf8_blocks
 from bertsmith.suggestions import not_found_error
 
 _SUFFIXES = {".txt", ".text", ".md", ".markdown", ".rst", ".jsonl", ".csv", ".tsv", ".parquet"}
@@ -53,17 +52,19 @@ class CorpusNotes:
             sentences.append(f"skipped {pluralize(self.skipped.total(), 'file')}: {self.skipped_names()}")
         if self.empty:
             files = pluralize(len(self.empty), "file has", "files have")
-            sentences.append(f"{files} no text: {_join(list(self.empty))}")
+            sentences.append(f"{files} no text: {join_names(self.empty, _MAX_NAMES)}")
         for delimiter in sorted(set(self.delimiters.values())):
             names = [file for file, other in self.delimiters.items() if other == delimiter]
-            sentences.append(f"columns are separated by {delimiter!r}, as the header shows: {_join(names)}")
+            sentences.append(
+                f"columns are separated by {delimiter!r}, as the header shows: {join_names(names, _MAX_NAMES)}"
+            )
         return sentences
 
     def skipped_names(self) -> str:
         """Return the skipped files as text: "7 .png, 5 .py"."""
         counts = self.skipped_counts().items()
         names = [f"{n:,} {name}" if name[0] == "." else pluralize(n, name) for name, n in counts]
-        return _join(names, "kinds more")
+        return join_names(names, _MAX_NAMES)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for reports."""
@@ -72,12 +73,6 @@ class CorpusNotes:
     def skipped_counts(self) -> dict[str, int]:
         """Return the number of skipped files by suffix, the most frequent first."""
         return dict(sorted(self.skipped.items(), key=lambda item: (-item[1], item[0])))
-
-
-def _join(names: Sequence[str], unit: str = "more") -> str:
-    if len(names) <= _MAX_NAMES + 1:
-        return ", ".join(names)
-    return f"{', '.join(names[:_MAX_NAMES])} and {len(names) - _MAX_NAMES:,} {unit}"
 
 
 def find_files(
@@ -147,8 +142,7 @@ def _missing_error(path: str | Path, *, is_pattern: bool = False) -> InputError:
         if not is_pattern:
             return not_found_error(path)
         return InputError("no_match", message, location=name, hint="check the pattern")
-    line = " ".join(name.split())
-    location = line if len(line) <= _MAX_SHOWN_CHARACTERS else f"{line[: _MAX_SHOWN_CHARACTERS - 1]}…"
+    location = shorten(name, _MAX_SHOWN_CHARACTERS)
     hint = "check the path; in Python, pass texts themselves as bertsmith.Texts(docs)"
     return InputError("not_found", message, location=location, hint=hint)
 
@@ -188,10 +182,9 @@ def _skip_reason(file: Path) -> str | None:
 
 def _starts_with_text(file: Path) -> bool:
     try:
-        head = next(read_blocks(file), b"")
-    except FileError:
-        return False
+        utf8_blocks(file, None)
+    except FileError as error:
+        return error.code == "other_encoding"
     except InputError:
-        return True  # Reading it raises the error.
-    is_wide = detect_encoding(head, None) != "utf-8" or detect_wide_encoding(head) is not None
-    return describe_binary(head, is_wide=is_wide) is None
+        pass  # Reading it raises the error.
+    return True

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 from bertsmith.errors import InputError
@@ -21,13 +20,14 @@ _NAME_HINT = "write hub:OWNER/NAME:SPLIT, such as hub:stanfordnlp/imdb:train, or
 
 
 def load_split(name: str) -> tuple[Any, Mapping[str, Any]]:
-    """Return a split as a pyarrow table, and the features of its columns, whose class names are in `names`.
-
-    A feature is an object with `names` and `feature`, as in `datasets`.
+    """Return a split as a pyarrow table, and its features, as `datasets.Features.to_dict` returns them.
 
     Raises:
         InputError: There is no such data set or split.
     """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     dataset, config, split = _parse_name(name)
     pattern = f"{config or '*'}/{split}/*.parquet"
     files = sorted(_download(name, dataset, pattern).glob(pattern))
@@ -39,7 +39,9 @@ def load_split(name: str) -> tuple[Any, Mapping[str, Any]]:
         message = f"the data set has several configurations: {', '.join(configs)}"
         hint = f"name one: {PREFIX}{dataset}:{configs[0]}:{split}"
         raise InputError("several_configurations", message, location=name, hint=hint)
-    return _read(files)
+    table = pa.concat_tables([pq.read_table(file) for file in files])
+    metadata = json.loads((table.schema.metadata or {}).get(b"huggingface", b"{}"))
+    return table, metadata.get("info", {}).get("features", {})
 
 
 def _parse_name(name: str) -> tuple[str, str | None, str]:
@@ -69,24 +71,3 @@ def _download(name: str, dataset: str, pattern: str) -> Path:
         message = f"there is no such data set in the cache or on the hub{offline}: {reason}"
         hint = f"{_NAME_HINT}; or name a file"
         raise InputError("dataset_not_found", message, location=name, hint=hint) from None
-
-
-def _read(files: Sequence[Path]) -> tuple[Any, Mapping[str, Any]]:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    table = pa.concat_tables([pq.read_table(file) for file in files])
-    metadata = json.loads((table.schema.metadata or {}).get(b"huggingface", b"{}"))
-    features = metadata.get("info", {}).get("features", {})
-    return table, {column: _feature(features[column]) for column in table.column_names if column in features}
-
-
-def _feature(feature: Any) -> SimpleNamespace:
-    """Return a column's type with the attributes that it has in `datasets`."""
-    if isinstance(feature, list):
-        return SimpleNamespace(feature=_feature(feature[0]))
-    inner = feature.get("feature")
-    return SimpleNamespace(
-        names=feature.get("names") if feature.get("_type") == "ClassLabel" else None,
-        feature=None if inner is None else _feature(inner),
-    )

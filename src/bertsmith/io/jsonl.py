@@ -10,12 +10,11 @@ from __future__ import annotations
 import codecs
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from bertsmith.errors import InputError, option
-from bertsmith.io.text_io import read_lines, utf8_blocks
+from bertsmith.io.text_io import utf8_blocks
 
 _SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
 _MAX_JSON_BYTES = 1 << 29  # SQuAD's largest file has 46 million
@@ -23,13 +22,6 @@ _MAX_JSON_BYTES = 1 << 29  # SQuAD's largest file has 46 million
 
 class _DuplicateKeyError(Exception):
     """A key occurs twice in one object."""
-
-
-def read_json_lines(path: str | Path, encoding: str | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the objects of a .jsonl file with the numbers of their lines; skip blank lines."""
-    for number, line in read_lines(path, encoding):
-        if line and not line.isspace():
-            yield number, parse_object(line, f"{path}:{number}")
 
 
 def parse_object(line: str, location: str) -> dict[str, Any]:
@@ -89,7 +81,7 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return values
 
 
-def read_json_bytes(path: str | Path, encoding: str | None = None) -> bytes:
+def read_json_bytes(path: str | Path, encoding: str | None) -> bytes:
     """Return the content of a .json file, decompressed, as UTF-8 without a byte order mark."""
     parts, size = [], 0
     for block in utf8_blocks(path, encoding)[1]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,27 +25,26 @@ _DICTIONARY_ROW_BYTES = 16  # columns with fewer are indices of texts that are s
 
 def read_rows(path: str | Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the values of each row with its number, from 1."""
-    import pyarrow as pa
     import pyarrow.parquet
 
-    open_binary(path).close()
-    number = 0
-    try:
-        with pyarrow.parquet.ParquetFile(str(path)) as file:
-            for batch in file.iter_batches(_TABLE_BATCH_ROWS):
-                for values in batch.to_pylist():
-                    number += 1
-                    yield number, values
-    except (pa.ArrowException, OSError, MemoryError, UnicodeDecodeError) as error:
-        raise _file_error(path, error) from None
+    with _parquet_errors(path), pyarrow.parquet.ParquetFile(str(path)) as file:
+        batches = file.iter_batches(_TABLE_BATCH_ROWS)
+        yield from enumerate(chain.from_iterable(batch.to_pylist() for batch in batches), start=1)
 
 
-def _file_error(path: str | Path, error: Exception) -> FileError:
-    with open_binary(path) as file:
+@contextmanager
+def _parquet_errors(path: str | Path) -> Iterator[None]:
+    """Raise FileError for an error of pyarrow in the block."""
+    import pyarrow as pa
+
+    with open_binary(path) as file:  # All formats have the same errors for files that cannot be opened.
         head = file.read(text_io.EXCERPT_BYTES)
-    reason = str(error).split("\n")[0][:200].rstrip(".")
-    message, hint = f"this is not a whole parquet file ({reason})", "write or download it again"
-    return FileError("bad_parquet", message, location=path, hint=hint, raw=head)
+    try:
+        yield
+    except (pa.ArrowException, OSError, MemoryError, UnicodeDecodeError) as error:
+        reason = str(error).split("\n")[0][:200].rstrip(".")
+        message, hint = f"this is not a whole parquet file ({reason})", "write or download it again"
+        raise FileError("bad_parquet", message, location=path, hint=hint, raw=head) from None
 
 
 def read_text_column(path: str | Path, column: str, errors: ErrorCollector) -> Iterator[tuple[int, str]]:
@@ -54,32 +55,26 @@ def read_text_column(path: str | Path, column: str, errors: ErrorCollector) -> I
     Raises:
         FileError: The file is not a complete parquet file, or the column is missing or not text.
     """
-    import pyarrow as pa
     import pyarrow.parquet
 
     if is_compressed(path):
         message = "a parquet file is compressed inside, not as a whole"
         raise FileError("compressed_parquet", message, location=path, hint="decompress it")
-    open_binary(path).close()  # All formats have the same errors for files that cannot be opened.
-    number = 0
-    try:
+    with _parquet_errors(path):
         metadata = pyarrow.parquet.read_metadata(str(path))
         _check_text_column(path, metadata.schema.to_arrow_schema(), column)
         row_bytes = _bytes_per_row(metadata, column)
         dictionaries = [column] if row_bytes < _DICTIONARY_ROW_BYTES else []
-        with pyarrow.parquet.ParquetFile(
-            str(path), buffer_size=1 << 20, read_dictionary=dictionaries
-        ) as file:
-            batch_rows = int(min(max(_BATCH_BYTES // max(row_bytes, 1), 1), _MAX_BATCH_ROWS))
-            for batch in file.iter_batches(batch_rows, columns=[column], use_threads=False):
-                for text in _strings(batch.column(0)):
-                    number += 1
-                    if isinstance(text, str):
-                        yield number, text
-                    else:
-                        _add_value_error(errors, number, column, text or b"", is_null=text is None)
-    except (pa.ArrowException, OSError, MemoryError) as error:
-        raise _file_error(path, error) from None
+        batch_rows = int(min(max(_BATCH_BYTES // max(row_bytes, 1), 1), _MAX_BATCH_ROWS))
+        file = pyarrow.parquet.ParquetFile(str(path), buffer_size=1 << 20, read_dictionary=dictionaries)
+        with file:
+            batches = file.iter_batches(batch_rows, columns=[column], use_threads=False)
+            texts = chain.from_iterable(_strings(batch.column(0)) for batch in batches)
+            for number, text in enumerate(texts, start=1):
+                if isinstance(text, str):
+                    yield number, text
+                else:
+                    _add_value_error(errors, number, column, text)
 
 
 def _bytes_per_row(metadata: Any, column: str) -> float:
@@ -103,11 +98,8 @@ def _check_text_column(path: str | Path, schema: pa.Schema, column: str) -> None
         message = f"column '{column}' occurs twice"
         raise FileError("duplicate_column", message, location=path, hint="rename one of them")
     dtype = schema.field(column).type
-    if str(dtype.value_type if pa.types.is_dictionary(dtype) else dtype) not in (
-        "string",
-        "large_string",
-        "string_view",
-    ):
+    text_type = str(dtype.value_type if pa.types.is_dictionary(dtype) else dtype)
+    if text_type not in ("string", "large_string", "string_view"):
         message = f"column '{column}' holds {dtype}, not text"
         hint = f"name the column of the text with {option('text_column')}"
         raise FileError("column_not_text", message, location=path, argument="text_column", hint=hint)
@@ -128,12 +120,10 @@ def _decode(column: pa.Array) -> list[str | bytes | None]:
     import pyarrow as pa
 
     values: list[Any]
-    try:
+    with suppress(UnicodeDecodeError):
         values = column.to_pylist()
         if column.nbytes <= text_io.MAX_LINE_BYTES:
             return values
-    except UnicodeDecodeError:
-        pass
     values = column.cast(pa.large_binary()).to_pylist()
     return [_decode_value(value) if isinstance(value, bytes) else value for value in values]
 
@@ -145,11 +135,9 @@ def _decode_value(value: bytes) -> str | bytes:
         return value
 
 
-def _add_value_error(
-    errors: ErrorCollector, number: int, column: str, value: bytes, *, is_null: bool
-) -> None:
+def _add_value_error(errors: ErrorCollector, number: int, column: str, value: bytes | None) -> None:
     location = f"{errors.path}:{number}"
-    if is_null:
+    if value is None:
         message = f"the column '{column}' is null"
         error = InputError("value_null", message, location=location, hint="fill it, or remove the row")
     elif len(value) > text_io.MAX_LINE_BYTES:
@@ -157,4 +145,4 @@ def _add_value_error(
     else:
         message = f"the column '{column}' holds bytes that are not UTF-8"
         error = InputError("value_not_utf8", message, location=location, hint="write the text as UTF-8")
-    errors.add(error, number, None, value)
+    errors.add(error, number, None, value or b"")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from typing import TypeVar
 
@@ -20,24 +20,19 @@ def prefetch(items: Iterable[Item], function: Callable[[Item], Output]) -> Gener
     turn comes. Close the generator if it is not exhausted.
     """
     with ThreadPoolExecutor(1, "ahead") as thread:
-        pending: tuple[Item, Future[Output]] | None = None
-        failure: Exception | None = None
-        iterator = iter(items)
-        while True:
+        futures = ((item, thread.submit(function, item)) for item in items)
+        pending = next(futures, None)
+        while pending is not None:
+            failure: Exception | None = None
             try:
-                item = next(iterator)
-            except StopIteration:
-                break
+                following = next(futures, None)
             except Exception as error:
-                failure = error
-                break
-            previous, pending = pending, (item, thread.submit(function, item))
-            if previous is not None:
-                yield previous[0], previous[1].result()
-        if pending is not None:
-            yield pending[0], pending[1].result()
-        if failure is not None:
-            raise failure
+                following, failure = None, error
+            item, future = pending
+            yield item, future.result()
+            if failure is not None:
+                raise failure
+            pending = following
 
 
 def growing_batches(items: Iterable[Item], max_size: int) -> Iterator[list[Item]]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numbers
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -34,39 +34,41 @@ _PANDAS_INDEX = "__index_level_"
 _EXPECTED = "a DataFrame (pandas, polars), a pyarrow Table, a Dataset, a dict of columns, or a list of dicts"
 
 
-@dataclass(frozen=True)
-class _Rows(Sequence[Row]):
-    """Rows that are computed in batches when they are read.
+class MemoryTable(Table):
+    """A table in memory, whose rows are computed in batches when they are read."""
 
-    Attributes:
-        name: The name of the table.
-        length: The number of rows.
-        values: A function that returns the values of the rows from start to stop.
-    """
+    in_memory = True
 
-    name: str
-    length: int
-    values: Callable[[int, int], Sequence[Mapping[Any, Any]]]
+    def __init__(
+        self,
+        name: str,
+        columns: Sequence[str],
+        length: int,
+        values: Callable[[int, int], Sequence[Mapping[Any, Any]]],
+    ) -> None:
+        """Hold data.
 
-    def __len__(self) -> int:
-        return self.length
+        Args:
+            name: The name of the data in locations.
+            columns: The names of the columns.
+            length: The number of rows.
+            values: A function that returns the values of the rows from start to stop.
+        """
+        super().__init__(f"{name}{IN_MEMORY}", columns, ())
+        self._length, self._values = length, values
 
     def __iter__(self) -> Iterator[Row]:
-        for start in range(0, self.length, _BATCH_ROWS):
-            yield from self[start : start + _BATCH_ROWS]
+        for start in range(0, self._length, _BATCH_ROWS):
+            batch = self._values(start, start + _BATCH_ROWS)
+            for number, values in enumerate(batch, start=start + 1):
+                row = {str(key): _to_python(value) for key, value in values.items()}
+                yield Row(row, f"{self.name}:{number}")
 
-    def __getitem__(self, index: Any) -> Any:
-        if not isinstance(index, slice):
-            index = range(self.length)[index]
-            return self[index : index + 1][0]
-        start, stop, _ = index.indices(self.length)
-        return [
-            Row({str(key): _to_python(value) for key, value in values.items()}, f"{self.name}:{number}")
-            for number, values in enumerate(self.values(start, stop), start=start + 1)
-        ]
+    def __len__(self) -> int:
+        return self._length
 
 
-class Texts(Table):
+class Texts(MemoryTable):
     """Texts in memory as a corpus, one document each: `Texts(["One text.", "Another."])`.
 
     A list of strings names files wherever a corpus is expected; `Texts` says that they are the texts.
@@ -84,9 +86,9 @@ class Texts(Table):
             hint = f"put it in brackets: [{texts[:40]!r}]"
             raise InputError("single_text", message, argument="texts", hint=hint)
         values = texts.to_pylist() if hasattr(texts, "to_pylist") else list(texts)
-        name = f"{name}{IN_MEMORY}"
-        rows = _Rows(name, len(values), lambda start, stop: [{"text": text} for text in values[start:stop]])
-        super().__init__(name, ["text"], rows)
+        super().__init__(
+            name, ["text"], len(values), lambda start, stop: [{"text": text} for text in values[start:stop]]
+        )
 
 
 def to_sources(data: Sources, name: str = "data") -> list[str | Path | Table]:
@@ -100,14 +102,10 @@ def to_sources(data: Sources, name: str = "data") -> list[str | Path | Table]:
     for number, item in enumerate(data, start=1):
         source = to_source(item, name)
         if isinstance(source, Table) and any(str(other) == source.name for other in sources):
-            source = _rename(source, f"{source.name.removesuffix(IN_MEMORY)} {number}{IN_MEMORY}")
+            source = copy(source)
+            source.name = f"{source.name.removesuffix(IN_MEMORY)} {number}{IN_MEMORY}"
         sources.append(source)
     return sources
-
-
-def _rename(table: Table, name: str) -> Table:
-    rows = table.rows
-    return Table(name, table.columns, replace(rows, name=name) if isinstance(rows, _Rows) else rows)
 
 
 def to_source(data: Source, name: str, tuple_columns: TupleColumns | None = None) -> str | Path | Table:
@@ -119,7 +117,10 @@ def to_source(data: Source, name: str, tuple_columns: TupleColumns | None = None
         tuple_columns: The names of the columns where rows are tuples.
     """
     if isinstance(data, str):
-        return _hub_table(data) if data.startswith(PREFIX) else data
+        if not data.startswith(PREFIX):
+            return data
+        table, features = load_split(data)
+        return _arrow_rows(table, data, features)
     return Path(data) if isinstance(data, os.PathLike) else to_table(data, name, tuple_columns)
 
 
@@ -140,9 +141,10 @@ def to_table(data: Any, name: str, tuple_columns: TupleColumns | None = None) ->
         if not hasattr(data, "__getitem__") or not hasattr(data, "__len__"):
             message = "this data set is a stream, whose length is unknown"
             raise InputError("is_a_stream", message, location=name, hint="load it without streaming")
-        return _arrow_rows(data.with_format("arrow")[:], name, data.features or {})
+        features = data.features.to_dict() if data.features else {}
+        return _arrow_rows(data.with_format("arrow")[:], name, features)
     if hasattr(data, "__arrow_c_stream__"):
-        return _arrow_rows(_arrow_table(data, name), name)
+        return _arrow_rows(_arrow_table(data, name), name, {})
     if hasattr(data, "to_dict") and hasattr(data, "columns"):
         data = data.to_dict("list")
     if isinstance(data, Mapping):
@@ -189,14 +191,7 @@ def column_values(data: Any, name: str) -> list[Any]:
     """Return the values of a list or of a column of any library. Raises `InputError` for a table."""
     if not is_table(data):
         return _values(data, name)
-    if isinstance(data, Sequence):
-        columns = list(map(str, data[0]))
-    else:  # a list of columns of pyarrow has no names
-        is_mapping = isinstance(data, Mapping)
-        names: Any = (
-            data if is_mapping else getattr(data, "column_names", None) or getattr(data, "columns", ())
-        )
-        columns = list(map(str, names))
+    columns = to_table(data, name).columns
     hint = "give one of its columns"
     hint += f" ({', '.join(columns)}): table[{columns[0]!r}]" if columns else ""
     raise InputError("is_a_table", "this is a table, not a list", location=name, hint=hint)
@@ -211,16 +206,17 @@ def _to_python(value: Any) -> Any:
     return value.tolist() if hasattr(value, "tolist") else value
 
 
-def _hub_table(name: str) -> Table:
-    table, types = load_split(name)
-    return _arrow_rows(table, name, types)
+def _arrow_rows(table: Any, name: str, features: Mapping[str, Any]) -> Table:
+    """Return the rows of a pyarrow table, with the names of classes in place of their numbers.
 
-
-def _arrow_rows(table: Any, name: str, types: Mapping[str, Any] | None = None) -> Table:
-    """Return the rows of a pyarrow table, with the names of classes in place of their numbers."""
+    Args:
+        table: The table.
+        name: The name of the table in locations.
+        features: The types of the columns as plain values, as `datasets.Features.to_dict` returns them.
+    """
     columns = [column for column in table.column_names if not column.startswith(_PANDAS_INDEX)]
     table = table.select(columns)
-    to_name = {column: convert for column, kind in (types or {}).items() if (convert := _class_names(kind))}
+    to_name = {column: convert for column in columns if (convert := _class_names(features.get(column)))}
 
     def values(start: int, stop: int) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = table.slice(start, stop - start).to_pylist()
@@ -229,17 +225,19 @@ def _arrow_rows(table: Any, name: str, types: Mapping[str, Any] | None = None) -
                 row[column] = convert(row[column])
         return rows
 
-    name = f"{name}{IN_MEMORY}"
-    return Table(name, columns, _Rows(name, int(table.num_rows), values))
+    return MemoryTable(name, columns, int(table.num_rows), values)
 
 
 def _class_names(feature: Any) -> Callable[[Any], Any] | None:
     """Return a function from a class's number, or a list of them, to its name; None for other features."""
-    names = getattr(feature, "names", None)
-    if isinstance(names, list):
+    if isinstance(feature, list):
+        feature = {"feature": feature[0]}
+    if not isinstance(feature, Mapping):
+        return None
+    names = feature.get("names")
+    if feature.get("_type") == "ClassLabel" and names:
         return lambda value: None if value is None or value < 0 else names[value]
-    inner = getattr(feature, "feature", None)
-    if inner is not None and (convert := _class_names(inner)) is not None:
+    if (convert := _class_names(feature.get("feature"))) is not None:
         return lambda values: None if values is None else [convert(value) for value in values]
     return None
 
@@ -290,8 +288,7 @@ def _table_of_rows(rows: Sequence[Any], name: str, tuple_columns: TupleColumns |
     if not all(isinstance(row, Mapping) for row in rows):
         rows = _dicts_of_tuples(rows, name, tuple_columns)
     columns = dict.fromkeys(str(column) for row in rows for column in row)
-    name = f"{name}{IN_MEMORY}"
-    return Table(name, list(columns), _Rows(name, len(rows), lambda start, stop: rows[start:stop]))
+    return MemoryTable(name, list(columns), len(rows), lambda start, stop: rows[start:stop])
 
 
 def _dicts_of_tuples(

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from bertsmith.errors import InputError, option
 from bertsmith.io import parquet
@@ -25,7 +25,7 @@ from bertsmith.io.delimited import (
     missing_column_hint,
     read_records,
 )
-from bertsmith.io.jsonl import read_json, read_json_lines, surrogate_error
+from bertsmith.io.jsonl import parse_object, read_json, surrogate_error
 from bertsmith.io.text_io import ErrorCollector, LineReader, read_lines, utf8_blocks
 
 IN_MEMORY = " (in memory)"
@@ -55,6 +55,20 @@ class Row:
         return {name: text_of(value) for name, value in self.values.items()}
 
 
+class TextRow(NamedTuple):
+    """A text of a row or line.
+
+    Attributes:
+        text: The text.
+        location: The file and line of the text.
+        id: The id in the user's file, or else the line number.
+    """
+
+    text: str
+    location: str
+    id: str
+
+
 class Table:
     """The rows of one file, or of data in memory.
 
@@ -65,12 +79,13 @@ class Table:
         in_memory: True for data that is in no file.
     """
 
+    in_memory = False
+
     def __init__(
         self, name: str, columns: Sequence[str], rows: Sequence[Row], *, is_plain: bool = False
     ) -> None:
-        """Hold rows in a sequence, which may compute them when they are read."""
+        """Hold rows."""
         self.name, self.columns, self.rows, self.is_plain = name, list(columns), rows, is_plain
-        self.in_memory = name.endswith(IN_MEMORY)
 
     def __iter__(self) -> Iterator[Row]:
         """Yield the rows."""
@@ -100,16 +115,13 @@ class Table:
         Raises:
             InputError: The table, or a row of a JSON lines file, lacks the column.
         """
-        if name not in self.columns and self.is_plain:
-            message = f"column '{name}' is missing: this file has one text per line and no delimiter"
-            hint = (
-                "give a .csv, .tsv, or .jsonl file; finetune, evaluate, and predict also take "
-                f"{option('delimiter')}"
-            )
-            raise InputError("column_missing", message, location=self.start, argument=argument, hint=hint)
         if name not in self.columns:
             hint = missing_column_hint(name, self.columns, argument, note="" if self.in_memory else note)
             message = f"column '{name}' is missing"
+            if self.is_plain:
+                message += ": this file has one text per line and no delimiter"
+                commands = "finetune, evaluate, and predict"
+                hint = f"give a .csv, .tsv, or .jsonl file; {commands} also take {option('delimiter')}"
             raise InputError("column_missing", message, location=self.start, argument=argument, hint=hint)
         values = []
         for row in self:
@@ -218,8 +230,7 @@ def _read_delimited(
     columns: list[str] = []
     rows: list[Row] = []
     last_line = 0  # of the record before
-    errors = ErrorCollector(path)
-    for lines, fields in read_records(LineReader(path, errors, encoding), delimiter, errors):
+    for lines, fields in read_records(LineReader(ErrorCollector(path), encoding), delimiter):
         line = lines[0].number
         blank_lines, last_line = range(last_line + 1, line), lines[-1].number
         location = f"{path}:{line}"
@@ -254,7 +265,10 @@ def json_rows(source: str | Path | Table, encoding: str | None = None) -> Iterat
         yield from source
         return
     if not is_json_array(source, encoding):
-        yield from (Row(values, f"{source}:{line}") for line, values in read_json_lines(source, encoding))
+        for number, line in read_lines(source, encoding):
+            if line.strip():
+                location = f"{source}:{number}"
+                yield Row(parse_object(line, location), location)
         return
     for index, values in enumerate(read_json(source, encoding)):
         location = f"{source}: [{index}]"

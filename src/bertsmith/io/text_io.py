@@ -10,9 +10,11 @@ are errors unless the encoding is given.
 from __future__ import annotations
 
 import codecs
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain, islice
 from pathlib import Path
 
 from bertsmith.errors import InputError, option, render
@@ -118,11 +120,11 @@ def read_lines(path: str | Path, encoding: str | None = None) -> Iterator[tuple[
         InputError: The file is missing, truncated, or not text, has another encoding, or has a line of more than
             64 MiB; bytes that are not of the encoding have the location file:line:column.
     """
-    for line in LineReader(path, ErrorCollector(path), encoding):
+    for line in LineReader(ErrorCollector(path), encoding):
         yield line.number, line.text.removesuffix("\r")
 
 
-def utf8_blocks(path: str | Path, encoding: str | None = None) -> tuple[str, Iterator[bytes]]:
+def utf8_blocks(path: str | Path, encoding: str | None) -> tuple[str, Iterator[bytes]]:
     """Return the encoding of a file, and its text as UTF-8 in blocks of about 256 KiB, with its byte order mark.
 
     Args:
@@ -133,7 +135,9 @@ def utf8_blocks(path: str | Path, encoding: str | None = None) -> tuple[str, Ite
         FileError: The file is not text, or has another encoding.
     """
     requested = encoding and resolve_encoding(encoding)
-    head, blocks = _peek(read_blocks(path))
+    blocks = read_blocks(path)
+    first_blocks = list(islice(blocks, math.ceil(_HEAD_BYTES / BLOCK_BYTES)))
+    head = b"".join(first_blocks)[:_HEAD_BYTES]
     detected = detect_encoding(head, requested)
     wide = detected if detected.startswith(("utf-16", "utf-32")) else detect_wide_encoding(head)
     if (binary := describe_binary(head, is_wide=wide is not None)) is not None:
@@ -151,45 +155,8 @@ def utf8_blocks(path: str | Path, encoding: str | None = None) -> tuple[str, Ite
             raw=head,
             encoding=name,
         )
-    blocks = _merge_blocks(blocks)
+    blocks = chain(first_blocks, blocks)
     return detected, blocks if detected == "utf-8" else _transcode(str(path), blocks, detected)
-
-
-def _peek(blocks: Iterator[bytes]) -> tuple[bytes, Iterator[bytes]]:
-    """Return the beginning of a file, and all of its blocks; an error is raised after the blocks before it."""
-    first: list[bytes] = []
-    error: FileError | None = None
-    try:
-        while sum(map(len, first)) < _HEAD_BYTES and (block := next(blocks, b"")):
-            first.append(block)
-    except FileError as raised:
-        error = raised
-
-    def all_blocks() -> Iterator[bytes]:
-        yield from first
-        if error is not None:
-            raise error
-        yield from blocks
-
-    return b"".join(first)[:_HEAD_BYTES], all_blocks()
-
-
-def _merge_blocks(blocks: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the same bytes in blocks of at least `BLOCK_BYTES`, except for the last."""
-    pending: list[bytes] = []
-    error: FileError | None = None
-    try:
-        for block in blocks:
-            pending.append(block)
-            if sum(map(len, pending)) >= BLOCK_BYTES:
-                yield b"".join(pending)
-                pending = []
-    except FileError as raised:  # The text before it comes first.
-        error = raised
-    if pending:
-        yield b"".join(pending)
-    if error is not None:
-        raise error
 
 
 def _transcode(path: str, blocks: Iterator[bytes], encoding: str) -> Iterator[bytes]:
@@ -199,7 +166,8 @@ def _transcode(path: str, blocks: Iterator[bytes], encoding: str) -> Iterator[by
     and column are found as in other files. In UTF-16 and UTF-32 an error shifts all that follows: it raises
     `FileError`.
     """
-    decoder = codecs.getincrementaldecoder(encoding)("surrogateescape")
+    is_wide = encoding.startswith(("utf-16", "utf-32"))
+    decoder = codecs.getincrementaldecoder(encoding)("strict" if is_wide else "surrogateescape")
     line = 1
     is_last = False
     while not is_last:
@@ -227,14 +195,13 @@ def _transcode(path: str, blocks: Iterator[bytes], encoding: str) -> Iterator[by
 class LineReader:
     """Read the lines of a file that can be decoded; the others are added to an `ErrorCollector`."""
 
-    def __init__(self, path: str | Path, errors: ErrorCollector, encoding: str | None = None) -> None:
-        """Read the file `path`; `encoding` is that of a file that is not UTF-8."""
-        self.path, self.errors = path, errors
+    def __init__(self, errors: ErrorCollector, encoding: str | None) -> None:
+        """Read the file of `errors`; `encoding` is that of a file that is not UTF-8."""
+        self.path, self.errors = errors.path, errors
         self.is_truncated = False  # an error ended the lines before the file does
         self._requested, self._encoding = encoding, "utf-8"
         self._line, self._byte = 1, 0  # of the first line that is not yet read
-        self._pending: list[bytes] = []  # the beginning of that line
-        self._num_pending = 0  # bytes
+        self._pending = bytearray()  # the beginning of that line
         self._is_skipping = False  # inside of a line that is too long
 
     def __iter__(self) -> Iterator[Line]:
@@ -253,14 +220,13 @@ class LineReader:
             yield from self._split(blocks)
         except FileError as error:
             self.is_truncated = True
-            start = b"".join(self._pending)
-            if self._byte == 0 and not start:
+            if self._byte == 0 and not self._pending:
                 self.errors.add(error, raw=error.raw[:EXCERPT_BYTES])
             else:
-                self.errors.add(error, self._line, self._byte, start[:EXCERPT_BYTES])
+                self.errors.add(error, self._line, self._byte, bytes(self._pending[:EXCERPT_BYTES]))
         else:
-            if last := b"".join(self._pending):
-                yield from self._decode(last + b"\n")
+            if self._pending:
+                yield from self._decode(bytes(self._pending) + b"\n")
 
     def _split(self, blocks: Iterable[bytes]) -> Iterator[TextBlock]:
         has_mac_lines = False
@@ -276,17 +242,16 @@ class LineReader:
                 block = self._skip_line(block)
             end = block.rfind(b"\n") + 1
             if end:
-                lines = b"".join((*self._pending, block[:end]))
-                self._pending, self._num_pending = [], 0
+                lines = bytes(self._pending) + block[:end]
+                self._pending.clear()
                 yield from self._decode(lines)
-            if rest := block[end:]:
-                self._pending.append(rest)
-                self._num_pending += len(rest)
-            if self._num_pending > MAX_LINE_BYTES:
-                start = b"".join(self._pending)[:EXCERPT_BYTES]
+            self._pending += block[end:]
+            if len(self._pending) > MAX_LINE_BYTES:
+                start = bytes(self._pending[:EXCERPT_BYTES])
                 self.errors.add(self._line_too_long(), self._line, self._byte, start)
-                self._byte += self._num_pending
-                self._pending, self._num_pending, self._is_skipping = [], 0, True
+                self._byte += len(self._pending)
+                self._pending.clear()
+                self._is_skipping = True
 
     def _skip_line(self, block: bytes) -> bytes:
         """Return the part of a block behind the line that is too long."""
@@ -310,34 +275,34 @@ class LineReader:
                 self._byte += len(lines)
                 yield block
                 return
-        readable: list[str] = []
-        first, start = self._line, self._byte
+        readable = bytearray()
         for raw in lines[:-1].split(b"\n"):
-            try:
-                if len(raw) > MAX_LINE_BYTES:
-                    raise self._line_too_long()
-                readable.append(raw.decode("utf-8") + "\n")
-                error: InputError | None = None
-            except InputError as too_long:
-                error, raw_line = too_long, raw[:EXCERPT_BYTES]
-            except UnicodeDecodeError as undecodable:
-                error, raw_line = self._undecodable_line(undecodable, lines)
-            if error is not None:
+            if (rejected := self._check_line(raw, lines)) is None:
+                readable += raw + b"\n"
+            else:
                 if readable:
-                    yield TextBlock(first, start, "".join(readable))
+                    yield self._preceding_block(readable)
+                error, raw_line = rejected
                 self.errors.add(error, self._line, self._byte, raw_line)
-                readable = []
+                readable.clear()
             self._line += 1
             self._byte += len(raw) + 1
-            if error is not None:
-                first, start = self._line, self._byte
         if readable:
-            yield TextBlock(first, start, "".join(readable))
+            yield self._preceding_block(readable)
 
-    def _undecodable_line(self, error: UnicodeDecodeError, neighbors: bytes) -> tuple[InputError, bytes]:
-        """Return the error for a line that is not of the file's encoding, and the line's bytes in the file."""
-        raw: bytes = error.object
-        start = error.start
+    def _preceding_block(self, lines: bytearray) -> TextBlock:
+        """Return whole lines that end where the reader is."""
+        return TextBlock(self._line - lines.count(b"\n"), self._byte - len(lines), lines.decode("utf-8"))
+
+    def _check_line(self, raw: bytes, neighbors: bytes) -> tuple[InputError, bytes] | None:
+        """Return the error of a line, and its bytes in the file; None if it is readable."""
+        if len(raw) > MAX_LINE_BYTES:
+            return self._line_too_long(), raw[:EXCERPT_BYTES]
+        try:
+            raw.decode("utf-8")
+            return None
+        except UnicodeDecodeError as error:
+            start = error.start
         location = f"{self.path}:{self._line}:{len(raw[:start].decode('utf-8')) + 1}"
         if self._encoding == "utf-8":
             message = f"byte 0x{raw[start]:02X} (at offset {self._byte + start}) is not UTF-8"

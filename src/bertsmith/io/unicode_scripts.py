@@ -7,6 +7,7 @@ import re
 import unicodedata
 from collections.abc import Iterator, Sequence
 from functools import cache, lru_cache
+from itertools import chain
 
 IDEOGRAPHS = (
     range(0x3400, 0x4DC0),
@@ -32,6 +33,7 @@ UNSPACED = (  # Thai and Lao, Burmese, Khmer, kana
 """Characters of scripts without blanks between words: each counts as a word."""
 HAN_CLASS = "".join(f"{chr(part.start)}-{chr(part.stop - 1)}" for part in HAN)
 """The same for a character class of a regular expression."""
+_WITH_MARKS = (range(0x20000), range(0xE0000, 0xE0200))  # Other planes have no marks, and are large.
 _CODES = 0x110000
 
 
@@ -60,8 +62,8 @@ def script_of_word(word: str) -> str:
 
 @cache
 def word_pattern() -> re.Pattern[str]:
-    """A word: letters, marks and digits in a row from a letter or digit on, or one ideograph."""
-    return re.compile(rf"[{HAN_CLASS}]|[^\W_{HAN_CLASS}](?:[^\W_{HAN_CLASS}]|[{marks()}])*")
+    """Words other than ideographs: letters, marks, and digits in a row, of which the first is no mark."""
+    return re.compile(rf"[^\W_{HAN_CLASS}]+(?:[{marks()}]+[^\W_{HAN_CLASS}]*)*")
 
 
 @cache
@@ -70,7 +72,8 @@ def marks() -> str:
 
     By table: Python's \\w leaves them out and would cut the words of India at their vowel signs.
     """
-    return "".join(_ranges([code for code in range(_CODES) if unicodedata.category(chr(code))[0] == "M"]))
+    codes = chain.from_iterable(_WITH_MARKS)
+    return "".join(_ranges([code for code in codes if unicodedata.category(chr(code))[0] == "M"]))
 
 
 def _ranges(codes: Sequence[int]) -> Iterator[str]:

@@ -6,7 +6,6 @@ The first line may have the number of vectors and their size (word2vec, fastText
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
@@ -19,23 +18,10 @@ from bertsmith.io.text_io import read_lines
 _FORMAT_HINT = "a line is a word and its numbers, with blanks between, as word2vec writes them (-binary 0)"
 
 
-@dataclass(frozen=True)
-class WordVectors:
-    """Vectors of words.
-
-    Attributes:
-        vectors: A float32 vector [width] for each word.
-        width: The size of the vectors.
-        number: The number of vectors in the file.
-    """
-
-    vectors: dict[str, NDArray[np.float32]]
-    width: int
-    number: int
-
-
-def read_word_vectors(path: str | Path, words: Collection[str] | None = None) -> WordVectors:
-    """Return the vectors of words that a file has; of a word that occurs again, the first.
+def read_word_vectors(
+    path: str | Path, words: Collection[str] | None = None
+) -> tuple[dict[str, NDArray[np.float32]], int]:
+    """Return the float32 vectors of words that a file has, and their size; of a word that occurs again, the first.
 
     Args:
         path: The file, which is read in one pass.
@@ -65,7 +51,7 @@ def read_word_vectors(path: str | Path, words: Collection[str] | None = None) ->
             "copy it again from its source",
         )
         raise InputError("truncated_file", message, location=path, hint=hint)
-    return WordVectors(vectors, width, number)
+    return vectors, width
 
 
 def _stripped_lines(path: str | Path) -> Iterator[tuple[int, str]]:

@@ -96,8 +96,8 @@ class PretrainJob:
                 argument="evaluate_pairs",
                 hint=f"remove {option('evaluate_pairs')}",
             )
-        variant = default_variant(self.encoder)
-        return Scorer(self.encoder, head, self.data.shards.tokenizer, self.context, variant)
+        variant = default_variant(self.encoder.config)
+        return Scorer(self.encoder, self.data.shards.tokenizer, self.context, head, variant)
 
     def training_job(self, budget: TrainingBudget, throughput: Throughput, out: Path) -> TrainingJob:
         """Return what the trainer needs."""

@@ -65,7 +65,7 @@ def load_base(
         )
     if model is None and not base_name:
         return None
-    base = model if isinstance(model, Model) else load(model or str(base_name))
+    base = load(model or str(base_name))
     if base.tokenizer.digest != shards.tokenizer.digest:
         raise InputError(
             "tokenizer_mismatch",
@@ -199,11 +199,13 @@ def read_token_vectors(file: str, tokenizer: Tokenizer, size: int) -> NDArray[np
         InputError: The vectors have another size, or no token has a vector.
     """
     words = _words_of_tokens(tokenizer)
-    word_vectors = read_word_vectors(file, {word for candidates in words.values() for word in candidates})
-    if word_vectors.width != size:
+    word_vectors, width = read_word_vectors(
+        file, {word for candidates in words.values() for word in candidates}
+    )
+    if width != size:
         raise InputError(
             "vector_length_differs",
-            f"the vectors have {pluralize(word_vectors.width, 'number')}, and token embeddings have {size}",
+            f"the vectors have {pluralize(width, 'number')}, and token embeddings have {size}",
             location=file,
             argument="start.token_vectors",
             hint=f"use vectors of {size} numbers, or change model.hidden_size or model.embedding_size",
@@ -211,8 +213,8 @@ def read_token_vectors(file: str, tokenizer: Tokenizer, size: int) -> NDArray[np
     vectors = np.zeros((tokenizer.vocab_size, size), dtype=np.float32)
     for token_id, candidates in words.items():
         for word in candidates:
-            if word in word_vectors.vectors:
-                vectors[token_id] = word_vectors.vectors[word]
+            if word in word_vectors:
+                vectors[token_id] = word_vectors[word]
                 break
     has_vector = vectors.any(1)
     num_tokens = int(has_vector.sum())

@@ -7,7 +7,7 @@ from typing import Any
 
 from bertsmith.formatting import pluralize
 from bertsmith.reports import plots
-from bertsmith.reports.page import render
+from bertsmith.reports.page import describe_lengths, render
 
 _MAX_BARS = 10  # in a chart of scripts
 _MAX_PIECES = 6  # the last bar is of words with this many pieces or more
@@ -65,10 +65,7 @@ def _length_histogram(summary: Mapping[str, Any], noun: str, measure: str) -> di
     if minimum == maximum:
         caption = f"{pluralize(count, noun)} of {pluralize(maximum, unit[:-1])}"
         return {"title": measure, "picture": None, "caption": caption + (" each" if count > 1 else "")}
-    caption = (
-        f"{pluralize(count, noun)} of {minimum:,} to {maximum:,} {unit}; median {summary['median']:,}, "
-        f"95 % have up to {summary['percentile_95']:,}"
-    )
+    caption = describe_lengths(summary, noun, unit)
     histogram = summary["histogram"]
     figure = plots.histogram(histogram["edges"], histogram["counts"], measure, f"{noun}s")
     return {"title": measure, "picture": plots.to_svg(figure, f"{measure}: {caption}"), "caption": caption}

@@ -7,7 +7,7 @@ Pages extend `base.html`, which has the styles, for light and dark color schemes
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -70,6 +70,14 @@ def sentence(text: str) -> Markup:
     """Escape a sentence, and prevent line breaks between numbers and units and within command-line options."""
     escaped = _UNIT.sub(_NO_BREAK_SPACE, str(escape(text)))
     return Markup(_OPTION.sub(r'<span class="option">\g<0></span>', escaped))
+
+
+def describe_lengths(summary: Mapping[str, Any], noun: str, unit: str) -> str:
+    """Describe a distribution of lengths: "3 texts of 2 to 9 tokens; median 4, 95 % have up to 9"."""
+    return (
+        f"{formatting.pluralize(summary['number'], noun)} of {summary['least']:,} to {summary['most']:,} {unit}; "
+        f"median {summary['median']:,}, 95 % have up to {summary['percentile_95']:,}"
+    )
 
 
 def score_name(name: str) -> str:

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
+from bertsmith.formatting import shorten
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
@@ -177,7 +179,7 @@ def displayable_labels(labels: Sequence[str], noun: str = "label") -> list[str]:
     def displayable(index: int, label: str) -> str:
         if not all(ord(c) < _FIRST_MISSING_GLYPH and c.isprintable() for c in label):
             return f"{noun} {index}"
-        return label if len(label) <= _MAX_LABEL_LENGTH else f"{label[: _MAX_LABEL_LENGTH - 1]}…"
+        return shorten(label, _MAX_LABEL_LENGTH)
 
     return [displayable(i, label) for i, label in enumerate(labels)]
 

@@ -122,10 +122,10 @@ def render_run_page(report: Mapping[str, Any], figures: Sequence[ReportFigure] |
 
 
 def _scores(report: Mapping[str, Any]) -> list[tuple[str, float, float | None]]:
-    """Return the name, value, and baseline's value of each score, except chance and thresholds tuned on dev."""
+    """Return the name, value, and baseline's value of each score, except chance and tuned thresholds."""
     baseline = report.get("baseline", {})
-    scores = report["dev"] if "dev" in report else report["scores"]
-    excluded = {_CHANCE, *report.get("chosen_on_dev", {})}
+    scores = report["validation"] if "validation" in report else report["scores"]
+    excluded = {_CHANCE, *report.get("chosen_on_validation", {})}
     return [
         (score_name(name), value, baseline.get(name))
         for name, value in scores.items()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bertsmith.formatting import format_percent, pluralize
 from bertsmith.reports import plots
-from bertsmith.reports.page import score_name
+from bertsmith.reports.page import describe_lengths, score_name
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -63,13 +63,13 @@ def _training_curves(report: Mapping[str, Any]) -> Iterator[ReportFigure]:
         }
         best, metric = report["best_step"], report["decided_by"]
         value = next((row[metric] for row in evaluations if row["step"] == best), None)
-        caption = f"{pluralize(len(evaluations), 'evaluation')} on dev"
+        caption = f"{pluralize(len(evaluations), 'evaluation')} on the validation data"
         if value is not None:
             caption += (
                 f"; the best {score_name(metric)}, {value:.4f}, at update {best:,}, whose weights were kept"
             )
         figure = _plot_lines([row["step"] for row in evaluations], scores, "score", best)
-        yield ReportFigure("scores", "Scores on dev", figure, caption)
+        yield ReportFigure("scores", "Scores on the validation data", figure, caption)
     if len(points) > 1:
         rates = [point["learning_rate"] for point in points]
         maximum = max(rates)
@@ -201,12 +201,8 @@ def _length_figures(report: Mapping[str, Any]) -> Iterator[ReportFigure]:
             continue
         truncation = report["truncation"][part]
         max_tokens = truncation["limit"] - truncation["special_tokens"]
-        caption = (
-            f"{part}: {pluralize(summary['number'], 'text')} of {summary['least']:,} "
-            f"to {summary['most']:,} tokens; "
-            f"median {summary['median']:,}, 95 % have up to {summary['percentile_95']:,}; the model reads "
-            f"{max_tokens:,} at a time"
-        )
+        lengths = describe_lengths(summary, "text", "tokens")
+        caption = f"{part}: {lengths}; the model reads {max_tokens:,} at a time"
         histogram = summary["histogram"]
         figure = plots.histogram(histogram["edges"], histogram["counts"], "tokens", "texts", max_tokens + 1)
         yield ReportFigure(f"lengths_{part}", f"Lengths ({part})", figure, caption)

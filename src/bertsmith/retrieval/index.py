@@ -7,12 +7,11 @@ locations and ids), and optionally hnsw.faiss (an HNSW graph for approximate sea
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib.metadata import version
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from bertsmith.errors import InputError, MachineError, option
 from bertsmith.formatting import pluralize
 from bertsmith.io import atomic
+from bertsmith.io.tables import TextRow
 from bertsmith.models.config import Pooling
 from bertsmith.retrieval.approximate import (
     GRAPH,
@@ -40,19 +40,9 @@ _REBUILD = "build the index again"
 _CHUNK_SIZE = 4096  # texts embedded at a time
 _SCHEMA = pa.schema([("text", pa.large_string()), ("location", pa.string()), ("id", pa.string())])
 
-
-class TextRow(NamedTuple):
-    """A text of an index.
-
-    Attributes:
-        text: The text.
-        location: The file and line of the text.
-        id: The id in the user's file, or else the line number.
-    """
-
-    text: str
-    location: str
-    id: str
+Embed = Callable[[Sequence[str]], NDArray[np.float32]]
+"""Returns the vectors [n, H] of n texts."""
+EmbeddedRows = tuple[list[TextRow], NDArray[np.float32]]
 
 
 class EmbeddingSource(BaseModel):
@@ -94,51 +84,42 @@ class Index:
     Args:
         folder: The folder of the index.
 
+    Attributes:
+        vectors: The vectors, [N, H].
+        dimension: The size H of a vector.
+        source: The model that computed the vectors.
+        recall: The measured recall of approximate search; None if the index has no graph.
+
     Raises:
         InputError: The folder is not an index, or a file is missing or has changed.
     """
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
-        self._manifest = _read_manifest(self.folder)
-        for name, file in self._manifest.files.items():
+        manifest = _read_manifest(self.folder)
+        self.dimension, self.source, self.recall = manifest.dimension, manifest.source, manifest.recall
+        for name, file in manifest.files.items():
             if name not in LAYOUT.patterns:
                 message = f"'{name}' is not a file of an index"
                 raise InputError("index_corrupt", message, location=self.folder / MANIFEST, hint=_REBUILD)
             _check_file(self.folder / name, file)
         self.vectors = map_vectors(self.folder / VECTORS)
-        expected_shape = (self._manifest.texts, self._manifest.dimension)
+        expected_shape = (manifest.texts, self.dimension)
         if self.vectors.shape != expected_shape:
             message = f"the shape is {self.vectors.shape}, not {expected_shape}"
             raise InputError("index_corrupt", message, location=self.folder / VECTORS, hint=_REBUILD)
-        self._texts = _read_texts(self.folder / TEXTS, self._manifest.texts)
+        self._texts = _read_texts(self.folder / TEXTS, manifest.texts)
         self._graph: Any = None
 
     def __len__(self) -> int:
-        return self._manifest.texts
+        return len(self._texts)
 
     def __repr__(self) -> str:
         return f"Index({self.folder}, {pluralize(len(self), 'text')}, dimension {self.dimension})"
 
-    @property
-    def dimension(self) -> int:
-        """Size H of a vector."""
-        return self._manifest.dimension
-
-    @property
-    def source(self) -> EmbeddingSource:
-        """Model that computed the vectors."""
-        return self._manifest.source
-
-    @property
-    def recall(self) -> Recall | None:
-        """Measured recall of approximate search; None if the index has no graph."""
-        return self._manifest.recall
-
     def row(self, i: int) -> TextRow:
         """Return the text at position i, as `nearest` returns positions."""
-        columns = self._texts.slice(i, 1).to_pylist()[0]
-        return TextRow(columns["text"], columns["location"], columns["id"])
+        return TextRow(**self._texts.slice(i, 1).to_pylist()[0])
 
     def check_approximate(self, approximate: bool) -> None:
         """Raise InputError if approximate search is requested and the index has no graph."""
@@ -182,10 +163,17 @@ class Index:
         return _rescore(candidates, queries, self.vectors)
 
 
+def embed_rows(rows: Iterable[TextRow], embed: Embed) -> Iterator[EmbeddedRows]:
+    """Yield texts with their vectors, some thousand at a time."""
+    iterator = iter(rows)
+    while chunk := list(islice(iterator, _CHUNK_SIZE)):
+        yield chunk, embed([row.text for row in chunk])
+
+
 def write_index(
     output_dir: str | Path,
     rows: Iterable[TextRow],
-    embed: Callable[[Sequence[str]], NDArray[np.float32]],
+    embed: Embed,
     source: EmbeddingSource,
     *,
     approximate: bool = False,
@@ -212,7 +200,7 @@ def write_index(
         import_faiss()  # fail before hours of work
     try:
         with atomic.atomic_folder(output_dir, replace=replace) as folder:
-            num_texts, dimension = _write_texts_and_vectors(folder, iter(rows), embed, progress)
+            num_texts, dimension = _write_texts_and_vectors(folder, embed_rows(rows, embed), progress)
             recall = build_graph(folder / GRAPH, map_vectors(folder / VECTORS)) if approximate else None
             files = {
                 path.name: _File(size=path.stat().st_size, sha256=atomic.sha256_of_file(path))
@@ -236,32 +224,22 @@ def write_index(
 
 
 def _write_texts_and_vectors(
-    folder: Path,
-    rows: Iterator[TextRow],
-    embed: Callable[[Sequence[str]], NDArray[np.float32]],
-    progress: Callable[[int], None],
+    folder: Path, parts: Iterator[EmbeddedRows], progress: Callable[[int], None]
 ) -> tuple[int, int]:
     """Write the texts and their vectors; return the number of texts and the dimension."""
-    chunk = list(islice(rows, _CHUNK_SIZE))
-    if not chunk:
+    first = next(parts, None)
+    if first is None:
         raise InputError("no_texts", "there is no text to index", hint="give a file with at least one text")
-    vectors = embed([row.text for row in chunk])
-    dimension = vectors.shape[1]
+    dimension = first[1].shape[1]
     with (
         open_vector_file(folder / VECTORS, dimension) as writer,
         pa.OSFile(str(folder / TEXTS), "wb") as sink,
         pa.ipc.new_file(sink, _SCHEMA) as texts,
     ):
-        while True:
+        for rows, vectors in chain([first], parts):
             writer.write(normalize_vectors(vectors))
-            columns = zip(*chunk, strict=True)
-            arrays = [pa.array(values, field.type) for values, field in zip(columns, _SCHEMA, strict=True)]
-            texts.write_batch(pa.record_batch(arrays, schema=_SCHEMA))
+            texts.write_batch(pa.RecordBatch.from_pylist([row._asdict() for row in rows], schema=_SCHEMA))
             progress(writer.rows)
-            chunk = list(islice(rows, _CHUNK_SIZE))
-            if not chunk:
-                break
-            vectors = embed([row.text for row in chunk])
     return writer.rows, dimension
 
 
@@ -271,17 +249,12 @@ def _read_manifest(folder: Path) -> _Manifest:
         message = f"this is not the folder of an index ({MANIFEST} is missing)"
         raise InputError("not_an_index", message, location=folder, hint=_REBUILD)
     try:
-        return _Manifest.model_validate(json.loads(path.read_text(encoding="utf-8")))
-    except ValueError as error:
-        message = f"the manifest is invalid ({_describe(error)})"
-        raise InputError("index_manifest_invalid", message, location=path, hint=_REBUILD) from None
-
-
-def _describe(error: Exception) -> str:
-    if isinstance(error, ValidationError):
+        return _Manifest.model_validate_json(path.read_bytes())
+    except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        return f"{'.'.join(map(str, first['loc']))}: {first['msg'][:1].lower()}{first['msg'][1:]}"
-    return "it is not JSON"
+        field = ".".join(map(str, first["loc"])) or "the file"
+        message = f"the manifest is invalid ({field}: {first['msg']})"
+        raise InputError("index_manifest_invalid", message, location=path, hint=_REBUILD) from None
 
 
 def _check_file(path: Path, file: _File) -> None:

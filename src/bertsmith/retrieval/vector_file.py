@@ -33,7 +33,6 @@ class VectorWriter:
         end = self._file.tell()
         data_start = self._write_header()
         assert end == data_start + 4 * self._dimension * self.rows
-        self._file.seek(end)
 
     def _write_header(self) -> int:
         self._file.seek(0)

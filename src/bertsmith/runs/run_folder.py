@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from bertsmith import hardware
 from bertsmith.artifacts.folder import check_replaceable
+from bertsmith.artifacts.run_collection import read_report
 from bertsmith.errors import InputError, MachineError, Stopped, option
 from bertsmith.formatting import pluralize
 from bertsmith.io import atomic
@@ -188,11 +189,8 @@ def check_folders(out: Path, folders: Mapping[str, ModelParts]) -> None:
 
 def is_written(out: Path, step: int) -> bool:
     """Return True if the report and the models of a run with this many updates are written."""
-    try:
-        report = json.loads((out / REPORT).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
-    return isinstance(report, dict) and report.get("steps") == step and any(out.glob("model*"))
+    steps: object = read_report(out / REPORT).get("steps")
+    return steps == step and any(out.glob("model*"))
 
 
 class IntermediateSaver(TrainerCallback):

@@ -23,7 +23,6 @@ _CHOSEN_AT_START = {  # settings that the run chooses when it starts, with the v
     "train.kernels": "auto",
     "train.eval_steps": None,
 }
-_CHANGES_ROUNDING = ("train.kernels",)
 
 AnySettings = TypeVar("AnySettings", bound=Settings)
 AnyTrainSettings = TypeVar("AnyTrainSettings", bound=TrainSettings)
@@ -54,13 +53,12 @@ def settings_of_run(settings_class: type[AnySettings], out: Path, changes: Mappi
             message = f"this run has {name}={old_values[name]}, and it cannot continue with {name}={value}"
             hint = f"remove {option(name)}, or start a new run with another {option('output_dir')}"
             raise InputError("setting_differs_from_run", message, location=out, argument=name, hint=hint)
-        if name in _CHANGES_ROUNDING:
+        if name == "train.kernels":
             logger.warning(
-                "computing with %s=%s from here on, not %s: numbers are rounded differently, so the run is no "
-                "longer bit-identical to an uninterrupted one",
-                name,
-                str(value).lower(),
-                str(old_values[name]).lower(),
+                "computing with train.kernels=%s from here on, not %s: numbers are rounded differently, so the "
+                "run is no longer bit-identical to an uninterrupted one",
+                value,
+                old_values[name],
             )
     return after
 

@@ -5,7 +5,7 @@
     Item -> batch -> loss   model.py    `TaskModel`
     outputs -> Prediction   decode.py   `Decoder`
     Prediction -> Metrics   metrics.py  `TaskMetrics`
-    Metrics -> report       metrics.py  `TaskReport` (optional)
+    Metrics -> report       metrics.py  `report.TaskReport` (optional)
 
 The folder's `__init__.py` declares the parts as a `registry.Task`, and `registry.TASKS` lists it. Workflows, the
 command line, and pages know tasks only by this contract. Evaluation, prediction, and serving share one `decode`.
@@ -15,16 +15,16 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
-from pydantic import BaseModel
 from torch import Tensor, nn
 
+from bertsmith.artifacts.folder import ModelFolder
 from bertsmith.device import ComputeContext
 from bertsmith.errors import InputError, option
 from bertsmith.io.sources import Source
@@ -44,10 +44,8 @@ from bertsmith.tasks.batching import (
     pack,
     run_batched,
 )
-from bertsmith.tasks.data_checks import LabelCounts, example_diagnostics, summarize_labels
-from bertsmith.tasks.error_analysis import ErrorAnalysis
 from bertsmith.tasks.labels import LabelNames
-from bertsmith.tasks.results import DataSummary, Diagnostic, Metrics
+from bertsmith.tasks.results import Diagnostic, Metrics
 from bertsmith.tasks.truncation import Coverage
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
@@ -55,34 +53,10 @@ Metadata = Mapping[str, Any]
 """What a task takes from its training examples besides weights (labels, a tag scheme): plain JSON."""
 
 
-class NoMetadata(BaseModel):
-    """The metadata of a task that has none."""
-
-
-class HFCheckpoint(Protocol):
-    """The heads of a model folder that another tool wrote."""
-
-    @property
-    def architecture(self) -> str:
-        """The class of the model in config.json."""
-
-    @property
-    def labels(self) -> list[str] | None:
-        """The names of the classes by id."""
-
-    @property
-    def problem_type(self) -> str | None:
-        """The `problem_type` of config.json."""
-
-
 class Example(ABC):
-    """One labeled or unlabeled example as a user gave it. Subclasses are frozen dataclasses.
+    """One labeled or unlabeled example as a user gave it. Subclasses are frozen dataclasses."""
 
-    Attributes:
-        location: The file and line, or the row of data in memory, for messages.
-    """
-
-    location: str
+    location: str  # the file and line, or the row of data in memory, for messages
 
     @property
     @abstractmethod
@@ -137,15 +111,13 @@ class Prediction:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the prediction as plain JSON; the counts of tokens come last."""
-        num_base_fields = len(dataclasses.fields(Prediction))
-        all_fields = dataclasses.fields(self)
-        fields = [*all_fields[num_base_fields:], *all_fields[:num_base_fields]]
-        return {
-            f.name: value
-            for f in fields
-            if not f.metadata.get("internal")
-            and ((value := getattr(self, f.name)) is not None or not f.metadata.get("omit_if_none"))
-        }
+        counts = dataclasses.fields(Prediction)
+        values = {}
+        for f in (*dataclasses.fields(self)[len(counts) :], *counts):
+            value = getattr(self, f.name)
+            if not f.metadata.get("internal") and (value is not None or not f.metadata.get("omit_if_none")):
+                values[f.name] = value
+        return values
 
     def as_empty(self) -> Self:
         """Return the prediction of an empty example: None for all but the id, lists, and the counts of tokens."""
@@ -157,23 +129,14 @@ class Prediction:
 
 
 class TaskData(ABC):
-    """Read examples and derive the metadata of a task.
-
-    Attributes:
-        settings: The task's settings.
-        metadata: The metadata; empty in the part that fits it.
-    """
+    """Read examples and derive the metadata of a task; `metadata` is empty in the part that fits it."""
 
     def __init__(self, settings: Any, metadata: Metadata) -> None:
         self.settings, self.metadata = settings, metadata
 
     @abstractmethod
     def read(self, source: Source, *, labeled: bool = True) -> list[Any]:
-        """Return the examples of a file or of a table in memory, in order.
-
-        Raises:
-            InputError: With the location of what is wrong.
-        """
+        """Return the examples of a file or of a table in memory, in order."""
 
     @abstractmethod
     def from_inputs(self, columns: Mapping[str, Sequence[Any]], locations: Sequence[str]) -> list[Any]:
@@ -185,23 +148,15 @@ class TaskData(ABC):
 
     def tuple_columns(self, num_values: int) -> list[str]:
         """Return the column names of examples that are given as tuples of `num_values` values."""
-        names = (
-            getattr(self.settings, name)
-            for name in type(self.settings).model_fields
-            if name.endswith("_column")
-        )
-        return [name for name in names if name is not None]
+        columns = [value for name, value in self.settings if name.endswith("_column")]
+        return [column for column in columns if column is not None]
 
     def read_warnings(self, examples: Sequence[Any]) -> list[Diagnostic]:
         """Return what `read` corrected or left out."""
         return []
 
     def fit_metadata(self, examples: Sequence[Any], label_names: LabelNames | None) -> Metadata:
-        """Return the metadata of the training examples.
-
-        Args:
-            examples: The training examples.
-            label_names: The names of the labels if the user gave them.
+        """Return the metadata of the training examples; `label_names` if the user gave names to labels.
 
         Raises:
             InputError: The examples cannot be learned from.
@@ -218,28 +173,19 @@ class TaskData(ABC):
     def check_validation(self, examples: Sequence[Any], metadata: Metadata) -> None:  # noqa: B027
         """Raise InputError for a validation example whose answer the training examples rule out."""
 
-    def metadata_from_hf(self, checkpoint: HFCheckpoint) -> Metadata | None:
+    def metadata_from_hf(self, folder: ModelFolder) -> Metadata | None:
         """Return the metadata of a model that another tool wrote; None if its heads are for another task."""
         return None
 
     def resolve_settings(self, base: Path, max_length: int) -> Any:
-        """Return the settings with open values taken from the base model's folder.
-
-        Args:
-            base: The folder of the base model.
-            max_length: The number of tokens that it can read.
-        """
+        """Return the settings with open values taken from a base model, which reads `max_length` tokens."""
         return self.settings
 
 
 class TaskEncoder(ABC):
-    """Turn examples into items: token sequences that the model can read.
+    """Turn examples into items: token sequences that the model can read."""
 
-    Attributes:
-        truncation_hint: The end of a message that texts are truncated, such as a setting to change.
-    """
-
-    truncation_hint: ClassVar[str] = ""
+    truncation_hint: ClassVar[str] = ""  # the end of a message that texts are truncated
 
     def __init__(self, config: ModelConfig, metadata: Metadata, settings: Any) -> None:
         self.config, self.metadata, self.settings = config, metadata, settings
@@ -253,11 +199,7 @@ class TaskEncoder(ABC):
 
     @abstractmethod
     def encode(self, examples: Sequence[Any], tokenizer: Tokenizer) -> list[Item]:
-        """Return the items of the examples in order: one or several (windows) each, of one or several sequences.
-
-        Raises:
-            InputError: A label is unknown to the model.
-        """
+        """Return the items of the examples in order: one for each, or several (windows)."""
 
     def coverage(self, items: Sequence[Item]) -> Coverage:
         """Return how much of an example the model reads, from all of the example's items."""
@@ -310,10 +252,7 @@ class TaskModel(Objective):
 
     @abstractmethod
     def tensors(self, items: Sequence[Item]) -> tuple[dict[str, Tensor], dict[str, int]]:
-        """Return a batch's tensors besides its text, by name, and the counts of the loss.
-
-        Items without a target have no target tensors.
-        """
+        """Return the tensors of a batch by name, with targets if items have them, and the counts of the loss."""
 
     @abstractmethod
     def outputs(self, encoder: Encoder, batch: TaskBatch) -> Sequence[Tensor]:
@@ -329,21 +268,13 @@ class TaskModel(Objective):
         """Return the divergence from a teacher's outputs, summed over what the loss counts."""
         return distillation_kl(torch.cat(list(outputs)), torch.cat(list(targets)), temperature)
 
-    # Few tasks override the methods below.
-
     @property
     def parts(self) -> Mapping[str, nn.Module]:
         """The feature extractor's modules and the heads, by their names in a model folder."""
         return {**self.features.parts, **self.heads}
 
     def collate(self, items: Sequence[Item], epoch: int = 0, first: int = 0) -> TaskBatch:
-        """Pack items into a batch.
-
-        Args:
-            items: The items.
-            epoch: The epoch of training.
-            first: The index of the first item in the epoch's order.
-        """
+        """Pack items into a batch; `first` is the index of the first item in the order of the epoch."""
         tensors, counts = self.tensors(items)
         sizes = tuple(len(item.sequences) for item in items)
         return TaskBatch(pack(items), sizes, tensors, counts, epoch, first)
@@ -371,8 +302,7 @@ class Decoder(ABC):
     """Turn outputs into predictions. It has no weights: what it needs of the model is in the outputs.
 
     Attributes:
-        state: Values calibrated on validation data, such as a threshold, as plain JSON. Models save it besides the
-            metadata.
+        state: Values calibrated on validation data, such as a threshold, as plain JSON; saved with the model.
     """
 
     def __init__(self, metadata: Metadata, settings: Any, state: Mapping[str, Any]) -> None:
@@ -467,61 +397,3 @@ class TaskMetrics(ABC):
     ) -> SufficientStatistics | None:
         """Return per-example sums from which the metrics of any resample follow; None if there are none."""
         return None
-
-
-class TaskReport:
-    """Present examples and predictions. The default covers tasks whose answers are labels."""
-
-    def __init__(self, metadata: Metadata, settings: Any, metrics: TaskMetrics) -> None:
-        self.metadata, self.settings, self.metrics = metadata, settings, metrics
-
-    def data_summary(self, train: Sequence[Any], validation: Sequence[Any]) -> DataSummary:
-        """Return tables of the answers in the data, and suspected mistakes with their locations."""
-        examples = [*train, *validation]
-        diagnostics = example_diagnostics(examples, self.metrics.labels(examples))
-        return self.answer_summary(train, validation) | DataSummary(diagnostics=diagnostics)
-
-    def answer_summary(self, train: Sequence[Any], validation: Sequence[Any]) -> DataSummary:
-        """Return the part of `data_summary` that depends on the form of answers: for labels, their frequencies."""
-        train_counts, validation_counts = self.label_counts(train), self.label_counts(validation)
-        if not train_counts.counts:
-            return DataSummary()
-        return summarize_labels(train_counts, validation_counts, self.metadata.get("labels", ()))
-
-    def label_counts(self, examples: Sequence[Any]) -> LabelCounts:
-        """Count the labels of examples."""
-        return LabelCounts.from_pairs(
-            (label, example.location)
-            for example, labels in zip(examples, self.metrics.labels(examples), strict=True)
-            for label in labels
-        )
-
-    def error_analysis(self, predictions: Sequence[Any], examples: Sequence[Any]) -> ErrorAnalysis:
-        """Return what a report shows besides the metrics: a confusion matrix, a reliability diagram, tables."""
-        return {}
-
-    def describe_error(self, example: Any, prediction: Any) -> tuple[str, str]:
-        """Return the reference and the predicted answer as texts."""
-        cells = [row.get("prediction") for row in self.table_rows(example, prediction)]
-        (labels,) = self.metrics.labels([example])
-        return ", ".join(labels), ", ".join(str(cell) for cell in cells if cell is not None)
-
-    def table_rows(self, example: Any, prediction: Any) -> list[dict[str, Any]]:
-        """Return a prediction as rows of a table: the inputs, and what of the prediction fits into cells."""
-        cells = {
-            name: " ".join(map(str, value)) if isinstance(value, list) else value
-            for name, value in prediction.to_dict().items()
-            if not isinstance(value, dict)
-        }
-        return [{**example.display_inputs, **cells}]
-
-    def write_output(self, answered: Iterable[tuple[Any, Any | None]]) -> Iterator[str]:
-        """Yield the text of a file in the task's official format (`Task.output_format`).
-
-        Args:
-            answered: Each example with its prediction; None if the example is empty.
-
-        Raises:
-            InputError: An example lacks what the format needs, such as an id.
-        """
-        raise NotImplementedError

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -48,6 +48,11 @@ class TokenSequence:
     offsets: NDArray[np.int32] | None = None
     sources: NDArray[np.int8] | None = None
 
+    @property
+    def token_counts(self) -> dict[str, Any]:
+        """The counts of tokens as the fields of a prediction."""
+        return {"tokens": self.tokens, "tokens_read": self.tokens_read}
+
     @classmethod
     def from_encoding(cls, encoding: Encoding, *, with_offsets: bool = False) -> TokenSequence:
         """Return the sequence of a tokenizer's encoding."""
@@ -71,13 +76,13 @@ class Item:
         example: The index of the example among those encoded together.
         sequences: The sequences.
         target: The label in the form that the loss takes (a class, a number, tags, a span); None if it is unknown.
-        first: The index of the text's token with which the window begins.
+        text_start: The index of the text's token with which the window begins.
     """
 
     example: int
     sequences: tuple[TokenSequence, ...]
     target: Any = None
-    first: int = 0
+    text_start: int = 0
 
     @property
     def size(self) -> int:
@@ -149,14 +154,6 @@ class Answers:
     predictions: list[Any]
 
 
-class Collator(Protocol):
-    """An object that packs items into a batch: a task's model."""
-
-    def collate(self, items: Sequence[Item], epoch: int = 0, first: int = 0) -> TaskBatch:
-        """Pack items into a batch."""
-        ...
-
-
 def pack(items: Sequence[Item]) -> Packed:
     """Concatenate the sequences of all items."""
     sequences = [sequence for item in items for sequence in item.sequences]
@@ -170,8 +167,9 @@ def pack(items: Sequence[Item]) -> Packed:
 class ItemStream:
     """Training items, shuffled anew in each epoch by (seed, epoch)."""
 
-    def __init__(self, collator: Collator, items: Sequence[Item], seed: int) -> None:
-        self._collator, self._items, self._seed = collator, items, seed
+    def __init__(self, collate: Callable[..., TaskBatch], items: Sequence[Item], seed: int) -> None:
+        """Create a stream of batches that `TaskModel.collate` packs."""
+        self._collate, self._items, self._seed = collate, items, seed
         self._order = lru_cache(2)(self._permutation)  # a worker may already be in the next epoch
 
     def size(self, epoch: int) -> int:
@@ -181,7 +179,7 @@ class ItemStream:
     def batch(self, epoch: int, start: int, stop: int) -> TaskBatch:
         """Return the items [start, stop) of the epoch's order as a batch."""
         items = [self._items[i] for i in self._order(epoch)[start:stop]]
-        return self._collator.collate(items, epoch, start)
+        return self._collate(items, epoch, start)
 
     def _permutation(self, epoch: int) -> NDArray[np.int64]:
         return rng.permutation(self._seed, "examples", len(self._items), epoch)
@@ -218,8 +216,8 @@ def run_batched(
             outputs = forward(context.to_device(collate([items[i] for i in indices])))
             if len(outputs) != len(indices):
                 raise ValueError(f"{len(outputs)} outputs for {len(indices)} items")
-            rows = torch.cat(list(outputs)).float().cpu()
-            return torch.split(rows, [len(output) for output in outputs])
+            values = torch.cat(list(outputs)).float().cpu()
+            return torch.split(values, [len(output) for output in outputs])
 
     order = sorted(range(len(items)), key=lambda i: items[i].size)
     batches = list(batches_within_budget(order, [item.size for item in items], context))

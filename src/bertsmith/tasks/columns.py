@@ -1,4 +1,4 @@
-"""Read the columns that a user names under the names that a task knows."""
+"""Read tables, with the columns that a user names under the names that a task knows."""
 
 from __future__ import annotations
 
@@ -7,7 +7,20 @@ from typing import Any
 
 from bertsmith.errors import InputError
 from bertsmith.io.delimited import missing_column_hint
+from bertsmith.io.sources import Source
+from bertsmith.io.tables import Table, read_table
 from bertsmith.settings import Settings
+
+
+def read_task_table(source: Source, settings: Any, *, labeled: bool) -> Table:
+    """Return a table as the settings say; without labels, blank rows are examples, too."""
+    return read_table(
+        source,
+        delimiter=settings.delimiter,
+        header=settings.header,
+        encoding=settings.encoding,
+        keep_blank=not labeled,
+    )
 
 
 def rename_columns(

@@ -13,7 +13,7 @@ from statistics import fmean, pstdev
 from typing import Any, NamedTuple
 
 from bertsmith.errors import InputError
-from bertsmith.formatting import join_names, pluralize
+from bertsmith.formatting import join_names, pluralize, shorten
 from bertsmith.tasks.results import DataSummary, Diagnostic, MetricTable
 
 _MAX_LABEL_ROWS = 20  # of a table; the other labels are summed in one more row
@@ -43,8 +43,7 @@ class LabelCounts(NamedTuple):
 
 def excerpt(text: str) -> str:
     """Return the beginning of a text in quotes, on one line."""
-    line = " ".join(text.split())
-    return f"'{line}'" if len(line) <= _EXCERPT_LENGTH else f"'{line[: _EXCERPT_LENGTH - 1]}…'"
+    return f"'{shorten(text, _EXCERPT_LENGTH)}'"
 
 
 def summarize_labels(train: LabelCounts, validation: LabelCounts, model_labels: Sequence[str]) -> DataSummary:
@@ -55,9 +54,9 @@ def summarize_labels(train: LabelCounts, validation: LabelCounts, model_labels: 
         validation: The labels of the validation examples.
         model_labels: The labels that the model will have.
     """
-    counts = {"train": dict(train.counts.most_common()), "dev": dict(validation.counts.most_common())}
-    missing = _missing(train, validation, model_labels)
-    diagnostics = [*_rare(train), *missing, *_similar(train, validation)]
+    counts = {"train": dict(train.counts.most_common()), "validation": dict(validation.counts.most_common())}
+    missing = _missing_labels(train, validation, model_labels)
+    diagnostics = [*_rare_labels(train), *missing, *_similar_labels(train, validation)]
     return DataSummary({"labels": counts}, [label_table(train.counts, validation.counts)], diagnostics)
 
 
@@ -68,7 +67,9 @@ def label_table(train: Counter[str], validation: Counter[str]) -> MetricTable:
     rows = [[label, *_cells([label], train), *_cells([label], validation)] for label in labels[:num_rows]]
     if rest := labels[num_rows:]:
         rows.append([f"and {len(rest):,} more", *_cells(rest, train), *_cells(rest, validation)])
-    return MetricTable(pluralize(len(labels), "label"), ["label", "train", "share", "dev", "share"], rows)
+    return MetricTable(
+        pluralize(len(labels), "label"), ["label", "train", "share", "validation", "share"], rows
+    )
 
 
 def summarize_numbers(train: Sequence[float], validation: Sequence[float]) -> DataSummary:
@@ -82,7 +83,7 @@ def summarize_numbers(train: Sequence[float], validation: Sequence[float]) -> Da
     }
     statistics = {
         part: {name: function(numbers) for name, function in functions.items()}
-        for part, numbers in (("train", train), ("dev", validation))
+        for part, numbers in (("train", train), ("validation", validation))
         if numbers
     }
     rows = [[part, *(f"{value:,.6g}" for value in values.values())] for part, values in statistics.items()]
@@ -157,6 +158,14 @@ def check_string(value: Any, name: str, location: str) -> None:
         raise InputError("text_not_a_string", message, location=location, argument=name, hint=hint)
 
 
+def check_text(value: Any, name: str, location: str) -> None:
+    """Raise InputError if an input of an example is not a string, or empty."""
+    check_string(value, name, location)
+    if not value.strip():
+        hint = "fill it in, or remove this example"
+        raise InputError("empty_text", f"the {name} is empty", location=location, hint=hint)
+
+
 def check_examples(examples: Sequence[Any], source: Any, noun: str) -> None:
     """Raise InputError if a source has no examples, or if their ids repeat.
 
@@ -182,9 +191,9 @@ def find_overlap(train: Sequence[Any], validation: Sequence[Any]) -> Diagnostic 
     shared = [example for example in validation if example.group_key in first_location]
     if not shared:
         return None
-    of_examples = pluralize(len(validation), "dev example")
+    of_examples = pluralize(len(validation), "validation example")
     return Diagnostic(
-        "dev texts that are trained on",
+        "validation texts that are trained on",
         f"{len(shared):,} of {of_examples} have a text that is also trained on, which raises the scores",
         [f"{example.location} is {first_location[example.group_key]}" for example in shared],
     )
@@ -195,7 +204,7 @@ def _cells(labels: Sequence[str], counts: Counter[str]) -> tuple[str, str]:
     return f"{count:,}", f"{count / max(1, counts.total()):.1%}"
 
 
-def _rare(train: LabelCounts) -> Iterator[Diagnostic]:
+def _rare_labels(train: LabelCounts) -> Iterator[Diagnostic]:
     if labels := [label for label, count in train.counts.items() if count == 1]:
         yield Diagnostic(
             "labels that occur once",
@@ -206,36 +215,36 @@ def _rare(train: LabelCounts) -> Iterator[Diagnostic]:
         )
 
 
-def _missing(
+def _missing_labels(
     train: LabelCounts, validation: LabelCounts, model_labels: Sequence[str]
 ) -> Iterator[Diagnostic]:
     if unseen := [label for label in validation.counts if label not in train.counts]:
         yield Diagnostic(
-            "labels of dev unseen in training",
-            f"{pluralize(len(unseen), 'label')} of dev without a training example, which cannot be learned",
+            "validation labels unseen in training",
+            f"{pluralize(len(unseen), 'validation label')} without a training example, which cannot be learned",
             [validation.first[label] for label in unseen],
             list(map(validation.with_location, unseen)),
         )
     in_data = train.counts | validation.counts
     if unused := [label for label in model_labels if label not in in_data]:
         message = f"{pluralize(len(unused), 'label')} without any example"
-        yield Diagnostic("labels without an example", message, excerpts=_quoted(unused))
+        yield Diagnostic("labels without an example", message, excerpts=_quote(unused))
     missing = [label for label in train.counts if label not in validation.counts]
     if missing and validation.counts:
         yield Diagnostic(
-            "labels missing in dev",
-            f"{pluralize(len(missing), 'label')} of train missing in dev, whose scores say nothing of them",
+            "labels missing in validation",
+            f"{pluralize(len(missing), 'training label')} missing in validation, whose scores say nothing of them",
             [train.first[label] for label in missing],
-            _quoted(missing),
+            _quote(missing),
         )
 
 
-def _similar(train: LabelCounts, validation: LabelCounts) -> Iterator[Diagnostic]:
+def _similar_labels(train: LabelCounts, validation: LabelCounts) -> Iterator[Diagnostic]:
     """Yield a diagnostic for labels that differ only by case, spaces, and invisible characters."""
     counts, first = train.counts + validation.counts, {**validation.first, **train.first}
     by_form: dict[str, list[str]] = {}
     for label in sorted(counts, key=lambda label: (counts[label], label)):
-        by_form.setdefault(_normalized(label), []).append(label)
+        by_form.setdefault(_normalize(label), []).append(label)
     pairs = [pair for labels in by_form.values() for pair in combinations(labels, 2)]
     # Single letters may differ by case on purpose.
     if pairs := [(a, b) for a, b in pairs if len(a) > 1 or 10 * counts[a] <= counts[b]]:
@@ -247,11 +256,11 @@ def _similar(train: LabelCounts, validation: LabelCounts) -> Iterator[Diagnostic
         )
 
 
-def _normalized(label: str) -> str:
+def _normalize(label: str) -> str:
     """Return a label without case, spaces, and invisible characters."""
     folded = unicodedata.normalize("NFKC", label).casefold()
     return "".join(c for c in folded if not c.isspace() and unicodedata.category(c) != "Cf")
 
 
-def _quoted(labels: Iterable[str]) -> list[str]:
+def _quote(labels: Iterable[str]) -> list[str]:
     return [f"'{label}'" for label in labels]

@@ -1,4 +1,4 @@
-"""Error analysis for reports: confusion matrix, reliability diagram, scatter plot, hardest examples.
+"""Error analysis for reports: confusion matrix, reliability diagram, scatter plot.
 
 All results are plain JSON of bounded size, and state the number of cases that they are computed from.
 """
@@ -8,20 +8,13 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bertsmith.metrics.calibration import expected_calibration_error, reliability_bins
-from bertsmith.tasks.results import Metrics, MetricTable
-
-if TYPE_CHECKING:
-    from bertsmith.tasks.base import TaskReport
 
 _MAX_MATRIX_LABELS = 25
 _MAX_CONFUSED_PAIRS = 30
 _MAX_POINTS = 1000  # of a scatter plot
-_MAX_TABLE_ROWS = 200
-_MAX_HARDEST = 20
-_MAX_TEXT_LENGTH = 400  # characters
 _MIN_PROBABILITY = 1e-12  # whose logarithm is taken
 
 ErrorAnalysis = Mapping[str, Any]
@@ -113,74 +106,3 @@ def number_scatter(
 def cross_entropy(probability: float) -> float:
     """Return minus the logarithm of the probability of the reference answer."""
     return -math.log(max(probability, _MIN_PROBABILITY))
-
-
-def prediction_report(
-    report: TaskReport,
-    metrics: Metrics,
-    predictions: Sequence[Any],
-    examples: Sequence[Any],
-    losses: Sequence[float | None],
-) -> dict[str, Any]:
-    """Return everything that a page shows about predictions besides their metrics.
-
-    Args:
-        report: The task's report part.
-        metrics: The metrics of the predictions.
-        predictions: The predictions.
-        examples: The examples.
-        losses: The loss of each example, as from `TaskMetrics.example_losses`.
-    """
-    analysis = dict(report.error_analysis(predictions, examples))
-    tables = [*metrics.tables, *analysis.pop("tables", ())]
-    return {
-        "tables": [_table(table) for table in tables if not _is_confusion_matrix(table)],
-        **analysis,
-        **_hardest(report, predictions, examples, losses),
-    }
-
-
-def _hardest(
-    report: TaskReport, predictions: Sequence[Any], examples: Sequence[Any], losses: Sequence[float | None]
-) -> dict[str, Any]:
-    ranked = sorted(
-        ((loss, i) for i, loss in enumerate(losses) if loss is not None and math.isfinite(loss)),
-        key=lambda pair: -pair[0],
-    )
-    if not ranked:
-        return {}
-    rows = []
-    for loss, i in ranked[:_MAX_HARDEST]:
-        example = examples[i]
-        reference, prediction = report.describe_error(example, predictions[i])
-        inputs = {
-            name: shorten(text)
-            for index, (name, text) in enumerate(example.display_inputs.items())
-            if index == 0 or text != reference  # a passage that is the reference is shown once
-        }
-        rows.append(
-            {
-                "place": example.location,
-                "loss": loss,
-                "asked": inputs,
-                "truth": shorten(reference),
-                "prediction": shorten(prediction),
-            }
-        )
-    return {"hardest": {"measure": report.metrics.loss_name, "number": len(ranked), "examples": rows}}
-
-
-def shorten(text: str) -> str:
-    """Return a text on one line, without the end of a long one."""
-    line = " ".join(text.split())
-    return line if len(line) <= _MAX_TEXT_LENGTH else f"{line[: _MAX_TEXT_LENGTH - 1]}…"
-
-
-def _table(table: MetricTable) -> dict[str, Any]:
-    rows = [list(row) for row in table.rows[:_MAX_TABLE_ROWS]]
-    return {"title": table.title, "columns": table.columns, "rows": rows, "number": len(table.rows)}
-
-
-def _is_confusion_matrix(table: MetricTable) -> bool:
-    """Return whether a table is a confusion matrix, which a page draws from `confusion`."""
-    return len(table.rows) > 1 and table.columns[1:] == [row[0] for row in table.rows]

@@ -24,6 +24,10 @@ _FILE_HINT = "write one name per row, or a code and its name: 0,joy"
 _COLUMN_NAMES = {"code", "id", "label_id", "label", "name", "label_name", "class", "category"}  # of a header
 
 
+class NoMetadata(BaseModel):
+    """The metadata of a task that has none."""
+
+
 class LabelMetadata(BaseModel):
     """The metadata of a model with labels.
 

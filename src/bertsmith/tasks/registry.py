@@ -41,7 +41,7 @@ class Task:
         model: The part `base.TaskModel`.
         decoder: The part `base.Decoder`.
         metrics: The part `base.TaskMetrics`.
-        report: The part `base.TaskReport`.
+        report: The part `report.TaskReport`.
         metadata_type: The pydantic model that validates the metadata of a saved model.
         inputs: The names of an example's inputs, as `predict` takes them.
         optional_inputs: The inputs that may be missing.
@@ -63,8 +63,8 @@ class Task:
     model: str
     decoder: str
     metrics: str
-    report: str = "bertsmith.tasks.base:TaskReport"
-    metadata_type: str = "bertsmith.tasks.base:NoMetadata"
+    report: str = "bertsmith.tasks.report:TaskReport"
+    metadata_type: str = "bertsmith.tasks.labels:NoMetadata"
     inputs: tuple[str, ...] = ("text",)
     optional_inputs: tuple[str, ...] = ()
     accepts_label_names: bool = False

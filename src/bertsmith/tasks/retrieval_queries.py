@@ -9,6 +9,7 @@ from bertsmith.errors import InputError
 from bertsmith.io.compression import format_suffix
 from bertsmith.io.sources import Source
 from bertsmith.io.tables import is_json_source, json_rows
+from bertsmith.tasks.data_checks import check_text
 
 POSITIVE_KEYS = ("positives", "positive", "pos")
 NEGATIVE_KEYS = ("negatives", "negative", "neg")
@@ -47,22 +48,14 @@ def read_queries(
         if labeled and not positives:
             message, hint = "this query has no positive passage", 'write it as "positives": ["…"]'
             raise InputError("positive_missing", message, location=location, hint=hint)
-        query = _text(values["query"], location)
-        yield RetrievalQuery(query, positives, _texts(values, NEGATIVE_KEYS, location), location)
+        check_text(values["query"], "query", location)
+        yield RetrievalQuery(values["query"], positives, _texts(values, NEGATIVE_KEYS, location), location)
 
 
 def _texts(values: Mapping[str, Any], keys: Sequence[str], location: str) -> tuple[str, ...]:
     """Return the texts of the first key that a row has, each text once."""
     value = next((values[key] for key in keys if values.get(key) is not None), ())
     texts = value if isinstance(value, list | tuple) else [value]
-    return tuple(dict.fromkeys(_text(text, location) for text in texts))
-
-
-def _text(value: Any, location: str) -> str:
-    if not isinstance(value, str):
-        message, hint = f"a text is not a string, but {value!r:.60}", "give each text as a string"
-        raise InputError("text_not_a_string", message, location=location, hint=hint)
-    if not value.strip():
-        hint = "fill it in, or remove this row"
-        raise InputError("empty_text", "a text is empty", location=location, hint=hint)
-    return value
+    for text in texts:
+        check_text(text, "passage", location)
+    return tuple(dict.fromkeys(texts))

@@ -18,7 +18,7 @@ from bertsmith.objectives.objective import ModelParts, Objective
 from bertsmith.packed import Packed
 from bertsmith.tasks.base import TaskModel
 from bertsmith.tasks.batching import TaskBatch
-from bertsmith.tasks.fitted import FittedTask
+from bertsmith.tasks.fitted_task import FittedTask
 
 
 class TaskDistillation(Objective):

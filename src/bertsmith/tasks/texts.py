@@ -13,16 +13,17 @@ import torch
 from pydantic import BaseModel
 from torch import Tensor
 
+from bertsmith.artifacts.folder import ModelFolder
 from bertsmith.errors import InputError, command, option
 from bertsmith.formatting import pluralize
 from bertsmith.io.sources import Source
-from bertsmith.io.tables import read_table
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import get_family
 from bertsmith.models.heads import SequenceClassificationHead
-from bertsmith.tasks.base import Decoder, Example, HFCheckpoint, TaskData, TaskEncoder, TaskModel
+from bertsmith.tasks.base import Decoder, Example, TaskData, TaskEncoder, TaskModel
 from bertsmith.tasks.batching import Item, Outputs, TaskBatch, TokenSequence
+from bertsmith.tasks.columns import read_task_table
 from bertsmith.tasks.data_checks import check_string
 from bertsmith.tasks.labels import LabelNames
 from bertsmith.tasks.results import Diagnostic
@@ -94,13 +95,7 @@ class TextData(TaskData):
     def read(self, source: Source, *, labeled: bool = True) -> list[TextExample]:
         """Return the rows of a table; a .txt file without columns has one text per line."""
         settings = self.settings
-        table = read_table(
-            source,
-            delimiter=settings.delimiter,
-            header=settings.header,
-            encoding=settings.encoding,
-            keep_blank=not labeled,
-        )
+        table = read_task_table(source, settings, labeled=labeled)
         has_lines, nothing = table.is_plain and not labeled, [None] * len(table)
         note = f" {option('label_column', 2)})" if labeled else ")"
         texts = table.texts(
@@ -138,8 +133,10 @@ class TextData(TaskData):
             columns = {"text": [first for first, _ in pairs], "text_pair": [second for _, second in pairs]}
         texts = columns["text"]
         seconds = columns.get("text_pair") or [None] * len(texts)
-        rows = zip(texts, seconds, locations, strict=True)
-        return [self.example_type(text, second, None, location) for text, second, location in rows]
+        return [
+            self.example_type(text, second, None, location)
+            for text, second, location in zip(texts, seconds, locations, strict=True)
+        ]
 
     def to_row(self, example: TextExample) -> dict[str, Any]:
         """Return the row with the column names of the settings."""
@@ -165,9 +162,9 @@ class TextData(TaskData):
         super().fit_metadata(examples, label_names)
         return {"pairs": self.settings.second_column is not None}
 
-    def metadata_from_hf(self, checkpoint: HFCheckpoint) -> Mapping[str, Any] | None:
+    def metadata_from_hf(self, folder: ModelFolder) -> Mapping[str, Any] | None:
         """Return metadata for heads on whole sequences; whether they were trained on pairs is unknown."""
-        return {"pairs": None} if checkpoint.architecture.endswith("ForSequenceClassification") else None
+        return {"pairs": None} if folder.architecture.endswith("ForSequenceClassification") else None
 
 
 @dataclass(frozen=True)
@@ -236,7 +233,7 @@ class TextEncoder(TaskEncoder):
         first = windows[0].sequence
         tokens_read = sum(lengths) - (first.tokens - first.tokens_read)
         for window in windows:
-            yield WindowItem(index, (window.sequence,), target, window.first, sum(lengths), tokens_read)
+            yield WindowItem(index, (window.sequence,), target, window.text_start, sum(lengths), tokens_read)
 
     def coverage(self, items: Sequence[Item]) -> Coverage:
         """Return the coverage of an example, whose windows overlap."""
@@ -269,7 +266,7 @@ class TextModel(TaskModel):
         return logits.float()
 
     def outputs(self, encoder: Encoder, batch: TaskBatch) -> Sequence[Tensor]:
-        """Return a row [1, K] for each item."""
+        """Return [1, K] for each item."""
         return torch.split(self.logits(encoder, batch), 1)
 
 
@@ -280,15 +277,15 @@ class TextDecoder(Decoder):
         """Yield for each example the outputs of its windows, [W, K], and its first item."""
         pairs = zip(outputs.per_item, items, strict=True)
         for _, windows_of_example in groupby(pairs, key=lambda pair: pair[1].example):
-            rows, items_of_example = zip(*windows_of_example, strict=True)
-            yield torch.cat(rows), items_of_example[0]
+            outputs_of_example, items_of_example = zip(*windows_of_example, strict=True)
+            yield torch.cat(outputs_of_example), items_of_example[0]
 
 
 def token_counts(item: Item) -> dict[str, Any]:
     """Return the counts of tokens of an item's whole text as the fields of a prediction."""
     if isinstance(item, WindowItem):
         return {"tokens": item.tokens, "tokens_read": item.tokens_read}
-    return {"tokens": item.sequences[0].tokens, "tokens_read": item.sequences[0].tokens_read}
+    return item.sequences[0].token_counts
 
 
 def parse_number(label: str | None, location: str) -> float:

@@ -29,14 +29,14 @@ class Window:
     Attributes:
         sequence: The tokens, with offsets and sources. Its `tokens` exclude the part of the text in other windows,
             so that only truncation of the other text counts.
-        row: The index in the sequence of the first token of the part.
-        first: The index in the text of that token.
+        sequence_start: The index in the sequence of the first token of the part.
+        text_start: The index in the text of that token.
         size: The number of tokens of the part.
     """
 
     sequence: TokenSequence
-    row: int
-    first: int
+    sequence_start: int
+    text_start: int
     size: int
 
 
@@ -66,9 +66,11 @@ def split_windows(
     """
     full = TokenSequence.from_encoding(encoding, with_offsets=True)
     sources = np.asarray(full.sources)
-    text_rows = np.flatnonzero(sources == source)
+    text_indices = np.flatnonzero(sources == source)
     begin, end = (
-        (int(text_rows[0]), int(text_rows[-1]) + 1) if len(text_rows) else (len(sources), len(sources))
+        (int(text_indices[0]), int(text_indices[-1]) + 1)
+        if len(text_indices)
+        else (len(sources), len(sources))
     )
     is_around = np.ones(len(sources), dtype=np.bool_)
     is_around[begin:end] = False
@@ -76,7 +78,7 @@ def split_windows(
         is_around[np.flatnonzero((sources >= 0) & (sources != source))[max_other_tokens:]] = False
     before, after = np.flatnonzero(is_around[:begin]), end + np.flatnonzero(is_around[end:])
     max_size = limit - len(before) - len(after)
-    if max_size < min(1, len(text_rows)):
+    if max_size < min(1, len(text_indices)):
         raise InputError(
             "other_text_too_long",
             f"the special tokens and the other text take {len(before) + len(after)} of {limit} tokens",
@@ -85,29 +87,29 @@ def split_windows(
             hint=f"raise {option('max_length')}, or shorten the other text",
         )
     step = max(1, min(max_size // 2 if stride is None else stride, max_size))
-    lost = int((sources >= 0).sum()) - len(text_rows) - int((sources[is_around] >= 0).sum())
+    lost = int((sources >= 0).sum()) - len(text_indices) - int((sources[is_around] >= 0).sum())
     windows = []
-    for first in range(0, max(1, len(text_rows)), step):
-        size = min(max_size, len(text_rows) - first)
-        rows = np.concatenate([before, begin + first + np.arange(size), after])
-        windows.append(Window(_select(full, rows, lost), len(before), first, size))
-        if first + size == len(text_rows):
+    for start in range(0, max(1, len(text_indices)), step):
+        size = min(max_size, len(text_indices) - start)
+        indices = np.concatenate([before, begin + start + np.arange(size), after])
+        windows.append(Window(_select(full, indices, lost), len(before), start, size))
+        if start + size == len(text_indices):
             break
     return windows
 
 
-def single_window(encoding: Encoding, first: int, size: int, *, source: int = 0) -> Window:
-    """Return the window with the tokens [first, first + size) of a text and all of the other text.
+def single_window(encoding: Encoding, start: int, size: int, *, source: int = 0) -> Window:
+    """Return the window with the tokens [start, start + size) of a text and all of the other text.
 
     The rest of the text counts as truncated.
     """
     full = TokenSequence.from_encoding(encoding, with_offsets=True)
     sources = np.asarray(full.sources)
-    text_rows = np.flatnonzero(sources == source)
-    outside = np.concatenate([text_rows[:first], text_rows[first + size :]])
-    rows = np.delete(np.arange(len(sources)), outside)
-    begin = int(text_rows[0]) if len(text_rows) else len(sources)
-    return Window(_select(full, rows, len(outside)), begin, first, size)
+    text_indices = np.flatnonzero(sources == source)
+    outside = np.concatenate([text_indices[:start], text_indices[start + size :]])
+    indices = np.delete(np.arange(len(sources)), outside)
+    begin = int(text_indices[0]) if len(text_indices) else len(sources)
+    return Window(_select(full, indices, len(outside)), begin, start, size)
 
 
 def best_windows(windows: Sequence[Window]) -> NDArray[np.int64]:
@@ -116,24 +118,24 @@ def best_windows(windows: Sequence[Window]) -> NDArray[np.int64]:
     This is the rule of the release: the smaller number of tokens to its left and right, plus a hundredth of the
     window's size; the first of equal windows.
     """
-    tokens = max(window.first + window.size for window in windows)
+    tokens = max(window.text_start + window.size for window in windows)
     best_context = np.full(tokens, -1, dtype=np.int64)
     best_window = np.zeros(tokens, dtype=np.int64)
     for index, window in enumerate(windows):
         distance = np.arange(window.size)
         context = 100 * np.minimum(distance, distance[::-1]) + window.size  # in hundredths, to stay exact
-        part = slice(window.first, window.first + window.size)
+        part = slice(window.text_start, window.text_start + window.size)
         is_better = context > best_context[part]
         best_context[part][is_better] = context[is_better]
         best_window[part][is_better] = index
     return best_window
 
 
-def _select(full: TokenSequence, rows: NDArray[np.int64], num_lost: int) -> TokenSequence:
+def _select(full: TokenSequence, indices: NDArray[np.int64], num_lost: int) -> TokenSequence:
     """Return the sequence of some tokens of an encoding, whose text has `num_lost` more tokens."""
     assert full.sources is not None
     assert full.offsets is not None
-    sources = full.sources[rows]
+    sources = full.sources[indices]
     read = int((sources >= 0).sum())
-    offsets = full.offsets[rows]
-    return TokenSequence(full.ids[rows], full.segments[rows], read + num_lost, read, offsets, sources)
+    offsets = full.offsets[indices]
+    return TokenSequence(full.ids[indices], full.segments[indices], read + num_lost, read, offsets, sources)

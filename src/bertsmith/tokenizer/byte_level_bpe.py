@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -88,7 +88,7 @@ def read_merges(file: Path, vocabulary: Mapping[str, int]) -> list[tuple[str, st
 
 def build_byte_level_bpe(
     vocabulary: Mapping[str, int],
-    merges: Sequence[tuple[str, str]],
+    merges: Iterable[Sequence[str]],
     *,
     special_tokens: Mapping[str, str],
     add_prefix_space: bool = False,
@@ -103,7 +103,7 @@ def build_byte_level_bpe(
     """
     model = models.BPE(
         vocab=dict(vocabulary),
-        merges=list(merges),
+        merges=[(first, second) for first, second in merges],
         continuing_subword_prefix="",
         end_of_word_suffix="",
         fuse_unk=False,
@@ -137,7 +137,7 @@ def vocabulary_files(definition: Mapping[str, Any]) -> dict[str, str]:
     for token in definition.get("added_tokens", []):
         token_ids.setdefault(token["content"], token["id"])
     vocabulary = dict(sorted(token_ids.items(), key=lambda item: item[1]))
-    merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in model["merges"]]
+    merges = [" ".join(pair) for pair in model["merges"]]
     return {
         "vocab.json": json.dumps(vocabulary, ensure_ascii=False) + "\n",
         "merges.txt": "".join(f"{line}\n" for line in ["#version: 0.2", *merges]),

@@ -1,8 +1,4 @@
-"""Schemas of tokenizer_config.json, special_tokens_map.json, and tokenizer.json.
-
-They list the fields that bertsmith reads; other fields are ignored. The tokenizers library validates the rest of a
-tokenizer.json.
-"""
+"""The schema of tokenizer_config.json and special_tokens_map.json, and checks of a tokenizer's files."""
 
 from __future__ import annotations
 
@@ -10,20 +6,15 @@ import json
 from collections.abc import Collection, Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from bertsmith.errors import InputError
 
 corrupt_file_error = partial(InputError, hint="download or copy the file again")
 """Create the error of an incomplete or damaged file."""
 SPECIAL_TOKEN_ROLES = ("pad", "unk", "cls", "sep", "mask")
-_ModelT = TypeVar("_ModelT", bound=BaseModel)
-
-
-class _Schema(BaseModel):
-    model_config = ConfigDict(extra="ignore", strict=True, frozen=True, protected_namespaces=())
 
 
 def _token_content(value: Any) -> Any:
@@ -34,11 +25,13 @@ def _token_content(value: Any) -> Any:
 Token = Annotated[str | None, BeforeValidator(_token_content)]
 
 
-class TokenizerConfig(_Schema):
+class TokenizerConfig(BaseModel):
     """The fields of tokenizer_config.json and special_tokens_map.json together; None for a field that neither has.
 
     `bertsmith_normalizer` is ours, the others are those of transformers.
     """
+
+    model_config = ConfigDict(extra="ignore", strict=True, frozen=True, protected_namespaces=())
 
     tokenizer_class: str | None = None
     model_max_length: int | float | None = None
@@ -60,40 +53,14 @@ class TokenizerConfig(_Schema):
         return {role: token for role, token in tokens.items() if token is not None}
 
 
-class PipelineStep(_Schema):
-    """A normalizer or a pre-tokenizer, possibly a sequence of them."""
-
-    type: str
-    normalizers: list[PipelineStep] = Field(default_factory=list)
-    pretokenizers: list[PipelineStep] = Field(default_factory=list)
-
-    def has_type(self, step_type: str) -> bool:
-        """Return True if the step or one of its nested steps is of this type."""
-        return self.type == step_type or any(
-            step.has_type(step_type) for step in [*self.normalizers, *self.pretokenizers]
-        )
-
-
-class TokenizerModel(_Schema):
-    """The model of a tokenizer.json."""
-
-    type: str | None = None
-
-
-class TokenizerOutline(_Schema):
-    """The fields of a tokenizer.json that decide if bertsmith supports it."""
-
-    model: TokenizerModel
-    pre_tokenizer: PipelineStep | None = None
-
-
 def check_special_tokens(
-    special_tokens: Iterable[str], vocabulary: Collection[str], location: object, hint: str
+    special_tokens: Iterable[str], vocabulary: Collection[str], location: object
 ) -> None:
     """Raise an `InputError` if a special token is not in the vocabulary."""
     for token in special_tokens:
         if token not in vocabulary:
             message = f"the special token {token} is missing"
+            hint = "add it to the vocabulary, or name another one in tokenizer_config.json"
             raise InputError("special_token_missing", message, location=location, hint=hint)
 
 
@@ -108,9 +75,14 @@ def read_config(folder: Path) -> TokenizerConfig:
     """Read the configuration in a folder; tokenizer_config.json overrides special_tokens_map.json."""
     values: dict[str, Any] = {}
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
-        if (folder / name).is_file():
-            content = read_json_object(folder / name)
-            validate(content, TokenizerConfig, folder / name)
+        if (file := folder / name).is_file():
+            content = read_json_object(file)
+            try:
+                TokenizerConfig.model_validate(content)
+            except ValidationError as error:
+                first = error.errors(include_url=False)[0]
+                field, reason = ".".join(map(str, first["loc"])), first["msg"][0].lower() + first["msg"][1:]
+                raise corrupt_file_error("invalid_field", f"'{field}': {reason}", location=file) from None
             values |= content
     return TokenizerConfig.model_validate(values)
 
@@ -124,18 +96,3 @@ def read_json_object(file: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise corrupt_file_error("not_a_json_object", "the file is not a JSON object", location=file)
     return value
-
-
-def validate(values: dict[str, Any], schema: type[_ModelT], file: Path) -> _ModelT:
-    """Validate an object; raise an `InputError` that names the file and the first invalid field."""
-    try:
-        return schema.model_validate(values)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        name = ".".join(str(part) for part in first["loc"])
-        if first["type"] == "missing":
-            raise corrupt_file_error(
-                "field_missing", f"the field '{name}' is missing", location=file
-            ) from None
-        reason = first["msg"][0].lower() + first["msg"][1:]
-        raise corrupt_file_error("invalid_field", f"'{name}': {reason}", location=file) from None

@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from itertools import chain, repeat
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -54,15 +55,16 @@ _THREE_BYTE_PUNCTUATION = [
 def can_encode(tokenizer: Tokenizer) -> bool:
     """Return True if `WordEncoder` supports a tokenizer.
 
-    It must be WordPiece with the backend's BertNormalizer and BertPreTokenizer. All its added tokens must be
-    special, since the backend matches others across words.
+    It must be WordPiece with the backend's BertNormalizer and BertPreTokenizer, and have a separator (see
+    `_find_separator`). All its added tokens must be special, since the backend matches others across words.
     """
     definition = json.loads(tokenizer.definition)
-    types = [(definition.get(part) or {}).get("type") for part in ("model", "normalizer", "pre_tokenizer")]
+    types = [(definition[part] or {}).get("type") for part in ("model", "normalizer", "pre_tokenizer")]
     return (
         types == ["WordPiece", "BertNormalizer", "BertPreTokenizer"]
         and bool(definition["normalizer"]["clean_text"])
-        and all(token["special"] for token in definition.get("added_tokens", []))
+        and all(token["special"] for token in definition["added_tokens"])
+        and _find_separator(tokenizer) is not None
     )
 
 
@@ -73,20 +75,18 @@ class WordEncoder:
         """Create the encoder for a tokenizer that passes `can_encode`."""
         self._encode_with_backend = tokenizer.encode_ids
         self._byte_classes = _byte_classes()
-        handle_chinese_chars = bool(json.loads(tokenizer.definition)["normalizer"]["handle_chinese_chars"])
-        self._is_three_byte_run = _three_byte_runs(handle_chinese_chars)
-        self._separator = _find_separator(tokenizer)
-        self._ascii_encoder = _AsciiEncoder(tokenizer)
-        self._run_index: dict[bytes, int] = {}
+        definition = json.loads(tokenizer.definition)
+        self._is_three_byte_run = _three_byte_runs(definition["normalizer"]["handle_chinese_chars"])
+        self._ascii_encoder = _AsciiEncoder(definition["model"], tokenizer)
+        separator = _find_separator(tokenizer)
+        assert separator is not None
+        self._separator, self._separator_id = separator
+        # The separator of the runs that `_encode_runs` encodes together is always in the cache, so that it is
+        # never one of these runs.
+        self._run_index = {self._separator.encode(): 0}
         # For each cached run: the start of its ids in `_ids`, their number, and how often the run was used.
-        self._starts = self._lengths = self._ids = self._uses = np.empty(0, dtype=np.int64)
-        if self._separator is not None:
-            # The separator of the runs that `_encode_runs` encodes together is always in the cache, so that it is
-            # never one of these runs.
-            character, token_id = self._separator
-            self._run_index = {character.encode(): 0}
-            self._starts, self._lengths, self._ids = np.array([0]), np.array([1]), np.array([token_id])
-            self._uses = np.array([_NEVER_EVICTED])
+        self._starts, self._lengths, self._ids = np.array([0]), np.array([1]), np.array([self._separator_id])
+        self._uses = np.array([_NEVER_EVICTED])
 
     def encode(self, texts: Sequence[str]) -> tuple[IntArray, IntArray]:
         """Encode texts without special tokens or truncation.
@@ -170,7 +170,7 @@ class WordEncoder:
         id_lists = list(map(self._ascii_encoder.encode, alphanumeric))
         ids, lengths = self._encode_runs([run.decode("utf-8") for run in others])
         ids = np.concatenate([_concatenate(id_lists), ids])
-        lengths = np.concatenate([_list_lengths(id_lists), lengths])
+        lengths = np.concatenate([np.array(list(map(len, id_lists)), np.int64), lengths])
         runs = alphanumeric + others
         first_index = len(self._run_index)
         self._run_index.update(zip(runs, range(first_index, first_index + len(runs)), strict=True))
@@ -184,16 +184,12 @@ class WordEncoder:
         # A text costs the backend more than the few letters of a run. Many runs are therefore joined to one text,
         # with a separator after each, which has one known id. No run contains it: as punctuation it is a run by
         # itself, which is always in the cache.
-        if self._separator is None:
-            id_lists = self._encode_with_backend(runs)
-            return _concatenate(id_lists), _list_lengths(id_lists)
-        separator, separator_id = self._separator
         texts = [
-            separator.join(runs[start : start + _RUNS_PER_TEXT]) + separator
+            self._separator.join([*runs[start : start + _RUNS_PER_TEXT], ""])
             for start in range(0, len(runs), _RUNS_PER_TEXT)
         ]
         ids = _concatenate(self._encode_with_backend(texts))
-        is_separator = ids == separator_id
+        is_separator = ids == self._separator_id
         lengths = np.diff(np.flatnonzero(is_separator), prepend=-1) - 1
         return ids[~is_separator], lengths
 
@@ -206,8 +202,7 @@ class WordEncoder:
         self._lengths = self._lengths[best]
         self._starts = np.cumsum(self._lengths) - self._lengths
         self._uses = self._uses[best] // 2  # Recent uses count more, so that new words can displace old ones.
-        if self._separator is not None:
-            self._uses[0] = _NEVER_EVICTED
+        self._uses[0] = _NEVER_EVICTED
 
 
 class _AsciiEncoder:
@@ -217,8 +212,7 @@ class _AsciiEncoder:
     the backend's, in a third of its time.
     """
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        model = json.loads(tokenizer.definition)["model"]
+    def __init__(self, model: dict[str, Any], tokenizer: Tokenizer) -> None:
         prefix = model["continuing_subword_prefix"]
         self._vocabulary: dict[str, int] = model["vocab"]
         self._continuations = {
@@ -232,11 +226,8 @@ class _AsciiEncoder:
         word = run.decode("ascii")
         if self._lowercase:
             word = word.lower()
-        word_id = self._vocabulary.get(word)
         if len(word) > self._max_length:
             return self._unk_ids
-        if word_id is not None:
-            return [word_id]
         ids: list[int] = []
         start, pieces = 0, self._vocabulary
         while start < len(word):
@@ -262,19 +253,14 @@ def _find_separator(tokenizer: Tokenizer) -> tuple[str, int] | None:
     return None
 
 
-def _list_lengths(lists: list[list[int]]) -> IntArray:
-    return np.fromiter(map(len, lists), dtype=np.int64, count=len(lists))
-
-
 def _concatenate(lists: list[list[int]]) -> IntArray:
     return np.fromiter(chain.from_iterable(lists), dtype=np.int64, count=sum(map(len, lists)))
 
 
 def _ranges(starts: IntArray, lengths: IntArray) -> IntArray:
     """Return [s, s + 1, …, s + n - 1] for each start s and length n, concatenated."""
-    ends = np.cumsum(lengths)
-    total = int(ends[-1]) if len(ends) else 0
-    ranges: IntArray = np.repeat(starts - (ends - lengths), lengths) + np.arange(total)
+    shifts = np.repeat(starts - (np.cumsum(lengths) - lengths), lengths)
+    ranges: IntArray = shifts + np.arange(len(shifts))
     return ranges
 
 

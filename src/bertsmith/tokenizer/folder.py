@@ -21,13 +21,11 @@ from bertsmith.tokenizer.byte_level_bpe import GPT2_SPECIAL_TOKENS, ROBERTA_SPEC
 from bertsmith.tokenizer.config_schema import (
     SPECIAL_TOKEN_ROLES,
     TokenizerConfig,
-    TokenizerOutline,
     check_special_tokens,
     check_token_ids,
     corrupt_file_error,
     read_config,
     read_json_object,
-    validate,
 )
 from bertsmith.tokenizer.hf_class import tokenizer_class_options
 from bertsmith.tokenizer.normalizer import NormalizerName
@@ -49,7 +47,6 @@ TOKENIZER_FILES = (
 _UNKNOWN_CHARACTER = "\U0010fffd"  # a private code point that no vocabulary has
 _ENTRY_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "spiece.model")
 _KINDS: dict[str, TokenizerKind] = {"WordPiece": "wordpiece", "BPE": "byte_level_bpe", "Unigram": "unigram"}
-_VOCABULARY_HINT = "name the vocabulary's special tokens in tokenizer_config.json"
 _DEFAULT_MAX_LENGTH = 512
 _MIN_UNLIMITED_LENGTH = 10**9  # transformers writes "no limit" as 10**30
 _BackendWithSpecialTokens = tuple[tokenizers.Tokenizer, dict[str, str]]
@@ -92,22 +89,14 @@ def read_folder(
         )
     if file.name == "merges.txt":
         file = file.with_name("vocab.json")
-    sentencepiece_model = None
-    is_tokenizer_json = False
     if file.name.endswith(".model"):
         backend, special_tokens = _from_sentencepiece(file, lowercase, config)
-        sentencepiece_model = file.read_bytes()
     elif file.suffix == ".json":
         content = read_json_object(file)
         # "model" may also be a token of a vocab.json, but its value is then an id.
         is_tokenizer_json = file.name == "tokenizer.json" or isinstance(content.get("model"), dict)
-        if is_tokenizer_json:
-            backend, special_tokens = _from_tokenizer_json(file, content, config)
-        else:
-            backend, special_tokens = _from_vocab_json(file, content, lowercase, config)
-        model_file = file.with_name("spiece.model")
-        if model_file.is_file() and isinstance(backend.model, tokenizers.models.Unigram):
-            sentencepiece_model = model_file.read_bytes()
+        from_content = _from_tokenizer_json if is_tokenizer_json else _from_vocab_json
+        backend, special_tokens = from_content(file, content, config)
     else:
         special_tokens = {**BERT_SPECIAL_TOKENS, **config.special_tokens()}
         backend = wordpiece.build_wordpiece(
@@ -121,10 +110,15 @@ def read_folder(
         )
     text = backend.to_str()
     definition = json.loads(text)
-    if is_tokenizer_json:
-        PostProcessor.from_definition(definition, backend.get_vocab_size(), file)
-        _check_case(file, lowercase, lowercases(definition))
+    PostProcessor.from_definition(definition, backend.get_vocab_size(), file)
+    if lowercase not in (None, lowercases(definition)):
+        message = f"the tokenizer {'keeps case' if lowercase else 'lower-cases text'}"
+        hint = "load its vocab.txt to change that"
+        raise InputError("case_conflict", message, location=file, argument="lowercase", hint=hint)
     _check_usable(file, backend, definition["model"])
+    model_file = file if file.name.endswith(".model") else file.with_name("spiece.model")
+    is_unigram = isinstance(backend.model, tokenizers.models.Unigram)
+    sentencepiece_model = model_file.read_bytes() if is_unigram and model_file.is_file() else None
     length = config.model_max_length or 0
     max_length = int(length) if 0 < length < _MIN_UNLIMITED_LENGTH else _DEFAULT_MAX_LENGTH
     return TokenizerSource(text, max_length, special_tokens, sentencepiece_model)
@@ -181,25 +175,21 @@ def _entry_file(path: Path) -> Path:
 def _from_tokenizer_json(
     file: Path, content: dict[str, Any], config: TokenizerConfig
 ) -> _BackendWithSpecialTokens:
-    outline = validate(content, TokenizerOutline, file)
-    if outline.model.type not in _KINDS:
-        message = f"the model is {outline.model.type}, not WordPiece, byte-level BPE, or Unigram"
+    try:
+        backend = tokenizers.Tokenizer.from_str(json.dumps(content))
+    except Exception as error:  # The tokenizers library raises bare Exception here.
+        message = f"the tokenizers library cannot read the file ({error})"
+        raise corrupt_file_error("tokenizers_library_error", message, location=file) from None
+    kind = _KINDS.get(type(backend.model).__name__)
+    if kind is None or (kind == "byte_level_bpe" and "ByteLevel(" not in str(backend.pre_tokenizer)):
+        message = "the model is not WordPiece, byte-level BPE, or Unigram"
         raise InputError("unsupported_tokenizer_model", message, location=file, hint="use another tokenizer")
-    kind = _KINDS[outline.model.type]
-    pre_tokenizer = outline.pre_tokenizer
-    if kind == "byte_level_bpe" and (pre_tokenizer is None or not pre_tokenizer.has_type("ByteLevel")):
-        message = "the model is BPE, but not byte-level"
-        hint = "use a tokenizer of RoBERTa's kind"
-        raise InputError("unsupported_tokenizer_model", message, location=file, hint=hint)
-    backend = _parse_tokenizer_json(file, content)
     backend.no_truncation()
     backend.no_padding()
     vocabulary = backend.get_vocab(with_added_tokens=True)
     if kind == "byte_level_bpe":
         byte_level_bpe.check_byte_pieces(vocabulary, file)
-    special_tokens = _special_tokens_by_role(kind, vocabulary, config)
-    hint = _VOCABULARY_HINT if kind != "wordpiece" else "a BERT vocabulary has one token per line"
-    check_special_tokens(special_tokens.values(), vocabulary, file, hint)
+    special_tokens = _special_tokens_by_role(kind, vocabulary, config, file)
     check_token_ids(vocabulary, file)
     # Special tokens that the file declares keep their flags (lstrip, normalized, …).
     declared = {token.content for token in backend.get_added_tokens_decoder().values() if token.special}
@@ -213,14 +203,6 @@ def _from_tokenizer_json(
             special_tokens["cls"], special_tokens["sep"], vocabulary, file
         )
     return backend, special_tokens
-
-
-def _parse_tokenizer_json(file: Path, content: Mapping[str, Any]) -> tokenizers.Tokenizer:
-    try:
-        return tokenizers.Tokenizer.from_str(json.dumps(content))
-    except Exception as error:  # The tokenizers library raises bare Exception here.
-        message = f"the tokenizers library cannot read the file ({error})"
-        raise corrupt_file_error("tokenizers_library_error", message, location=file) from None
 
 
 def _check_usable(file: Path, backend: tokenizers.Tokenizer, model: Mapping[str, Any]) -> None:
@@ -242,13 +224,11 @@ def _check_usable(file: Path, backend: tokenizers.Tokenizer, model: Mapping[str,
 
 
 def _from_vocab_json(
-    file: Path, content: dict[str, Any], lowercase: bool | None, config: TokenizerConfig
+    file: Path, content: dict[str, Any], config: TokenizerConfig
 ) -> _BackendWithSpecialTokens:
     vocabulary = byte_level_bpe.check_vocabulary(file, content)
     merges = byte_level_bpe.read_merges(file.with_name("merges.txt"), vocabulary)
-    special_tokens = _special_tokens_by_role("byte_level_bpe", vocabulary, config)
-    check_special_tokens(special_tokens.values(), vocabulary, file, _VOCABULARY_HINT)
-    _check_case(file, lowercase, False)
+    special_tokens = _special_tokens_by_role("byte_level_bpe", vocabulary, config, file)
     backend = byte_level_bpe.build_byte_level_bpe(
         vocabulary, merges, special_tokens=special_tokens, add_prefix_space=bool(config.add_prefix_space)
     )
@@ -258,16 +238,14 @@ def _from_vocab_json(
 def _from_sentencepiece(
     file: Path, lowercase: bool | None, config: TokenizerConfig
 ) -> _BackendWithSpecialTokens:
-    model = unigram.read_model(file)
+    model = unigram.parse_model(file.read_bytes(), file)
     token_ids = {piece: i for i, (piece, _) in enumerate(model.pieces)}
-    special_tokens = _special_tokens_by_role("unigram", token_ids, config)
+    special_tokens = _special_tokens_by_role("unigram", token_ids, config, file)
     backend = unigram.build_unigram(
-        model.pieces,
-        unk_id=model.unk_id,
+        model,
         lowercase=_resolve_lowercase(lowercase, config),
-        special_tokens=special_tokens,
         keep_accents=bool(config.keep_accents),
-        precompiled_charsmap=model.precompiled_charsmap,
+        special_tokens=special_tokens,
         location=file,
     )
     return backend, special_tokens
@@ -278,9 +256,13 @@ def _resolve_lowercase(lowercase: bool | None, config: TokenizerConfig) -> bool:
 
 
 def _special_tokens_by_role(
-    kind: TokenizerKind, vocabulary: Mapping[str, int], config: TokenizerConfig
+    kind: TokenizerKind, vocabulary: Mapping[str, int], config: TokenizerConfig, file: Path
 ) -> dict[str, str]:
-    """Return special tokens by role: those of the configuration, and for other roles the kind's usual ones."""
+    """Return special tokens by role: those of the configuration, and for other roles the kind's usual ones.
+
+    Raises:
+        InputError: A special token is not in the vocabulary.
+    """
     candidates = {
         "wordpiece": (BERT_SPECIAL_TOKENS,),
         "byte_level_bpe": (ROBERTA_SPECIAL_TOKENS, BERT_SPECIAL_TOKENS),
@@ -293,6 +275,7 @@ def _special_tokens_by_role(
         default = candidates[0]
     usual_tokens = next((tokens for tokens in candidates if {*tokens.values()} <= vocabulary.keys()), default)
     special_tokens = {**usual_tokens, **config.special_tokens()}
+    check_special_tokens(special_tokens.values(), vocabulary, file)
     return {role: special_tokens[role] for role in SPECIAL_TOKEN_ROLES if role in special_tokens}
 
 
@@ -302,11 +285,3 @@ def _config_token(definition: Mapping[str, Any], token: str) -> Any:
     if added is None or not (added["lstrip"] or added["rstrip"]):
         return token
     return {"__type": "AddedToken", **{key: value for key, value in added.items() if key != "id"}}
-
-
-def _check_case(file: Path, lowercase: bool | None, lowercases_text: bool) -> None:
-    """Raise an `InputError` if the requested `lowercase` contradicts the file."""
-    if lowercase is not None and lowercase != lowercases_text:
-        message = f"the tokenizer {'lower-cases text' if lowercases_text else 'keeps case'}"
-        hint = "load its vocab.txt to change that"
-        raise InputError("case_conflict", message, location=file, argument="lowercase", hint=hint)

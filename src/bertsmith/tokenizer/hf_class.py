@@ -17,11 +17,9 @@ import tokenizers
 from bertsmith.tokenizer.byte_level_bpe import build_byte_level_bpe
 from bertsmith.tokenizer.normalizer import bert_normalizer, bert_pre_tokenizer
 from bertsmith.tokenizer.post_processor import PostProcessor
-from bertsmith.tokenizer.unigram import ALBERT_SPECIAL_TOKENS, build_unigram
+from bertsmith.tokenizer.unigram import ALBERT_SPECIAL_TOKENS, SentencePieceModel, build_unigram
 from bertsmith.tokenizer.wordpiece import build_wordpiece
 
-_LOCATION = "tokenizer.json"
-_UNLIMITED_VOCAB_SIZE = 1 << 32  # ids were checked when the tokenizer was loaded
 Options = dict[str, Any]
 """Entries of tokenizer_config.json."""
 Candidate = tuple[Options, tokenizers.Tokenizer] | None
@@ -36,7 +34,7 @@ def tokenizer_class_options(definition: Mapping[str, Any], special_tokens: Mappi
         special_tokens: Special tokens by role.
     """
     vocab = definition["model"]["vocab"]
-    if {*special_tokens.values()} <= {token if isinstance(token, str) else token[0] for token in vocab}:
+    if dict(vocab).keys() >= {*special_tokens.values()}:
         build_candidate = {
             "WordPiece": _bert_candidate,
             "BPE": _roberta_or_gpt2_candidate,
@@ -59,7 +57,7 @@ def _input_names(definition: Mapping[str, Any]) -> Options:
 
     Of the classes, only BertTokenizer returns them by default. Without them, a model uses 0 for both texts.
     """
-    if not PostProcessor.from_definition(definition, _UNLIMITED_VOCAB_SIZE, _LOCATION).uses_segments:
+    if not PostProcessor.from_definition(definition).uses_segments:
         return {}
     return {"model_input_names": ["input_ids", "token_type_ids", "attention_mask"]}
 
@@ -74,7 +72,6 @@ def _bert_candidate(definition: Mapping[str, Any], special_tokens: Mapping[str, 
         sorted(vocabulary, key=vocabulary.__getitem__),
         lowercase=lowercase,
         special_tokens=special_tokens,
-        location=_LOCATION,
         handle_chinese_chars=handle_chinese_chars,
         strip_accents=strip_accents,
     )
@@ -93,7 +90,7 @@ def _roberta_or_gpt2_candidate(definition: Mapping[str, Any], special_tokens: Ma
     add_prefix_space = bool(pre_tokenizer["add_prefix_space"])
     backend = build_byte_level_bpe(
         model["vocab"],
-        [tuple(pair) for pair in model["merges"]],
+        model["merges"],
         special_tokens=special_tokens,
         add_prefix_space=add_prefix_space,
     )
@@ -107,14 +104,12 @@ def _albert_candidate(definition: Mapping[str, Any], special_tokens: Mapping[str
     steps = {step["type"]: step for step in definition["normalizer"]["normalizers"]}
     lowercase, keep_accents = "Lowercase" in steps, "NFKD" not in steps
     charsmap = steps.get("Precompiled", {}).get("precompiled_charsmap", "")
+    pieces = [(piece, score) for piece, score in definition["model"]["vocab"]]
     backend = build_unigram(
-        [(piece, score) for piece, score in definition["model"]["vocab"]],
-        unk_id=1,
+        SentencePieceModel(pieces, unk_id=1, precompiled_charsmap=base64.b64decode(charsmap)),
         lowercase=lowercase,
-        special_tokens=special_tokens,
         keep_accents=keep_accents,
-        precompiled_charsmap=base64.b64decode(charsmap),
-        location=_LOCATION,
+        special_tokens=special_tokens,
     )
     options = {"do_lower_case": lowercase, "keep_accents": keep_accents}
     return {"tokenizer_class": "AlbertTokenizer", **options}, backend
@@ -134,7 +129,7 @@ def _comparable_parts(definition: Mapping[str, Any]) -> list[Any]:
         model,
         added_tokens,
         *(definition[name] for name in ("normalizer", "pre_tokenizer", "decoder")),
-        PostProcessor.from_definition(definition, _UNLIMITED_VOCAB_SIZE, _LOCATION),
+        PostProcessor.from_definition(definition),
         bool((definition["post_processor"] or {}).get("trim_offsets")),
     ]
 

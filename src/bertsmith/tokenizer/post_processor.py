@@ -7,6 +7,7 @@ becomes A B with type id 0.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -28,6 +29,8 @@ class Encoding:
     """A sequence of n tokens, the input of a model.
 
     Attributes:
+        num_truncated: Number of tokens that truncation removed.
+        vocabulary: All tokens by id.
         ids: Token ids, n integers.
         type_ids: Segment ids (token type ids), 0 or 1, n integers.
         offsets: Character ranges (start, end) in each token's own text, (0, 0) for special tokens; empty if the
@@ -35,17 +38,15 @@ class Encoding:
         sequence_ids: The text of each token: 0 the first, 1 the second, None for special tokens.
         word_ids: The index of each token's word in its text, None for special tokens; empty if the tokenizer was
             called without offsets.
-        num_truncated: Number of tokens that truncation removed.
-        vocabulary: All tokens by id.
     """
 
-    ids: list[int]
-    type_ids: list[int]
-    offsets: list[tuple[int, int]]
-    sequence_ids: list[int | None]
-    word_ids: list[int | None]
     num_truncated: int
-    vocabulary: Sequence[str] = field(default=(), repr=False, compare=False)
+    vocabulary: Sequence[str] = field(compare=False)
+    ids: list[int] = field(default_factory=list)
+    type_ids: list[int] = field(default_factory=list)
+    offsets: list[tuple[int, int]] = field(default_factory=list)
+    sequence_ids: list[int | None] = field(default_factory=list)
+    word_ids: list[int | None] = field(default_factory=list)
 
     @property
     def tokens(self) -> list[str]:
@@ -53,8 +54,7 @@ class Encoding:
         return [self.vocabulary[i] for i in self.ids]
 
     def __repr__(self) -> str:
-        ids = self.ids[:_MAX_REPR_TOKENS]
-        tokens = " ".join(self.vocabulary[i] if self.vocabulary else str(i) for i in ids)
+        tokens = " ".join(self.vocabulary[i] for i in self.ids[:_MAX_REPR_TOKENS])
         more = " …" if len(self.ids) > _MAX_REPR_TOKENS else ""
         cut = f", {self.num_truncated:,} cut" if self.num_truncated else ""
         return f"Encoding({pluralize(len(self.ids), 'token')}{cut}: {tokens}{more})"
@@ -87,13 +87,13 @@ class PostProcessor:
 
     @classmethod
     def from_definition(
-        cls, definition: Mapping[str, Any], vocab_size: int, location: object
+        cls, definition: Mapping[str, Any], vocab_size: int = sys.maxsize, location: object = "tokenizer.json"
     ) -> PostProcessor:
         """Read the post-processor of a tokenizer.json of Hugging Face's tokenizers.
 
         Args:
             definition: The content of the tokenizer.json.
-            vocab_size: Number of tokens; ids from here on are invalid.
+            vocab_size: Number of tokens; ids from here on are invalid. Default: ids are not checked.
             location: The file that errors name.
 
         Raises:
@@ -159,9 +159,9 @@ class PostProcessor:
         texts: Sequence[Any],
         max_length: int,
         truncation: Truncation,
-        vocabulary: Sequence[str] = (),
+        vocabulary: Sequence[str],
         *,
-        with_offsets: bool = True,
+        with_offsets: bool,
     ) -> Encoding:
         """Truncate one tokenized text or two to `max_length` tokens in all, and add special tokens.
 
@@ -176,35 +176,27 @@ class PostProcessor:
         lengths = [len(text) for text in texts]
         num_special = sum(len(piece.ids) for piece in template)
         truncated_lengths = _truncate_lengths(lengths, max_length - num_special, max_length, truncation)
-        ids: list[int] = []
-        type_ids: list[int] = []
-        offsets: list[tuple[int, int]] = []
-        sequence_ids: list[int | None] = []
-        word_ids: list[int | None] = []
+        if any(n and not truncated for n, truncated in zip(lengths, truncated_lengths, strict=True)):
+            message = f"a limit of {max_length} tokens removes all of a text"
+            hint = "raise the limit"
+            raise InputError("text_truncated_to_nothing", message, argument="max_length", hint=hint)
+        encoding = Encoding(sum(lengths) - sum(truncated_lengths), vocabulary)
         for piece in template:
             if piece.sequence_id is None:
                 n = len(piece.ids)
-                ids += piece.ids
+                encoding.ids.extend(piece.ids)
                 if with_offsets:
-                    offsets += [(0, 0)] * n
-                    word_ids += [None] * n
+                    encoding.offsets.extend([(0, 0)] * n)
+                    encoding.word_ids.extend([None] * n)
             else:
                 text, n = texts[piece.sequence_id], truncated_lengths[piece.sequence_id]
-                ids += text.ids[:n]
+                encoding.ids.extend(text.ids[:n])
                 if with_offsets:
-                    offsets += text.offsets[:n]
-                    word_ids += text.word_ids[:n]
-            type_ids += [piece.type_id] * n
-            sequence_ids += [piece.sequence_id] * n
-        return Encoding(
-            ids=ids,
-            type_ids=type_ids,
-            offsets=offsets,
-            sequence_ids=sequence_ids,
-            word_ids=word_ids,
-            num_truncated=sum(lengths) - sum(truncated_lengths),
-            vocabulary=vocabulary,
-        )
+                    encoding.offsets.extend(text.offsets[:n])
+                    encoding.word_ids.extend(text.word_ids[:n])
+            encoding.type_ids.extend([piece.type_id] * n)
+            encoding.sequence_ids.extend([piece.sequence_id] * n)
+        return encoding
 
 
 def _steps(processor: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
@@ -263,29 +255,17 @@ _READERS = {
 def _truncate_lengths(
     lengths: list[int], max_tokens: int, max_length: int, truncation: Truncation
 ) -> list[int]:
-    """Return the number of tokens of each text to keep; raise an `InputError` if that removes all of a text.
+    """Return the number of tokens of each text to keep, possibly 0.
+
+    "longest_first" gives the same lengths as in tokenizers: remove tokens from the longer text until both are
+    equally long, then divide the maximum between both. If it is odd, the longer text (of two equally long ones
+    the second) keeps one token more.
 
     Args:
         lengths: Number of tokens of each text.
         max_tokens: Maximum number of tokens of all texts together, without special tokens.
         max_length: Maximum number of tokens with special tokens, for messages.
         truncation: See `Tokenizer.encode`.
-    """
-    truncated_lengths = _distribute_tokens(lengths, max_tokens, max_length, truncation)
-    if any(length and not truncated for length, truncated in zip(lengths, truncated_lengths, strict=True)):
-        message = f"a limit of {max_length} tokens removes all of a text"
-        raise InputError("text_truncated_to_nothing", message, argument="max_length", hint="raise the limit")
-    return truncated_lengths
-
-
-def _distribute_tokens(
-    lengths: list[int], max_tokens: int, max_length: int, truncation: Truncation
-) -> list[int]:
-    """Return the number of tokens of each text to keep, possibly 0.
-
-    "longest_first" gives the same lengths as in tokenizers: remove tokens from the longer text until both are
-    equally long, then divide the maximum between both. If it is odd, the longer text (of two equally long ones
-    the second) keeps one token more.
     """
     total = sum(lengths)
     if total <= max_tokens:
@@ -305,22 +285,20 @@ def _distribute_tokens(
             hint = "truncate the first text"
             raise InputError("second_text_missing", message, argument="truncation", hint=hint)
         return [max_tokens]
-    if truncation != "longest_first":
-        index = 0 if truncation == "only_first" else 1
-        other_index = 1 - index
-        remaining = max_tokens - lengths[other_index]
-        if remaining < 0:
-            other = _TEXT_NAMES[other_index]
-            message = (
-                f"the {other} text alone has {lengths[other_index]} tokens, "
-                f"which exceeds the limit of {max_length} with special tokens"
-            )
-            hint = f"truncate the {other} text too (longest_first), or raise the limit"
-            raise InputError("other_text_too_long", message, argument="truncation", hint=hint)
-        return [remaining, lengths[1]] if index == 0 else [lengths[0], remaining]
-    shorter, longer = sorted(lengths)
-    if 2 * shorter <= max_tokens:
+    if truncation == "longest_first":
+        shorter = min(*lengths, max_tokens // 2)
         longer = max_tokens - shorter
-    else:
-        shorter, longer = max_tokens // 2, max_tokens - max_tokens // 2
-    return [shorter, longer] if lengths[0] <= lengths[1] else [longer, shorter]
+        return [shorter, longer] if lengths[0] <= lengths[1] else [longer, shorter]
+    index = 0 if truncation == "only_first" else 1
+    other_index = 1 - index
+    truncated_lengths = lengths.copy()
+    truncated_lengths[index] = max_tokens - lengths[other_index]
+    if truncated_lengths[index] < 0:
+        other = _TEXT_NAMES[other_index]
+        message = (
+            f"the {other} text alone has {lengths[other_index]} tokens, "
+            f"which exceeds the limit of {max_length} with special tokens"
+        )
+        hint = f"truncate the {other} text too (longest_first), or raise the limit"
+        raise InputError("other_text_too_long", message, argument="truncation", hint=hint)
+    return truncated_lengths

@@ -19,7 +19,6 @@ import tokenizers
 from numpy.typing import NDArray
 
 from bertsmith.errors import InputError, option
-from bertsmith.formatting import pluralize
 from bertsmith.tokenizer import byte_level_bpe, unigram
 from bertsmith.tokenizer.folder import (
     TokenizerKind,
@@ -46,16 +45,16 @@ class Tokenizer:
     size.
 
     Attributes:
+        definition: The text of the tokenizer.json.
         kind: The algorithm that splits words into pieces.
+        lowercase: True if the tokenizer lower-cases text.
+        continuation_prefix: The prefix of WordPieces that continue a word, usually `##`; empty for other kinds.
         max_length: Maximum number of tokens of an input, including special tokens.
+        all_special_ids: Ids of the special tokens with a role, and of all others that the files declare special.
         num_separators: Number of special tokens between two texts: BERT 1, RoBERTa 2; 0 if the tokenizer lacks the
             template of pre-trained encoders (`[CLS]` before the first text, `[SEP]` after each), as GPT-2's does.
         uses_segments: True if the second text of a pair has segment id 1, as in BERT; in RoBERTa it has 0.
     """
-
-    kind: TokenizerKind
-    num_separators: int
-    uses_segments: bool
 
     def __init__(
         self,
@@ -72,12 +71,13 @@ class Tokenizer:
             special_tokens: Special tokens by role (pad, unk, cls, sep, mask), as far as they exist.
             sentencepiece_model: The bytes of the spiece.model that it was built from, which `save` writes too.
         """
-        self._definition = definition
-        self.max_length = max_length
+        self._source = TokenizerSource(definition, max_length, special_tokens, sentencepiece_model)
         self._special_tokens = special_tokens
-        self._sentencepiece_model = sentencepiece_model
+        self.definition, self.max_length = definition, max_length
         content = json.loads(definition)
-        self.kind = tokenizer_kind(content)
+        self.kind: TokenizerKind = tokenizer_kind(content)
+        self.lowercase = lowercases(content)
+        self.continuation_prefix = str(content["model"].get("continuing_subword_prefix") or "")
         # A backend's `encode_special_tokens` decides if special strings in texts are parsed (False) or are text
         # (True). A separate backend for each mode, in which it never changes, lets several threads encode in
         # different modes.
@@ -86,8 +86,9 @@ class Tokenizer:
             role: self._full_backend.token_to_id(token)  # type: ignore[misc]
             for role, token in special_tokens.items()
         }
-        vocab_size = self._full_backend.get_vocab_size()
-        self._post_processor = PostProcessor.from_definition(content, vocab_size, "tokenizer.json")
+        declared_ids = (int(token["id"]) for token in content["added_tokens"] if token["special"])
+        self.all_special_ids = frozenset([*self._special_ids.values(), *declared_ids])
+        self._post_processor = PostProcessor.from_definition(content)
         self.num_separators = self._post_processor.num_separators(
             self._special_ids.get("cls", -1), self._special_ids.get("sep", -1)
         )
@@ -134,14 +135,13 @@ class Tokenizer:
             tokens,
             lowercase=lowercase,
             special_tokens=special_tokens,
-            location="vocabulary",
             normalizer=normalizer,
         )
         return cls(backend.to_str(), max_length, special_tokens)
 
     def save(self, folder: str | Path) -> None:
         """Write tokenizer.json, tokenizer_config.json, and the vocabulary files of the kind, each atomically."""
-        write_folder(Path(folder), TokenizerSource(*self.__getstate__()), self.tokens)
+        write_folder(Path(folder), self._source, self.tokens)
 
     def __len__(self) -> int:
         """Return the vocabulary size."""
@@ -241,22 +241,6 @@ class Tokenizer:
             for row in zip(*encoded, strict=True)
         ]
 
-    def describe_doubled_special_tokens(self, texts: Sequence[str]) -> str | None:
-        """Return a warning if texts contain the special tokens that the tokenizer adds itself, else None.
-
-        It applies where special strings in the texts are parsed.
-        """
-        if not self.num_separators:
-            return None
-        cls, sep = self._special_tokens["cls"], self._special_tokens["sep"]
-        count = sum(text.lstrip().startswith(cls) or text.rstrip().endswith(sep) for text in texts)
-        if not count:
-            return None
-        return (
-            f"{count:,} of {pluralize(len(texts), 'text')} begin with {cls} or end with {sep}; the tokenizer adds "
-            "these tokens itself, so they occur twice: remove them from the texts"
-        )
-
     def encode_ids(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the ids of each text without special tokens or truncation; the fast path for corpora."""
         return [e.ids for e in self._text_backend.encode_batch_fast(list(texts), add_special_tokens=False)]
@@ -320,7 +304,7 @@ class Tokenizer:
         """
         ids = np.asarray(ids, dtype=np.int64)
         if self.kind == "wordpiece":
-            return ~self.is_continuation[ids]
+            return ~self._is_continuation[ids]
         first, last, is_special = self._edge_classes
         if self.kind == "unigram":
             starts = first[ids].astype(np.bool_)
@@ -332,7 +316,7 @@ class Tokenizer:
         return starts_or_special
 
     @cached_property
-    def is_continuation(self) -> NDArray[np.bool_]:
+    def _is_continuation(self) -> NDArray[np.bool_]:
         """Return bool [V]: True for pieces that continue a word (`##ing`); WordPiece only."""
         special_ids, prefix = self.all_special_ids, self.continuation_prefix
         if not prefix:
@@ -348,27 +332,9 @@ class Tokenizer:
         )
 
     @cached_property
-    def continuation_prefix(self) -> str:
-        """Return the prefix of WordPieces that continue a word, usually `##`; empty for other kinds."""
-        return str(json.loads(self._definition)["model"].get("continuing_subword_prefix") or "")
-
-    @cached_property
-    def all_special_ids(self) -> frozenset[int]:
-        """Return the ids of the special tokens with a role, and of all others that the files declare special."""
-        added = json.loads(self._definition)["added_tokens"]
-        return frozenset(
-            {*self._special_ids.values()} | {int(token["id"]) for token in added if token["special"]}
-        )
-
-    @cached_property
-    def lowercase(self) -> bool:
-        """Return True if the tokenizer lower-cases text."""
-        return lowercases(json.loads(self._definition))
-
-    @cached_property
     def digest(self) -> str:
         """Return the SHA-256 (hex) of everything that determines ids: vocabulary, normalizer, special tokens, …"""
-        content = json.loads(self._definition)
+        content = json.loads(self.definition)
         model = {key: value for key, value in content["model"].items() if key != "vocab"}
         parts = [
             self.tokens,
@@ -401,11 +367,6 @@ class Tokenizer:
         }
 
     @property
-    def definition(self) -> str:
-        """Return the text of the tokenizer.json."""
-        return self._definition
-
-    @property
     def vocab_size(self) -> int:
         """Return V, the number of tokens, including special tokens."""
         return len(self.tokens)
@@ -413,13 +374,12 @@ class Tokenizer:
     @property
     def mask_token(self) -> str:
         """Return the mask token, which `encode` parses with special_strings="mask"; BERT: `[MASK]`."""
-        self._special_id("mask")
-        return self._special_tokens["mask"]
+        return self.tokens[self.mask_token_id]
 
     @cached_property
     def _parse_backend(self) -> tokenizers.Tokenizer:
         """Return a backend that parses all special tokens in texts."""
-        return tokenizers.Tokenizer.from_str(self._definition)
+        return tokenizers.Tokenizer.from_str(self.definition)
 
     @cached_property
     def _mask_backend(self) -> tokenizers.Tokenizer:
@@ -430,10 +390,10 @@ class Tokenizer:
         """Build a backend that parses only these special tokens in texts."""
         if not parsed_tokens and self.kind != "unigram":
             # The definition needs no change, and serializing a vocabulary takes time.
-            backend = tokenizers.Tokenizer.from_str(self._definition)
+            backend = tokenizers.Tokenizer.from_str(self.definition)
             backend.encode_special_tokens = True
             return backend
-        content = json.loads(self._definition)
+        content = json.loads(self.definition)
         for token in content["added_tokens"]:  # Added tokens that are not special are parsed in any mode.
             token["special"] = token["special"] and token["content"] not in parsed_tokens
         if self.kind == "unigram":
@@ -468,12 +428,9 @@ class Tokenizer:
             raise InputError("special_token_undefined", message, hint=hint)
         return int(special_id)
 
-    def __getstate__(self) -> tuple[str, int, dict[str, str], bytes | None]:
+    def __reduce__(self) -> tuple[type[Tokenizer], TokenizerSource]:
         # Pickling a backend would lose `encode_special_tokens`.
-        return self._definition, self.max_length, self._special_tokens, self._sentencepiece_model
-
-    def __setstate__(self, state: tuple[str, int, dict[str, str], bytes | None]) -> None:
-        self.__init__(*state)  # type: ignore[misc]
+        return Tokenizer, self._source
 
 
 def _encode_with_backend(
@@ -483,8 +440,7 @@ def _encode_with_backend(
     try:
         return list(encode(list(texts), add_special_tokens=False))
     except (TypeError, UnicodeEncodeError):  # The backend accepts only text that UTF-8 can represent.
-        for _ in validate_texts(texts):  # raises an error that names the text
-            pass
+        list(validate_texts(texts))  # raises an error that names the text
         raise
 
 

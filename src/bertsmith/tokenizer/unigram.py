@@ -9,7 +9,6 @@ import math
 import unicodedata
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from bertsmith.errors import InputError
 from bertsmith.tokenizer.byte_level_bpe import make_added_tokens
-from bertsmith.tokenizer.config_schema import check_special_tokens, corrupt_file_error
+from bertsmith.tokenizer.config_schema import corrupt_file_error
 
 ALBERT_SPECIAL_TOKENS = {"pad": "<pad>", "unk": "<unk>", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
 WORD_PREFIX = "▁"  # represents the space before a word
@@ -40,13 +39,8 @@ class SentencePieceModel:
     precompiled_charsmap: bytes
 
 
-def read_model(file: Path) -> SentencePieceModel:
-    """Read a SentencePiece model of the Unigram type."""
-    return parse_model(file.read_bytes(), file)
-
-
-def parse_model(data: bytes, location: object) -> SentencePieceModel:
-    """Parse the bytes of a SentencePiece model; errors name the location."""
+def parse_model(data: bytes, location: object = "vocabulary") -> SentencePieceModel:
+    """Parse the bytes of a SentencePiece model of the Unigram type; errors name the location."""
     from google.protobuf.message import DecodeError
     from sentencepiece import sentencepiece_model_pb2
 
@@ -111,14 +105,12 @@ def unigram_pre_tokenizer() -> pre_tokenizers.PreTokenizer:
 
 
 def build_unigram(
-    pieces: Sequence[tuple[str, float]],
+    model: SentencePieceModel,
     *,
-    unk_id: int,
     lowercase: bool,
+    keep_accents: bool,
     special_tokens: Mapping[str, str],
-    keep_accents: bool = False,
-    precompiled_charsmap: bytes = b"",
-    location: object,
+    location: object = "vocabulary",
 ) -> tokenizers.Tokenizer:
     """Build a backend tokenizer as transformers builds ALBERT's.
 
@@ -126,25 +118,21 @@ def build_unigram(
     unsplit, and the text after one continues the word, as in SentencePiece.
 
     Args:
-        pieces: Pieces with their log probabilities, by id.
-        unk_id: The id of the unknown piece.
+        model: The content of the spiece.model.
         lowercase: Lower-case the text.
-        special_tokens: Special tokens by role.
         keep_accents: Do not strip accents.
-        precompiled_charsmap: See `SentencePieceModel`.
+        special_tokens: Special tokens by role.
         location: The file that errors name.
     """
-    token_ids = {piece: i for i, (piece, _) in enumerate(pieces)}
-    if len(token_ids) < len(pieces):
-        duplicate = next(piece for i, (piece, _) in enumerate(pieces) if token_ids[piece] != i)
+    token_ids = {piece: i for i, (piece, _) in enumerate(model.pieces)}
+    if len(token_ids) < len(model.pieces):
+        duplicate = next(piece for i, (piece, _) in enumerate(model.pieces) if token_ids[piece] != i)
         raise corrupt_file_error(
             "duplicate_token", f"the piece {duplicate!r} occurs twice", location=location
         )
-    hint = "name it in tokenizer_config.json"
-    check_special_tokens(special_tokens.values(), token_ids, location, hint)
     try:
-        backend = tokenizers.Tokenizer(models.Unigram(list(pieces), unk_id=unk_id, byte_fallback=False))
-        backend.normalizer = unigram_normalizer(lowercase, keep_accents, precompiled_charsmap)
+        backend = tokenizers.Tokenizer(models.Unigram(model.pieces, unk_id=model.unk_id, byte_fallback=False))
+        backend.normalizer = unigram_normalizer(lowercase, keep_accents, model.precompiled_charsmap)
     except Exception as error:  # The tokenizers library raises bare Exception here.
         message = f"the tokenizers library cannot use the model ({error})"
         raise corrupt_file_error("tokenizers_library_error", message, location=location) from None

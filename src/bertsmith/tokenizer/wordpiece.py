@@ -34,10 +34,10 @@ def build_wordpiece(
     *,
     lowercase: bool,
     special_tokens: Mapping[str, str],
-    location: object,
     handle_chinese_chars: bool = True,
     strip_accents: bool | None = None,
     normalizer: NormalizerName = "hf",
+    location: object = "vocabulary",
 ) -> tokenizers.Tokenizer:
     """Build a backend tokenizer as transformers builds BERT's.
 
@@ -45,10 +45,10 @@ def build_wordpiece(
         tokens: Tokens by id.
         lowercase: Lower-case the text.
         special_tokens: Special tokens by role.
-        location: The file that errors name.
         handle_chinese_chars: Make each CJK ideograph a word.
         strip_accents: Strip accents; None strips them if `lowercase`.
         normalizer: The variant of BERT's normalizer.
+        location: The file that errors name.
     """
     for line_number, token in enumerate(tokens, start=1):
         if not token:
@@ -62,8 +62,7 @@ def build_wordpiece(
             "duplicate_token", f"the token '{duplicate}' occurs twice", location=f"{location}:{line_number}"
         )
     vocabulary = {token: i for i, token in enumerate(tokens)}
-    hint = "a BERT vocabulary has one token per line"
-    check_special_tokens(special_tokens.values(), vocabulary, location, hint)
+    check_special_tokens(special_tokens.values(), vocabulary, location)
     model = models.WordPiece(vocabulary, unk_token=special_tokens["unk"], max_input_chars_per_word=100)
     backend = tokenizers.Tokenizer(model)
     backend.normalizer = bert_normalizer(lowercase, handle_chinese_chars, strip_accents, normalizer)

@@ -23,18 +23,21 @@ splits it. A run is a part of a text that has the same pretokens when it is pre-
 from __future__ import annotations
 
 import re
+import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import tokenizers
+from tokenizers import decoders, pre_tokenizers
 
-from bertsmith.tokenizer import byte_level_bpe, unigram
+from bertsmith.tokenizer import unigram
 from bertsmith.tokenizer.folder import TokenizerKind
 
 _SPACE = "Ġ"  # the space before a word in byte-level BPE
+_BYTE_LEVEL = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
 _BEFORE_SINGLE_SPACE = re.compile(r"(?<=\S)(?= \S)")
 _SCORE_MARGIN = 0.01  # added to the score of a new piece for each of its characters
 _UNKNOWN_PENALTY = 10.0  # an unknown character's score is the lowest score minus this, as in tokenizers
@@ -48,18 +51,22 @@ class VocabularyKind:
 
     Attributes:
         max_word_length: Maximum number of characters; a longer word is unknown whatever the vocabulary contains.
-            None: no limit.
+            sys.maxsize: no limit.
     """
 
-    max_word_length: int | None = 100
+    max_word_length = 100
 
     def split_runs(self, text: str) -> list[str]:
         """Split a text into parts that have the same pretokens when they are pre-tokenized separately."""
         return text.replace("\n", " ").split(" ")
 
-    def candidate_tokens(self, counts: Counter[str]) -> Counter[str]:
+    def candidate_tokens(self, counts: Mapping[str, int]) -> Counter[str]:
         """Return the tokens that counted pretokens can become, with their counts."""
-        return counts
+        tokens: Counter[str] = Counter()
+        for pretoken, count in counts.items():
+            if token := self.candidate_token(pretoken):
+                tokens[token] += count
+        return tokens
 
     def candidate_token(self, pretoken: str) -> str | None:
         """Return the token that a pretoken can become; None if it cannot become one."""
@@ -91,34 +98,28 @@ class VocabularyKind:
 class _ByteLevelBpe(VocabularyKind):
     """In byte-level BPE, new tokens represent words after a space, and the space is part of the token."""
 
-    max_word_length = None
+    max_word_length = sys.maxsize
 
     def split_runs(self, text: str) -> list[str]:
         # Only before single spaces, since GPT-2's pattern treats several spaces together. A line end becomes a
         # space before the next word, as in `prepare`.
         return _BEFORE_SINGLE_SPACE.split(text.replace("\n", " "))
 
-    def candidate_tokens(self, counts: Counter[str]) -> Counter[str]:
-        return Counter(
-            {pretoken: count for pretoken, count in counts.items() if self.candidate_token(pretoken)}
-        )
-
     def candidate_token(self, pretoken: str) -> str | None:
         return pretoken if pretoken[:1] == _SPACE and len(pretoken) > 1 else None
 
     def to_token(self, word: str) -> str:
-        encoder = {byte: character for character, byte in byte_level_bpe.byte_decoder().items()}
-        return "".join(encoder[byte] for byte in f" {word}".encode())
+        ((token, _),) = _BYTE_LEVEL.pre_tokenize_str(f" {word}")
+        return str(token)
 
     def to_word(self, token: str) -> str:
-        decoder = byte_level_bpe.byte_decoder()
-        return bytes(decoder[character] for character in token).decode("utf-8", "replace").removeprefix(" ")
+        return str(decoders.ByteLevel().decode([token])).removeprefix(" ")
 
     def to_text(self, word: str) -> str:
         return f" {word}"
 
     def add_tokens(self, model: dict[str, Any], tokens: Sequence[str], vocab_size: int) -> None:
-        merges = [merge.split(" ") if isinstance(merge, str) else list(merge) for merge in model["merges"]]
+        merges = model["merges"]
         ranks = {(first, second): rank for rank, (first, second) in enumerate(merges)}
         next_id = vocab_size
         for token in tokens:
@@ -132,7 +133,6 @@ class _ByteLevelBpe(VocabularyKind):
                     model["vocab"][first + second] = next_id
                     next_id += 1
                 pieces = _apply_merges(pieces, ranks)
-        model["merges"] = merges
 
 
 def _apply_merges(pieces: list[str], ranks: dict[tuple[str, str], int]) -> list[str]:
@@ -146,14 +146,7 @@ def _apply_merges(pieces: list[str], ranks: dict[tuple[str, str], int]) -> list[
 class _Unigram(VocabularyKind):
     """In Unigram, a pretoken may contain punctuation; only the part before it can become a token."""
 
-    max_word_length = None
-
-    def candidate_tokens(self, counts: Counter[str]) -> Counter[str]:
-        tokens: Counter[str] = Counter()
-        for pretoken, count in counts.items():
-            if token := self.candidate_token(pretoken):
-                tokens[token] += count
-        return tokens
+    max_word_length = sys.maxsize
 
     def candidate_token(self, pretoken: str) -> str | None:
         match = _LEADING_WORD.match(pretoken)

@@ -9,14 +9,15 @@ other words of the corpus that change; with WordPiece, new words that cause such
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import tokenizers
 
@@ -28,11 +29,9 @@ from bertsmith.io.tables import Table
 from bertsmith.io.text_io import read_lines
 from bertsmith.tokenizer import unigram
 from bertsmith.tokenizer.tokenizer import Tokenizer
-from bertsmith.tokenizer_training.added_words import VOCABULARY_KINDS, VocabularyKind
+from bertsmith.tokenizer_training.added_words import VOCABULARY_KINDS
+from bertsmith.tokenizer_training.training_text import Splitter, count_runs, word_splitter
 
-# Runs (see `VocabularyKind.split_runs`) are counted, and pre-tokenized when either limit is reached.
-_MAX_PENDING_RUNS = 500_000
-_MAX_PENDING_CHARACTERS = 1 << 25
 # Some 250 MB. If there are more, only half as many, the most frequent ones, are kept. A word that was evicted and
 # occurs again is counted from 0, so counts are lower bounds.
 _MAX_DISTINCT_WORDS = 2_000_000
@@ -90,59 +89,53 @@ def count_domain_words(
         reading: How files are divided into documents.
         progress: Called with the number of bytes of text so far.
     """
-    counter = _WordCounter(tokenizer)
-    num_bytes = 0
-    for document in read_documents(files, reading):
-        counter.add(document.text)
-        num_bytes += len(document.text.encode("utf-8")) + 1
-        if progress is not None:
-            progress(num_bytes)
-    return counter.finish()
+    kind, split_words = VOCABULARY_KINDS[tokenizer.kind], _Splitter(tokenizer).pretokens
+
+    def read_texts() -> Iterator[str]:
+        num_bytes = 0
+        for document in read_documents(files, reading):
+            num_bytes += len(document.text.encode("utf-8")) + 1
+            if progress is not None:
+                progress(num_bytes)
+            yield document.text
+
+    result = WordCounts(Counter())
+    for runs in count_runs(read_texts(), kind.split_runs):
+        for run, count in runs.items():
+            for pretoken in split_words(run):
+                result.total += count
+                if len(pretoken) > kind.max_word_length:
+                    result.too_long += count
+                else:
+                    result.counts[pretoken] += count
+        if len(result.counts) > _MAX_DISTINCT_WORDS:
+            frequent = Counter(dict(result.counts.most_common(_MAX_DISTINCT_WORDS // 2)))
+            result.num_evicted += result.counts.total() - frequent.total()
+            result.counts = frequent
+    return result
 
 
-class _WordCounter:
-    """Count words, pre-tokenizing each distinct run only once between two limits."""
+class _Splitter:
+    """The steps of a tokenizer: split a text into pretokens, and a pretoken into tokens.
+
+    Attributes:
+        pretokens: Splits a text into pretokens.
+        unk_token: The unknown token; None for byte-level BPE, which has a token for each byte.
+    """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        self._backend = tokenizers.Tokenizer.from_str(tokenizer.definition)
-        self._kind = VOCABULARY_KINDS[tokenizer.kind]
-        self._pending: Counter[str] = Counter()
-        self._num_characters = 0
-        self._word_counts = WordCounts(Counter())
+        backend = tokenizers.Tokenizer.from_str(tokenizer.definition)
+        self.pretokens = word_splitter(backend.normalizer, backend.pre_tokenizer)
+        is_byte_level = tokenizer.kind == "byte_level_bpe"
+        self.unk_token = None if is_byte_level else tokenizer.tokens[tokenizer.unk_token_id]
+        self._model = backend.model
+        self._vocabulary = tokenizer.tokens
 
-    def add(self, text: str) -> None:
-        self._pending.update(self._kind.split_runs(text))
-        self._num_characters += len(text)
-        if self._num_characters > _MAX_PENDING_CHARACTERS or len(self._pending) > _MAX_PENDING_RUNS:
-            self._count_pending()
+    def tokens(self, pretoken: str) -> list[str]:
+        return [self._vocabulary[token_id] for token_id in self.ids(pretoken)]
 
-    def finish(self) -> WordCounts:
-        self._count_pending()
-        return self._word_counts
-
-    def _count_pending(self) -> None:
-        word_counts, max_length = self._word_counts, self._kind.max_word_length
-        for run, count in self._pending.items():
-            for pretoken in pre_tokenize(self._backend, run):
-                word_counts.total += count
-                if max_length is not None and len(pretoken) > max_length:
-                    word_counts.too_long += count
-                else:
-                    word_counts.counts[pretoken] += count
-        self._pending.clear()
-        self._num_characters = 0
-        if len(word_counts.counts) > _MAX_DISTINCT_WORDS:
-            frequent = Counter(dict(word_counts.counts.most_common(_MAX_DISTINCT_WORDS // 2)))
-            word_counts.num_evicted += word_counts.counts.total() - frequent.total()
-            word_counts.counts = frequent
-
-
-def pre_tokenize(backend: tokenizers.Tokenizer, text: str) -> list[str]:
-    """Return the pretokens of a text: its words as the backend's model receives them."""
-    normalized = backend.normalizer.normalize_str(text) if backend.normalizer else text
-    if backend.pre_tokenizer is None:
-        return [normalized] if normalized else []
-    return [pretoken for pretoken, _ in backend.pre_tokenizer.pre_tokenize_str(normalized)]
+    def ids(self, pretoken: str) -> list[int]:
+        return [token.id for token in self._model.tokenize(pretoken)]
 
 
 def propose_words(
@@ -172,55 +165,36 @@ def propose_words(
         reference_counts: The words of a reference corpus, such as general text; words whose frequency ratio is not
             above 1 are excluded.
     """
-    kind, splitter = VOCABULARY_KINDS[tokenizer.kind], _WordSplitter(tokenizer)
-    token_counts = kind.candidate_tokens(word_counts.counts)
-    reference_token_counts = None
-    if reference_counts is not None:
-        reference_token_counts = kind.candidate_tokens(reference_counts.counts)
-    vocabulary, unk_token = set(tokenizer.tokens), _unk_token(tokenizer)
+    kind, splitter = VOCABULARY_KINDS[tokenizer.kind], _Splitter(tokenizer)
+    reference_token_counts = kind.candidate_tokens(reference_counts.counts if reference_counts else {})
+    vocabulary = set(tokenizer.tokens)
     scored_words: list[tuple[float, NewWord]] = []
-    for token, count in token_counts.items():
+    for token, count in kind.candidate_tokens(word_counts.counts).items():
         if count < min_frequency or token in vocabulary:
             continue
         word = kind.to_word(token)
         if not any(map(str.isalpha, word)):
             continue
         pieces = splitter.tokens(token)
-        if len(pieces) < max(2, min_pieces) or unk_token in pieces:
+        if len(pieces) < max(2, min_pieces) or splitter.unk_token in pieces:
             continue
         num_saved = count * (len(pieces) - 1)
         frequency_ratio, weight = None, 1.0
-        if reference_counts is not None and reference_token_counts is not None:
-            frequency = count / max(1, word_counts.total)
+        if reference_counts is not None:
+            frequency = count / word_counts.total
             frequency_ratio = frequency * (reference_counts.total + 1) / (reference_token_counts[token] + 1)
             weight = math.log2(frequency_ratio)
         if weight > 0:
             new_word = NewWord(word, count, pieces, num_saved, frequency_ratio)
             scored_words.append((num_saved * weight, new_word))
     scored_words.sort(key=lambda item: (-item[0], item[1].word))
-    backend = tokenizers.Tokenizer.from_str(tokenizer.definition)
-    best_words: list[NewWord] = []
-    for _, new_word in scored_words:
-        if len(best_words) == max_words:
-            break
-        # For nearly all words, pre-tokenizing the word again gives the word. Others could not become one token.
-        if pre_tokenize(backend, kind.to_text(new_word.word)) == [kind.to_token(new_word.word)]:
-            best_words.append(new_word)
-    return best_words
-
-
-class _WordSplitter:
-    """Split pretokens into tokens with the tokenizer's model, without normalization and pre-tokenization."""
-
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self._model = tokenizers.Tokenizer.from_str(tokenizer.definition).model
-        self._vocabulary = tokenizer.tokens
-
-    def tokens(self, pretoken: str) -> list[str]:
-        return [self._vocabulary[token_id] for token_id in self.ids(pretoken)]
-
-    def ids(self, pretoken: str) -> list[int]:
-        return [token.id for token in self._model.tokenize(pretoken)]
+    # For nearly all words, pre-tokenizing the word again gives the word. Others could not become one token.
+    best_words = (
+        new
+        for _, new in scored_words
+        if splitter.pretokens(kind.to_text(new.word)) == [kind.to_token(new.word)]
+    )
+    return list(itertools.islice(best_words, max_words))
 
 
 def read_word_list(file: str | Path, tokenizer: Tokenizer) -> tuple[list[str], list[str]]:
@@ -233,23 +207,15 @@ def read_word_list(file: str | Path, tokenizer: Tokenizer) -> tuple[list[str], l
         InputError: A line cannot become one token: a special token, a piece (`##ing`), a word that is too long or
             that the tokenizer reads differently. The error names file and line.
     """
-    backend = tokenizers.Tokenizer.from_str(tokenizer.definition)
-    kind, splitter = VOCABULARY_KINDS[tokenizer.kind], _WordSplitter(tokenizer)
-    vocabulary = set(tokenizer.tokens)
-    special_tokens = {tokenizer.tokens[i] for i in tokenizer.all_special_ids}
-    unk_token = _unk_token(tokenizer)
+    split_words, vocabulary = _Splitter(tokenizer).pretokens, set(tokenizer.tokens)
     new_words: dict[str, None] = {}  # an ordered set
     existing_words: list[str] = []
     for line_number, line in read_lines(file):
         word = line.strip()
         if not word:
             continue
-        _check_word(
-            word, kind, backend, special_tokens, tokenizer.continuation_prefix, f"{file}:{line_number}"
-        )
-        token = kind.to_token(word)
-        pieces = splitter.tokens(token)
-        if word in new_words or token in vocabulary or (len(pieces) == 1 and pieces[0] != unk_token):
+        _check_word(word, tokenizer, split_words, f"{file}:{line_number}")
+        if word in new_words or VOCABULARY_KINDS[tokenizer.kind].to_token(word) in vocabulary:
             existing_words.append(word)
         else:
             new_words[word] = None
@@ -261,30 +227,17 @@ def read_word_list(file: str | Path, tokenizer: Tokenizer) -> tuple[list[str], l
     return list(new_words), existing_words
 
 
-def _unk_token(tokenizer: Tokenizer) -> str | None:
-    """Return the unknown token; None for byte-level BPE, which has a token for each byte."""
-    return None if tokenizer.kind == "byte_level_bpe" else tokenizer.tokens[tokenizer.unk_token_id]
-
-
-def _check_word(
-    word: str,
-    kind: VocabularyKind,
-    backend: tokenizers.Tokenizer,
-    special_tokens: set[str],
-    prefix: str,
-    location: str,
-) -> None:
+def _check_word(word: str, tokenizer: Tokenizer, split_words: Splitter, location: str) -> None:
     """Raise an `InputError` if a word cannot become one token.
 
     Args:
         word: The word as written.
-        kind: The tokenizer's kind of vocabulary.
-        backend: The tokenizer's backend.
-        special_tokens: The tokenizer's special tokens.
-        prefix: The prefix of pieces that continue a word, empty if there is none.
+        tokenizer: The tokenizer.
+        split_words: Splits a text into the tokenizer's pretokens.
         location: The file and line that the error names.
     """
-    if word in special_tokens:
+    kind, prefix = VOCABULARY_KINDS[tokenizer.kind], tokenizer.continuation_prefix
+    if word in (tokenizer.tokens[i] for i in tokenizer.all_special_ids):
         message = f"'{word}' is a special token"
         raise InputError("word_is_special_token", message, location=location, hint="remove it from the list")
     if prefix and word.startswith(prefix):
@@ -294,7 +247,7 @@ def _check_word(
         message = f"a new Unigram token has letters and digits only, and '{word[:60]}' has other characters"
         hint = "list words of letters and digits only"
         raise InputError("word_has_other_characters", message, location=location, hint=hint)
-    read_words = [kind.to_word(token) for token in pre_tokenize(backend, kind.to_text(word))]
+    read_words = [kind.to_word(token) for token in split_words(kind.to_text(word))]
     if not read_words:
         message = f"the tokenizer removes all characters of {word!r}"
         hint = "remove it from the list"
@@ -310,7 +263,7 @@ def _check_word(
         message = f"the tokenizer reads '{word[:60]}' as '{read_words[0][:60]}'"
         hint = f"write '{read_words[0][:60]}'"
         raise InputError("word_not_normalized", message, location=location, hint=hint)
-    if kind.max_word_length is not None and len(word) > kind.max_word_length:
+    if len(word) > kind.max_word_length:
         message = f"the word has {len(word):,} characters; WordPiece reads at most {kind.max_word_length}"
         raise InputError("word_too_long", message, location=location, hint="remove it from the list")
 
@@ -332,7 +285,17 @@ def add_words(tokenizer: Tokenizer, words: Sequence[str]) -> Tokenizer:
         message = f"'{duplicates[0]}' is repeated, or the vocabulary already has it"
         raise InputError("word_not_new", message, hint="name new words")
     model = definition["model"]
-    added_token_ids = _added_tokens_outside_vocabulary(tokenizer, definition)
+    # Added tokens that the model lacks have ids after its vocabulary, so appended words would shift them. They are
+    # moved into the vocabulary, in which a token that is also a pretoken would be a piece of words.
+    model_tokens = dict(model["vocab"])
+    added_token_ids = {token: i for i, token in enumerate(tokenizer.tokens) if token not in model_tokens}
+    split_words = _Splitter(tokenizer).pretokens
+    if added_words := [token for token in added_token_ids if split_words(token) == [token]]:
+        message = (
+            f"the added token '{added_words[0]}' is not in the vocabulary, so no word can be added after it"
+        )
+        hint = "make it an entry of the vocabulary, or remove it"
+        raise InputError("added_token_is_word", message, hint=hint)
     if tokenizer.kind == "unigram":
         # The log probability 0, the highest one, is that of SentencePiece's user-defined symbols: the model does
         # not split them.
@@ -357,37 +320,8 @@ def add_words(tokenizer: Tokenizer, words: Sequence[str]) -> Tokenizer:
 
 def piece_ids_of_new_tokens(old: Tokenizer, extended: Tokenizer) -> list[list[int]]:
     """Return for each new entry of an extended tokenizer the ids into which the old tokenizer splits it."""
-    splitter = _WordSplitter(old)
+    splitter = _Splitter(old)
     return [splitter.ids(token) for token in extended.tokens[old.vocab_size :]]
-
-
-def _added_tokens_outside_vocabulary(tokenizer: Tokenizer, definition: Mapping[str, Any]) -> dict[str, int]:
-    """Return the ids of added tokens that are not in the model's vocabulary, in the order of their ids.
-
-    They have ids after the vocabulary, so appended words would shift them; `add_words` therefore moves them into
-    the vocabulary. A token that is also a pretoken would then be a piece of words that the model reads.
-
-    Raises:
-        InputError: An added token is also a pretoken.
-    """
-    backend = tokenizers.Tokenizer.from_str(tokenizer.definition)
-    added_tokens = sorted((int(token["id"]), token["content"]) for token in definition["added_tokens"])
-    vocab = {entry if isinstance(entry, str) else entry[0] for entry in definition["model"]["vocab"]}
-    added_token_ids = {token: token_id for token_id, token in added_tokens if token not in vocab}
-    if words := [token for token in added_token_ids if pre_tokenize(backend, token) == [token]]:
-        message = f"the added token '{words[0]}' is not in the vocabulary, so no word can be added after it"
-        hint = "make it an entry of the vocabulary, or remove it"
-        raise InputError("added_token_is_word", message, hint=hint)
-    return added_token_ids
-
-
-class _ChangedWord(NamedTuple):
-    """A pretoken with its number of occurrences and its tokens before and after the extension."""
-
-    num_occurrences: int
-    pretoken: str
-    tokens_before: list[str]
-    tokens_after: list[str]
 
 
 def compare_tokenizations(
@@ -408,13 +342,13 @@ def compare_tokenizations(
         differently: the number of distinct ones and of occurrences, how many of the distinct ones have more tokens
         or become unknown, and the most frequent ones with both tokenizations.
     """
-    splitter_before, splitter_after = _WordSplitter(before), _WordSplitter(after)
-    kind, unk_token = VOCABULARY_KINDS[before.kind], _unk_token(before)
+    splitter_before, splitter_after = _Splitter(before), _Splitter(after)
+    kind, unk_token = VOCABULARY_KINDS[before.kind], splitter_before.unk_token
     new_tokens = {kind.to_token(word) for word in new_words}
     # Words that are too long are one unknown token, and words that were evicted count as one token.
     num_tokens_before = num_tokens_after = word_counts.too_long + word_counts.num_evicted
     unknown_before = unknown_after = word_counts.too_long
-    changed: list[_ChangedWord] = []
+    changed: list[dict[str, Any]] = []
     for pretoken, count in word_counts.counts.items():
         tokens_before, tokens_after = splitter_before.tokens(pretoken), splitter_after.tokens(pretoken)
         num_tokens_before += count * len(tokens_before)
@@ -422,8 +356,9 @@ def compare_tokenizations(
         unknown_before += count * (unk_token in tokens_before)
         unknown_after += count * (unk_token in tokens_after)
         if tokens_before != tokens_after and kind.candidate_token(pretoken) not in new_tokens:
-            changed.append(_ChangedWord(count, pretoken, tokens_before, tokens_after))
-    changed.sort(key=lambda word: (-word.num_occurrences, word.pretoken))
+            word = kind.to_word(pretoken)
+            changed.append({"word": word, "times": count, "before": tokens_before, "after": tokens_after})
+    changed.sort(key=lambda row: (-row["times"], row["word"]))
     return {
         "words": word_counts.total,
         "tokens_before": num_tokens_before,
@@ -434,20 +369,12 @@ def compare_tokenizations(
         "words_forgotten": word_counts.num_evicted,
         "other_words": {
             "distinct": len(changed),
-            "times": sum(word.num_occurrences for word in changed),
-            "longer": sum(len(word.tokens_after) > len(word.tokens_before) for word in changed),
+            "times": sum(row["times"] for row in changed),
+            "longer": sum(len(row["after"]) > len(row["before"]) for row in changed),
             "become_unknown": sum(
-                unk_token in word.tokens_after and unk_token not in word.tokens_before for word in changed
+                unk_token in row["after"] and unk_token not in row["before"] for row in changed
             ),
-            "examples": [
-                {
-                    "word": kind.to_word(word.pretoken),
-                    "times": word.num_occurrences,
-                    "before": word.tokens_before,
-                    "after": word.tokens_after,
-                }
-                for word in changed[:_MAX_EXAMPLES]
-            ],
+            "examples": changed[:_MAX_EXAMPLES],
         },
     }
 
@@ -460,8 +387,8 @@ def measure_word_list(words: Sequence[str], counts: Mapping[str, int], tokenizer
         counts: Number of occurrences of each pretoken of the corpus; empty without a corpus.
         tokenizer: The tokenizer to extend.
     """
-    kind, splitter = VOCABULARY_KINDS[tokenizer.kind], _WordSplitter(tokenizer)
-    token_counts = kind.candidate_tokens(Counter(counts))
+    kind, splitter = VOCABULARY_KINDS[tokenizer.kind], _Splitter(tokenizer)
+    token_counts = kind.candidate_tokens(counts)
     new_words = []
     for word in words:
         token = kind.to_token(word)

@@ -13,15 +13,14 @@ different order in each process, which must not affect the vocabulary:
 
 from __future__ import annotations
 
-import difflib
 import json
 import logging
-import re
+import sys
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, TypeVar, Unpack, get_args
+from typing import Any, TypeVar, Unpack
 
 import tokenizers
 from pydantic import Field
@@ -33,7 +32,6 @@ from bertsmith.io import atomic
 from bertsmith.io.documents import Reading
 from bertsmith.io.folders import CorpusNotes
 from bertsmith.io.sources import Sources, to_sources
-from bertsmith.io.tables import Table
 from bertsmith.keywords import ReadingKeywords
 from bertsmith.settings import Settings, with_keywords
 from bertsmith.tokenizer import byte_level_bpe, unigram
@@ -45,7 +43,7 @@ from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.tokenizer.unigram import ALBERT_SPECIAL_TOKENS
 from bertsmith.tokenizer.wordpiece import BERT_SPECIAL_TOKENS
 from bertsmith.tokenizer_training import unigram_training
-from bertsmith.tokenizer_training.alphabet import CharacterCounts, train_with_largest_alphabet
+from bertsmith.tokenizer_training.alphabet import CharacterCounts, continuations
 from bertsmith.tokenizer_training.training_text import (
     DEFAULT_READING,
     CorpusWords,
@@ -53,10 +51,12 @@ from bertsmith.tokenizer_training.training_text import (
     count_training_words,
     split_at_spaces,
     split_before_spaces,
+    word_splitter,
 )
 
-_MAX_WORD_LENGTH = 100  # longer words become [UNK] when they are encoded, so training ignores them
-_MAX_BYTE_LEVEL_WORD_LENGTH = 512  # in bytes; longer ones are no natural language, so training ignores them
+_COVERAGE = 0.9995
+# Training ignores longer words: WordPiece encodes them as [UNK], and words of more bytes are no natural language.
+_MAX_WORD_LENGTHS: dict[str, int] = {"wordpiece": 100, "byte_level_bpe": 512}
 _MAX_REPORTED_CHARACTERS = 10
 _DEFAULT_MIN_FREQUENCY = 2
 _REPETITIONS_PER_LINE = 1_000  # of a word, see `_repeat_words`
@@ -102,11 +102,11 @@ class TrainingRecord:
     characters_cut_first: list[str]
     words_cut: int
     scripts: dict[str, float]
-    documents: int = 0
-    documents_sampled: int = 0
-    share_sampled: float = 1.0
-    files_skipped: dict[str, int] = field(default_factory=dict)
-    files_empty: int = 0
+    documents: int
+    documents_sampled: int
+    share_sampled: float
+    files_skipped: dict[str, int]
+    files_empty: int
 
 
 class TokenizerTrainingSettings(Settings):
@@ -172,13 +172,9 @@ def train_tokenizer(
     Raises:
         InputError: The folder is not empty, options conflict, or the files have no words.
     """
-    out, files, reading = (
-        Path(output_dir),
-        to_sources(files),
-        with_keywords(reading, options, train_tokenizer),
-    )
+    out, files = Path(output_dir), to_sources(files)
+    reading = with_keywords(reading, options, train_tokenizer)
     replace = _FOLDER_LAYOUT.check_replaceable(out, overwrite=overwrite)
-    _check_options(kind, cased, chinese, min_frequency, normalizer)
     settings = TokenizerTrainingSettings.of(
         {
             "kind": kind,
@@ -191,16 +187,26 @@ def train_tokenizer(
         },
         "train_tokenizer",
     )
+    _check_options(settings, cased)
+    split_runs, split_words = _splitters(settings)
     notes = CorpusNotes()
-    tokenizer, record = _train(
-        settings,
+    corpus_words = count_training_words(
         files,
-        notes,
+        split_runs=split_runs,
+        split_words=split_words,
         reading=reading,
         max_ram=max_ram,
         seed=seed,
         progress=progress or (lambda _: None),
+        notes=notes,
     )
+    characters = CharacterCounts(corpus_words.words, has_continuations=settings.kind == "wordpiece")
+    if kind == "byte_level_bpe":
+        tokenizer = _train_byte_level_bpe(settings, corpus_words.words)
+    else:
+        train = _train_unigram if kind == "unigram" else _train_wordpiece
+        tokenizer = train(settings, corpus_words.words, characters)
+    record = _make_record(settings, corpus_words, characters.counts, tokenizer, notes)
     for sentence in notes.sentences():
         logger.info(sentence)
     with atomic.atomic_folder(out, replace=replace) as folder:
@@ -209,153 +215,70 @@ def train_tokenizer(
     return tokenizer
 
 
-def _check_options(
-    kind: str, cased: bool | None, chinese: bool, min_frequency: int, normalizer: NormalizerName
-) -> None:
-    if kind not in (kinds := get_args(TokenizerKind)):
-        near = difflib.get_close_matches(str(kind), kinds, n=1)
-        message = f"{kind!r} is not a kind of tokenizer"
-        hint = f"did you mean {near[0]!r}?" if near else f"use one of {', '.join(kinds)}"
-        raise InputError("unknown_tokenizer_kind", message, argument="kind", hint=hint)
-    if kind == "byte_level_bpe" and (cased is False or chinese):
+def _check_options(settings: TokenizerTrainingSettings, cased: bool | None) -> None:
+    kind = settings.kind
+    if kind == "byte_level_bpe" and (cased is False or settings.chinese):
         message = "byte-level BPE keeps case and all characters"
         hint = f"omit {option('cased')} and {option('chinese')}"
-        raise InputError(
-            "byte_level_bpe_keeps_case", message, argument="chinese" if chinese else "cased", hint=hint
-        )
-    if kind == "unigram" and min_frequency != _DEFAULT_MIN_FREQUENCY:
+        argument = "chinese" if settings.chinese else "cased"
+        raise InputError("byte_level_bpe_keeps_case", message, argument=argument, hint=hint)
+    if kind == "unigram" and settings.min_frequency != _DEFAULT_MIN_FREQUENCY:
         message = "Unigram merges no pairs, so it has no minimum frequency"
         hint = f"omit {option('min_frequency')}"
         raise InputError("min_frequency_not_applicable", message, argument="min_frequency", hint=hint)
-    if kind != "wordpiece" and normalizer != "hf":
+    if kind != "wordpiece" and settings.normalizer != "hf":
         message = "the google normalizer is a variant of BERT's"
         hint = f"use {option('kind', 'wordpiece')}"
         raise InputError("normalizer_needs_wordpiece", message, argument="normalizer", hint=hint)
-
-
-def _train(
-    settings: TokenizerTrainingSettings,
-    files: Sequence[str | Path | Table],
-    notes: CorpusNotes,
-    **reading_options: Any,
-) -> tuple[Tokenizer, TrainingRecord]:
-    """Train on files; `notes` collects the skipped ones, and the options are those of `count_training_words`."""
-    if not files:
-        raise InputError(
-            "no_training_files", "there is no file to train on", argument="files", hint="name text files"
-        )
-    is_byte_level = settings.kind == "byte_level_bpe"
-    min_size = len(ROBERTA_SPECIAL_TOKENS) + 256 if is_byte_level else 2 * len(BERT_SPECIAL_TOKENS)
+    min_size = 256 + len(ROBERTA_SPECIAL_TOKENS) if kind == "byte_level_bpe" else 2 * len(BERT_SPECIAL_TOKENS)
     if settings.vocab_size < min_size:
-        reason = f"all bytes and special tokens, which take {min_size}" if is_byte_level else "letters"
-        message = f"a vocabulary of {settings.vocab_size:,} tokens is too small for {reason}"
+        message = f"a vocabulary of {settings.vocab_size:,} tokens is too small; the minimum is {min_size}"
         raise InputError("vocab_size_too_small", message, argument="vocab_size", hint="use several thousand")
-    corpus_words = count_training_words(
-        files,
-        split_runs=split_before_spaces if is_byte_level else split_at_spaces,
-        split_words=_word_splitter(settings),
-        notes=notes,
-        **reading_options,
-    )
-    if not corpus_words.words:
-        hint = "check how the files were created"
-        raise InputError("no_words", "the files contain no words", location=files[0], hint=hint)
-    train_functions = {
-        "wordpiece": _train_wordpiece,
-        "byte_level_bpe": _train_byte_level_bpe,
-        "unigram": _train_unigram,
-    }
-    result = train_functions[settings.kind](settings, corpus_words.words)
-    return result.tokenizer, _make_record(settings, corpus_words, result, notes)
 
 
-def _word_splitter(settings: TokenizerTrainingSettings) -> Splitter:
-    """Return the function that splits a run of text into the words that the tokenizer will receive."""
+def _splitters(settings: TokenizerTrainingSettings) -> tuple[Splitter, Splitter]:
+    """Return functions that split a line into runs, and a run into the words that the tokenizer will receive."""
     if settings.kind == "byte_level_bpe":
-        pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-        return lambda run: [word for word, _ in pre_tokenizer.pre_tokenize_str(run)]
+        return split_before_spaces, word_splitter(None, pre_tokenizers.ByteLevel(add_prefix_space=False))
     if settings.kind == "unigram":
         normalizer = unigram.unigram_normalizer(settings.lowercase, not settings.lowercase, b"")
-        word_splitter = unigram.unigram_pre_tokenizer()
-    else:
-        normalizer = bert_normalizer(settings.lowercase, variant=settings.normalizer)
-        word_splitter = bert_pre_tokenizer(variant=settings.normalizer)
-    return lambda run: [word for word, _ in word_splitter.pre_tokenize_str(normalizer.normalize_str(run))]
+        return split_at_spaces, word_splitter(normalizer, unigram.unigram_pre_tokenizer())
+    normalizer = bert_normalizer(settings.lowercase, variant=settings.normalizer)
+    return split_at_spaces, word_splitter(normalizer, bert_pre_tokenizer(variant=settings.normalizer))
 
 
-@dataclass(frozen=True)
-class _TrainingResult:
-    """A trained tokenizer.
-
-    Attributes:
-        tokenizer: The tokenizer.
-        characters: Number of occurrences of each character of the text; for byte-level BPE, of each byte.
-        alphabet: The characters that have an entry.
-        words: Number of occurrences of each word that was not excluded from training.
-    """
-
-    tokenizer: Tokenizer
-    characters: Counter[str]
-    alphabet: Collection[str]
-    words: Counter[str]
-
-
-def _train_wordpiece(settings: TokenizerTrainingSettings, words: Counter[str]) -> _TrainingResult:
+def _train_wordpiece(
+    settings: TokenizerTrainingSettings, words: Mapping[str, int], characters: CharacterCounts
+) -> Tokenizer:
     """Train the vocabulary [PAD] [UNK] [CLS] [SEP] [MASK], the alphabet, its `##` forms, and merged pieces."""
-    characters = CharacterCounts.from_words(words, has_continuations=True)
 
-    def train(alphabet: frozenset[str]) -> tuple[list[str], Counter[str]]:
+    def train(alphabet: frozenset[str]) -> tuple[list[str], int]:
         spelled_words = {word: n for word, n in words.items() if alphabet.issuperset(word)}
-        training_words = Counter(
-            {word: n for word, n in spelled_words.items() if len(word) <= _MAX_WORD_LENGTH}
+        trainer = trainers.WordPieceTrainer(
+            vocab_size=settings.vocab_size,
+            min_frequency=settings.min_frequency,
+            special_tokens=[  # see the module's docstring
+                *BERT_SPECIAL_TOKENS.values(),
+                *sorted(alphabet),
+                *sorted(f"##{character}" for character in continuations(spelled_words)),
+            ],
+            show_progress=False,
         )
-        continuations = CharacterCounts.from_words(spelled_words, has_continuations=True).continuations
-        initial_tokens = [
-            *BERT_SPECIAL_TOKENS.values(),
-            *sorted(alphabet),
-            *sorted(f"##{character}" for character in continuations),
-        ]
-        return _merge_wordpieces(training_words, initial_tokens, settings), training_words
+        backend = _train_merges(
+            models.WordPiece(unk_token=BERT_SPECIAL_TOKENS["unk"]), trainer, spelled_words, settings
+        )
+        token_ids = backend.get_vocab(with_added_tokens=False)
+        return sorted(token_ids, key=token_ids.__getitem__), len(token_ids)
 
-    (tokens, training_words), alphabet = _fit_alphabet(
-        settings, characters, train, lambda result: len(result[0])
-    )
-    tokenizer = Tokenizer.from_vocabulary(
-        tokens, lowercase=settings.lowercase, max_length=settings.max_length, normalizer=settings.normalizer
-    )
-    return _TrainingResult(tokenizer, characters.counts, alphabet, training_words)
-
-
-def _fit_alphabet(
-    settings: TokenizerTrainingSettings,
-    characters: CharacterCounts,
-    train: Callable[[frozenset[str]], T],
-    get_size: Callable[[T], int],
-) -> tuple[T, frozenset[str]]:
-    """Train with the largest alphabet that fits.
-
-    It has first the characters with at least `min_frequency` occurrences, in up to half of the vocabulary (with
-    `chinese`, any characters in all of it), then others if merged pieces leave entries free.
-    """
-    # Unigram's trainer nearly always fills the vocabulary, so no entries would remain for rarer characters.
-    any_frequency = settings.chinese or settings.kind == "unigram"
-    return train_with_largest_alphabet(
-        characters,
-        settings.vocab_size,
-        max_ratio=1.0 if settings.chinese else 0.5,
-        min_frequency=1 if any_frequency else settings.min_frequency,
-        train=train,
-        get_size=get_size,
+    return Tokenizer.from_vocabulary(
+        _train_with_largest_alphabet(settings, characters, train),
+        lowercase=settings.lowercase,
+        max_length=settings.max_length,
+        normalizer=settings.normalizer,
     )
 
 
-def _train_byte_level_bpe(settings: TokenizerTrainingSettings, words: Counter[str]) -> _TrainingResult:
-    characters = CharacterCounts.from_words(words, has_continuations=False).counts
-    training_words = Counter(
-        {word: n for word, n in words.items() if len(word) <= _MAX_BYTE_LEVEL_WORD_LENGTH}
-    )
-    backend = tokenizers.Tokenizer(models.BPE())
-    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+def _train_byte_level_bpe(settings: TokenizerTrainingSettings, words: Mapping[str, int]) -> Tokenizer:
     trainer = trainers.BpeTrainer(
         vocab_size=settings.vocab_size - 1,
         min_frequency=settings.min_frequency,
@@ -363,95 +286,87 @@ def _train_byte_level_bpe(settings: TokenizerTrainingSettings, words: Counter[st
         initial_alphabet=sorted(byte_level_bpe.byte_decoder()),
         show_progress=False,
     )
-    backend.train_from_iterator(_repeat_words(training_words), trainer)
+    backend = _train_merges(models.BPE(), trainer, words, settings)
     model = json.loads(backend.to_str())["model"]
     vocabulary = {**model["vocab"], ROBERTA_SPECIAL_TOKENS["mask"]: len(model["vocab"])}
-    merges = [(first, second) for first, second in model["merges"]]
-    backend = byte_level_bpe.build_byte_level_bpe(vocabulary, merges, special_tokens=ROBERTA_SPECIAL_TOKENS)
-    tokenizer = Tokenizer(backend.to_str(), settings.max_length, dict(ROBERTA_SPECIAL_TOKENS))
-    return _TrainingResult(tokenizer, characters, characters, training_words)
+    backend = byte_level_bpe.build_byte_level_bpe(
+        vocabulary, model["merges"], special_tokens=ROBERTA_SPECIAL_TOKENS
+    )
+    return Tokenizer(backend.to_str(), settings.max_length, dict(ROBERTA_SPECIAL_TOKENS))
 
 
-def _train_unigram(settings: TokenizerTrainingSettings, words: Counter[str]) -> _TrainingResult:
+def _train_unigram(
+    settings: TokenizerTrainingSettings, words: Mapping[str, int], characters: CharacterCounts
+) -> Tokenizer:
     # In scripts without spaces a word is a whole sentence. Words therefore may have any length, and a word with a
     # rare character is split there instead of being excluded.
-    characters = CharacterCounts.from_words(words, has_continuations=False)
+    def train(alphabet: frozenset[str]) -> tuple[bytes, int]:
+        rare = characters.counts.keys() - alphabet - {unigram.WORD_PREFIX}
+        to_spaces = dict.fromkeys(map(ord, rare), " ")
+        training_words: Counter[str] = Counter()
+        for word, n in words.items():
+            for part in word.translate(to_spaces).split(" "):
+                training_words[part] += n
+        model = unigram_training.train_sentencepiece(training_words, settings.vocab_size)
+        return model, len(unigram.parse_model(model).pieces)
 
-    def train(alphabet: frozenset[str]) -> tuple[bytes, unigram.SentencePieceModel, Counter[str]]:
-        alphabet = alphabet | {unigram.WORD_PREFIX}
-        spelled_words = Counter({word: n for word, n in words.items() if alphabet.issuperset(word)})
-        training_words = spelled_words.copy()
-        if rare := "".join(sorted(set(characters.counts) - alphabet)):
-            separator = re.compile(f"[{re.escape(rare)}]+")
-            for word, n in words.items():
-                if word not in spelled_words:
-                    for part in filter(None, separator.split(word)):
-                        training_words[part] += n
-        model_bytes = unigram_training.train_sentencepiece(training_words, settings.vocab_size)
-        return model_bytes, unigram.parse_model(model_bytes, "vocabulary"), spelled_words
-
-    (model_bytes, model, spelled_words), _ = _fit_alphabet(
-        settings, characters, train, lambda result: len(result[1].pieces)
-    )
+    model = _train_with_largest_alphabet(settings, characters, train)
     backend = unigram.build_unigram(
-        model.pieces,
-        unk_id=model.unk_id,
+        unigram.parse_model(model),
         lowercase=settings.lowercase,
         keep_accents=not settings.lowercase,
         special_tokens=ALBERT_SPECIAL_TOKENS,
-        location="vocabulary",
     )
-    tokenizer = Tokenizer(backend.to_str(), settings.max_length, dict(ALBERT_SPECIAL_TOKENS), model_bytes)
-    alphabet = {piece for piece, _ in model.pieces if len(piece) == 1}
-    return _TrainingResult(tokenizer, characters.counts, alphabet, spelled_words)
+    return Tokenizer(backend.to_str(), settings.max_length, dict(ALBERT_SPECIAL_TOKENS), model)
 
 
-def _make_record(
+def _train_with_largest_alphabet(
     settings: TokenizerTrainingSettings,
-    corpus_words: CorpusWords,
-    result: _TrainingResult,
-    notes: CorpusNotes,
-) -> TrainingRecord:
-    num_words = sum(corpus_words.words.values())
-    characters = result.characters
-    excluded = Counter(
-        {character: n for character, n in characters.items() if character not in result.alphabet}
-    )
-    return TrainingRecord(
-        requested_size=settings.vocab_size,
-        size=result.tokenizer.vocab_size,
-        bytes=corpus_words.bytes,
-        words=num_words,
-        distinct_words=len(corpus_words.words),
-        characters=len(characters),
-        characters_cut=len(excluded),
-        characters_cut_share=sum(excluded.values()) / max(1, sum(characters.values())),
-        characters_cut_first=[character for character, _ in excluded.most_common(_MAX_REPORTED_CHARACTERS)],
-        words_cut=num_words - sum(result.words.values()),
-        scripts=script_ratios(characters) if settings.kind != "byte_level_bpe" else {},
-        documents=corpus_words.documents,
-        documents_sampled=corpus_words.documents_sampled,
-        share_sampled=corpus_words.ratio,
-        files_skipped=notes.skipped_counts(),
-        files_empty=len(notes.empty),
-    )
+    characters: CharacterCounts,
+    train: Callable[[frozenset[str]], tuple[T, int]],
+) -> T:
+    """Train with the largest alphabet that fits.
+
+    The first alphabet has the most frequent characters: those that together make up 99.95 % of the text
+    (SentencePiece's default coverage), and others with at least `min_frequency` occurrences, in up to half of the
+    vocabulary (with `chinese`, any characters in all of it). Longer pieces have the other entries. If training
+    leaves entries free, it is repeated with more characters, however rare: a character is excluded only if the
+    vocabulary is full without it. (The common limit of 1,000 characters and a minimum frequency of 2 would leave
+    a tenth of the words of a Chinese text unknown, although entries are free.)
+
+    Args:
+        settings: The settings.
+        characters: The characters of the text.
+        train: Trains with an alphabet; returns the result and its vocabulary size.
+    """
+    max_entries = settings.vocab_size - len(BERT_SPECIAL_TOKENS)
+    covering_entries = characters.num_entries(characters.select_covering(_COVERAGE))
+    max_ratio = 1.0 if settings.chinese else 0.5
+    first_entries = min(max_entries, max(int(max_ratio * max_entries), covering_entries))
+    # Unigram's trainer nearly always fills the vocabulary, so no entries would remain for rarer characters.
+    any_frequency = settings.chinese or settings.kind == "unigram"
+    alphabet = characters.select_most_frequent(first_entries, 1 if any_frequency else settings.min_frequency)
+    if not alphabet:
+        alphabet = characters.select_most_frequent(max_entries)
+    while True:
+        result, size = train(alphabet)
+        free_entries = max(0, settings.vocab_size - size)
+        larger_alphabet = characters.select_most_frequent(characters.num_entries(alphabet) + free_entries)
+        if len(larger_alphabet) <= len(alphabet):
+            return result
+        alphabet = larger_alphabet
 
 
-def _merge_wordpieces(
-    words: Mapping[str, int], initial_tokens: list[str], settings: TokenizerTrainingSettings
-) -> list[str]:
-    """Return the initial tokens and merged pieces, by id."""
-    backend = tokenizers.Tokenizer(models.WordPiece(unk_token=BERT_SPECIAL_TOKENS["unk"]))
+def _train_merges(
+    model: Any, trainer: Any, words: Mapping[str, int], settings: TokenizerTrainingSettings
+) -> tokenizers.Tokenizer:
+    """Train a model of the tokenizers library on the words that are not too long."""
+    backend = tokenizers.Tokenizer(model)
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    trainer = trainers.WordPieceTrainer(
-        vocab_size=settings.vocab_size,
-        min_frequency=settings.min_frequency,
-        special_tokens=initial_tokens,  # see the module's docstring
-        show_progress=False,
-    )
-    backend.train_from_iterator(_repeat_words(words), trainer)
-    token_ids: dict[str, int] = backend.get_vocab(with_added_tokens=False)
-    return sorted(token_ids, key=token_ids.__getitem__)
+    max_length = _MAX_WORD_LENGTHS[settings.kind]
+    training_words = {word: n for word, n in words.items() if len(word) <= max_length}
+    backend.train_from_iterator(_repeat_words(training_words), trainer)
+    return backend
 
 
 def _repeat_words(words: Mapping[str, int]) -> Iterator[str]:
@@ -460,10 +375,38 @@ def _repeat_words(words: Mapping[str, int]) -> Iterator[str]:
     They store only the counts of words, and count fast without a normalizer.
     """
     for word, count in sorted(words.items()):
-        lines, rest = divmod(count, _REPETITIONS_PER_LINE)
-        if lines:
-            line = " ".join([word] * _REPETITIONS_PER_LINE)
-            for _ in range(lines):
-                yield line
-        if rest:
-            yield " ".join([word] * rest)
+        for start in range(0, count, _REPETITIONS_PER_LINE):
+            yield f"{word} " * min(_REPETITIONS_PER_LINE, count - start)
+
+
+def _make_record(
+    settings: TokenizerTrainingSettings,
+    corpus_words: CorpusWords,
+    characters: Counter[str],
+    tokenizer: Tokenizer,
+    notes: CorpusNotes,
+) -> TrainingRecord:
+    words = corpus_words.words
+    alphabet = {token for token in tokenizer.tokens if len(token) == 1}
+    excluded = Counter({character: n for character, n in characters.items() if character not in alphabet})
+    max_length = _MAX_WORD_LENGTHS.get(settings.kind, sys.maxsize)
+    return TrainingRecord(
+        requested_size=settings.vocab_size,
+        size=tokenizer.vocab_size,
+        bytes=corpus_words.bytes,
+        words=words.total(),
+        distinct_words=len(words),
+        characters=len(characters),
+        characters_cut=len(excluded),
+        characters_cut_share=excluded.total() / max(1, characters.total()),
+        characters_cut_first=[character for character, _ in excluded.most_common(_MAX_REPORTED_CHARACTERS)],
+        words_cut=sum(
+            n for word, n in words.items() if len(word) > max_length or not excluded.keys().isdisjoint(word)
+        ),
+        scripts=script_ratios(characters) if settings.kind != "byte_level_bpe" else {},
+        documents=corpus_words.documents,
+        documents_sampled=corpus_words.documents_sampled,
+        share_sampled=corpus_words.ratio,
+        files_skipped=notes.skipped_counts(),
+        files_empty=len(notes.empty),
+    )

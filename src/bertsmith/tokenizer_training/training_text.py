@@ -12,11 +12,16 @@ distinct run is then normalized and split into words once.
 
 from __future__ import annotations
 
+import itertools
 import re
+import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from bertsmith import rng
 from bertsmith.errors import InputError
@@ -31,9 +36,8 @@ Splitter = Callable[[str], list[str]]
 DEFAULT_READING = Reading()
 _ROW_SUFFIXES = (".jsonl", ".ndjson", ".csv", ".tsv", ".parquet")  # files in which a row is a document
 _SAMPLING_BLOCK = 4096  # number of documents whose hashes are computed at once
-_MAX_RUN_LENGTH = (
-    10_000  # in characters; longer runs are divided, since a normalizer takes some 50 bytes for each
-)
+# In characters; longer runs are divided, since a normalizer takes some 50 bytes for each.
+_MAX_RUN_LENGTH = 10_000
 _BEFORE_SPACES = re.compile(r"(?<=\S)(?= )")
 # Pending runs are counted, but not yet split into words. They may take 60 MB, or an eighth of the limit for words.
 _MAX_PENDING_RUNS = 500_000
@@ -66,9 +70,27 @@ class CorpusWords:
     ratio: float
 
 
+def word_splitter(normalizer: Any, pre_tokenizer: Any) -> Splitter:
+    """Return a function that splits a text into words as the model of a tokenizer receives them.
+
+    Args:
+        normalizer: The tokenizer's normalizer; None if it has none.
+        pre_tokenizer: Its pre-tokenizer; None if it has none.
+    """
+
+    def split_words(text: str) -> list[str]:
+        if normalizer is not None:
+            text = normalizer.normalize_str(text)
+        if pre_tokenizer is None:
+            return [text] if text else []
+        return [word for word, _ in pre_tokenizer.pre_tokenize_str(text)]
+
+    return split_words
+
+
 def split_at_spaces(line: str) -> list[str]:
     """Split a line into runs between spaces, for normalizers that treat the text around a space separately."""
-    return line.split(" ")
+    return _divide_long_runs(line.split(" "), len(line))
 
 
 def split_before_spaces(line: str) -> list[str]:
@@ -76,7 +98,16 @@ def split_before_spaces(line: str) -> list[str]:
 
     GPT-2's pattern never matches across these positions.
     """
-    return _BEFORE_SPACES.split(line + "\n")
+    return _divide_long_runs(_BEFORE_SPACES.split(line + "\n"), len(line))
+
+
+def _divide_long_runs(runs: list[str], line_length: int) -> list[str]:
+    if line_length <= _MAX_RUN_LENGTH:
+        return runs
+    # The line may be a page or a book without a space.
+    return [
+        run[start : start + _MAX_RUN_LENGTH] for run in runs for start in range(0, len(run), _MAX_RUN_LENGTH)
+    ]
 
 
 def count_training_words(
@@ -105,29 +136,42 @@ def count_training_words(
         notes: Collects the files that are skipped.
 
     Raises:
-        InputError: `max_ram` is too small.
+        InputError: There are no files, the files have no words, or `max_ram` is too small.
     """
+    if not files:
+        message = "there is no file to train on"
+        raise InputError("no_training_files", message, argument="files", hint="name text files")
     notes = notes if notes is not None else CorpusNotes()
     paths = find_files(files, notes)
-    word_bytes = None if max_ram is None else max_ram - _BASE_BYTES
-    if max_ram is not None and word_bytes is not None and word_bytes < _MIN_WORD_BYTES:
+    word_bytes = sys.maxsize if max_ram is None else max_ram - _BASE_BYTES
+    if max_ram is not None and word_bytes < _MIN_WORD_BYTES:
         message = f"{max_ram / 1e6:,.0f} MB are too few: the program itself needs {_BASE_BYTES / 1e6:,.0f} MB"
         raise InputError("max_ram_too_small", message, argument="max_ram", hint="allow 256MB or more")
-    monotonic_progress = _MonotonicProgress(progress)
+    max_bytes_read = 0
+
+    def update_progress(bytes_read: int) -> None:
+        nonlocal max_bytes_read  # The progress never decreases, although reading may start again.
+        max_bytes_read = max(bytes_read, max_bytes_read)
+        progress(max_bytes_read)
+
     ratio = 1.0
     while True:
         lines = _read_lines(paths, reading, notes)
-        words = _count_sample(lines, split_runs, split_words, word_bytes, ratio, seed, monotonic_progress)
-        if words is not None:
-            return words
+        sample = _count_sample(lines, split_runs, split_words, word_bytes, ratio, seed, update_progress)
+        if sample is not None:
+            break
         ratio /= 2
+    if not sample.words:
+        hint = "check how the files were created"
+        raise InputError("no_words", "the files contain no words", location=files[0], hint=hint)
+    return sample
 
 
 def _count_sample(
     lines: Iterator[tuple[bool, str]],
     split_runs: Splitter,
     split_words: Splitter,
-    word_bytes: int | None,
+    word_bytes: int,
     ratio: float,
     seed: int,
     progress: Callable[[int], None],
@@ -138,83 +182,64 @@ def _count_sample(
         lines: Lines, each with True if it starts a document.
         split_runs: See `count_training_words`.
         split_words: See `count_training_words`.
-        word_bytes: Maximum estimated memory of pending runs and words together; None: no limit.
+        word_bytes: Maximum estimated memory of pending runs and words together.
         ratio: The sampling ratio.
         seed: The seed of the sample.
         progress: Called with the number of bytes so far.
     """
     words: Counter[str] = Counter()
-    pending_runs: Counter[str] = Counter()
-    max_pending, max_bytes = _MAX_PENDING_RUNS, None
-    if word_bytes is not None:
-        max_pending = min(_MAX_PENDING_RUNS, word_bytes // _PENDING_DIVISOR // _PENDING_RUN_BYTES)
-        max_bytes = word_bytes - max_pending * _PENDING_RUN_BYTES
-    used_bytes = bytes_read = documents_sampled = 0
-    document, pending_characters = -1, 0.0
-    is_sampled = _make_sampler(seed, ratio)
-    for starts_document, line in lines:
-        if starts_document:
-            document += 1
-            documents_sampled += is_sampled(document)
-        bytes_read += len(line.encode("utf-8")) + 1
-        if document >= 0 and is_sampled(document):
-            runs, num_pending = split_runs(line), len(pending_runs)
-            if len(line) > _MAX_RUN_LENGTH:  # The line may be a page or a book without a space.
-                runs = [part for run in runs for part in _divide(run)]
-            pending_runs.update(runs)
-            # The line's characters in new runs, if all its runs have the same length. In a script without spaces a
-            # run is a whole line, so its characters determine the memory.
-            num_new_runs = len(pending_runs) - num_pending
-            pending_characters += len(line) * num_new_runs / max(1, len(runs))
-            # Expressed as a number of runs that take the same memory.
-            character_runs = pending_characters * _PENDING_CHARACTER_BYTES / _PENDING_RUN_BYTES
-            if len(pending_runs) + character_runs > max_pending:
-                pending_characters = 0.0
-                used_bytes += _move_to_words(pending_runs, words, split_words)
-                progress(bytes_read)
-                if max_bytes is not None and used_bytes > max_bytes:
-                    return None
-    used_bytes += _move_to_words(pending_runs, words, split_words)
-    if max_bytes is not None and used_bytes > max_bytes:
-        return None
-    progress(bytes_read)
-    return CorpusWords(words, bytes_read, document + 1, documents_sampled, ratio)
+    max_pending = min(_MAX_PENDING_RUNS, word_bytes // _PENDING_DIVISOR // _PENDING_RUN_BYTES)
+    max_bytes = word_bytes - max_pending * _PENDING_RUN_BYTES
+    used_bytes = bytes_read = documents = documents_sampled = 0
+
+    def sampled_lines() -> Iterator[str]:
+        nonlocal bytes_read, documents, documents_sampled
+        sample, is_sampled = _draw_sample(seed, ratio), False
+        for starts_document, line in lines:
+            if starts_document:
+                is_sampled = next(sample)
+                documents += 1
+                documents_sampled += is_sampled
+            bytes_read += len(line.encode("utf-8")) + 1
+            if is_sampled:
+                yield line
+
+    for runs in count_runs(sampled_lines(), split_runs, max_pending):
+        for run, count in runs.items():
+            for word in split_words(run):
+                if word not in words:
+                    used_bytes += _WORD_BYTES + _CHARACTER_BYTES * len(word)
+                words[word] += count
+        if used_bytes > max_bytes:
+            return None
+        progress(bytes_read)
+    return CorpusWords(words, bytes_read, documents, documents_sampled, ratio)
 
 
-def _divide(run: str) -> list[str]:
-    return [run[start : start + _MAX_RUN_LENGTH] for start in range(0, len(run), _MAX_RUN_LENGTH)]
+def count_runs(
+    texts: Iterable[str], split_runs: Splitter, max_pending: int = _MAX_PENDING_RUNS
+) -> Iterator[Counter[str]]:
+    """Yield the counted runs of texts, in portions with the memory of some `max_pending` short runs each."""
+    runs: Counter[str] = Counter()
+    num_characters = 0.0
+    for text in texts:
+        text_runs, num_runs = split_runs(text), len(runs)
+        runs.update(text_runs)
+        # The text's characters in new runs, if all its runs have the same length. In a script without spaces a
+        # run is a whole line, so its characters determine the memory.
+        num_characters += len(text) * (len(runs) - num_runs) / max(1, len(text_runs))
+        # Expressed as a number of runs that take the same memory.
+        if len(runs) + num_characters * _PENDING_CHARACTER_BYTES / _PENDING_RUN_BYTES > max_pending:
+            yield runs
+            runs, num_characters = Counter(), 0.0
+    yield runs
 
 
-def _move_to_words(pending_runs: Counter[str], words: Counter[str], split_words: Splitter) -> int:
-    """Split the pending runs into words and remove them; return the estimated bytes of the new words."""
-    num_bytes = 0
-    for run, count in pending_runs.items():
-        for word in split_words(run):
-            if word not in words:
-                num_bytes += _WORD_BYTES + _CHARACTER_BYTES * len(word)
-            words[word] += count
-    pending_runs.clear()
-    return num_bytes
-
-
-def _make_sampler(seed: int, ratio: float) -> Callable[[int], bool]:
-    """Return a function that returns True if the document of an index is in the sample.
-
-    It is fast for increasing indices, since hashes are computed in blocks.
-    """
-    if ratio == 1:
-        return lambda _: True
-    block, block_is_sampled = -1, [False]
-
-    def is_sampled(document: int) -> bool:
-        nonlocal block, block_is_sampled
-        if document // _SAMPLING_BLOCK != block:
-            block = document // _SAMPLING_BLOCK
-            documents = range(block * _SAMPLING_BLOCK, (block + 1) * _SAMPLING_BLOCK)
-            block_is_sampled = (rng.uniform(seed, "tokenizer sample", list(documents)) < ratio).tolist()
-        return block_is_sampled[document % _SAMPLING_BLOCK]
-
-    return is_sampled
+def _draw_sample(seed: int, ratio: float) -> Iterator[bool]:
+    """Yield for each document, in order, True if it is in the sample."""
+    for start in itertools.count(0, _SAMPLING_BLOCK):
+        documents = np.arange(start, start + _SAMPLING_BLOCK)
+        yield from (rng.uniform(seed, "tokenizer sample", documents) < ratio).tolist()
 
 
 def _read_lines(
@@ -239,15 +264,3 @@ def _read_lines(
                 starts_document = starts_document or reading.documents == "blank_line"
         if is_empty:
             notes.empty[str(path)] = None
-
-
-class _MonotonicProgress:
-    """Report progress that never decreases, although reading may start again."""
-
-    def __init__(self, progress: Callable[[int], None]) -> None:
-        self._progress = progress
-        self._maximum = 0
-
-    def __call__(self, num_bytes: int) -> None:
-        self._maximum = max(num_bytes, self._maximum)
-        self._progress(self._maximum)

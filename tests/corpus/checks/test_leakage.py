@@ -38,7 +38,7 @@ def check_leakage(corpus_file: Path, *files: Path, n: int = 13) -> dict:
 
 def test_rows_are_found_with_both_locations(tmp_path: Path) -> None:
     full, partial = random_words(20, 1), random_words(30, 2)
-    file = tmp_path / "dev.tsv"
+    file = tmp_path / "validation.tsv"
     file.write_text(
         f"sentence\tlabel\n{random_words(20, 3)}\t0\n{full.upper()}!\t1\nx {partial}\t0\n", encoding="utf-8"
     )
@@ -58,7 +58,7 @@ def test_rows_are_found_with_both_locations(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("words", "is_hit"), [(7, False), (8, True), (12, True), (13, True)])
 def test_rows_of_eight_words_are_compared_completely(tmp_path: Path, words: int, is_hit: bool) -> None:
     text = random_words(words, 4)
-    file = tmp_path / "dev.txt"
+    file = tmp_path / "validation.txt"
     file.write_text(text + "\n", encoding="utf-8")
     report = check_leakage(corpus(tmp_path, text), file)
     assert report["hit"] == int(is_hit)
@@ -70,7 +70,7 @@ def test_rows_of_eight_words_are_compared_completely(tmp_path: Path, words: int,
 
 def test_shorter_overlaps_are_no_leakage(tmp_path: Path) -> None:
     text = random_words(30, 5).split()
-    file = tmp_path / "dev.txt"
+    file = tmp_path / "validation.txt"
     file.write_text(" ".join(text) + "\n", encoding="utf-8")
     twelve = corpus(tmp_path, " ".join(text[5:17]))
     assert check_leakage(twelve, file)["hit"] == 0
@@ -80,7 +80,7 @@ def test_shorter_overlaps_are_no_leakage(tmp_path: Path) -> None:
 def test_chinese_counts_characters(tmp_path: Path) -> None:
     rng = random.Random(3)
     text = "".join(chr(rng.randrange(0x4E00, 0x9F00)) for _ in range(40))
-    file = tmp_path / "dev.jsonl"
+    file = tmp_path / "validation.jsonl"
     file.write_text(json.dumps({"q": text}) + "\n" + json.dumps({"q": text[::-1]}) + "\n", encoding="utf-8")
     path = tmp_path / "zh.txt"
     path.write_text(f"天地玄黄。\n{text[3:16]}。日月盈昃，\n\n辰宿列张。\n", encoding="utf-8")
@@ -146,7 +146,7 @@ def test_lines_are_rows_in_tab_separated_files(tmp_path: Path) -> None:
 def test_the_label_in_a_txt_file_is_no_word_of_its_text(tmp_path: Path) -> None:
     """Rows of 8 to 12 words are compared completely, and would not be found with their labels."""
     rows = [random_words(8 + i % 5, 500 + i) for i in range(200)]
-    file = tmp_path / "dev.txt"
+    file = tmp_path / "validation.txt"
     labels = ["joy", "anger", "fear"]
     file.write_text("".join(f"{row};{labels[i % 3]}\n" for i, row in enumerate(rows)), encoding="utf-8")
     path = tmp_path / "corpus.txt"

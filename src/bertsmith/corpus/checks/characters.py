@@ -62,11 +62,11 @@ class CodePointCounts:
     def __init__(self) -> None:
         self._counts = np.zeros(_NUM_CODE_POINTS, dtype=np.int64)
 
-    def add(self, text: str) -> str:
-        """Count the characters of a text, and return those that it contains."""
+    def add(self, text: str) -> dict[str, int]:
+        """Count the characters of a text, and return the counts of those that it contains."""
         counts = np.bincount(code_points(text))
         self._counts[: len(counts)] += counts
-        return "".join(map(chr, np.flatnonzero(counts)))
+        return {chr(code): int(counts[code]) for code in np.flatnonzero(counts).tolist()}
 
     def by_character(self) -> dict[str, int]:
         """Return the number of occurrences of each character that occurs."""
@@ -98,7 +98,7 @@ class CharacterCheck:
     def update(self, window: DocumentWindow) -> None:
         """Count the characters of some documents."""
         text = window.text
-        characters = self.counts.add(text)
+        characters = "".join(self.counts.add(text))
         unwanted = "|".join(map(re.escape, _UNWANTED.findall(characters)))
         for match in re.finditer(unwanted, text) if unwanted else ():
             name = next(name for name, pattern in _CLASS_PATTERNS.items() if pattern.match(match[0]))

@@ -21,8 +21,8 @@ from bertsmith.corpus.checks.histogram import Occurrences
 from bertsmith.corpus.checks.leakage import LeakageCheck
 from bertsmith.corpus.checks.lines import LineCheck
 from bertsmith.corpus.checks.structure import DocumentCheck, assess_structure
-from bertsmith.corpus.checks.tokens import TokenizerCheck
-from bertsmith.corpus.hashing import encode, word_spans
+from bertsmith.corpus.checks.tokens import TokenizerStats, WordCounter
+from bertsmith.corpus.hashing import word_spans
 from bertsmith.corpus.near_duplicates import DEFAULT_THRESHOLD, NGRAM, check_threshold
 from bertsmith.corpus.sentence_splitter import detect_language, split_sentences
 from bertsmith.errors import InputError, render
@@ -35,6 +35,7 @@ from bertsmith.io.text_io import RejectedRow
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
 _MAX_GROUP_CHARACTERS = 1 << 20  # of documents that are checked together
+_MAX_TOKENIZER_EXAMPLES = 100  # of words and pieces in the report
 _ENCODING_SAMPLE_BYTES = 1 << 14  # of lines that are not UTF-8, from which their encoding is estimated
 
 
@@ -89,8 +90,8 @@ def check_files(
     encoding = options.reading.encoding
     corpus_check = _CorpusCheck(
         options,
-        TokenizerCheck(tokenizer) if tokenizer is not None else None,
-        LeakageCheck(find_files(against), options.ngram, encoding=encoding) if against else None,
+        TokenizerStats(tokenizer) if tokenizer is not None else None,
+        LeakageCheck(find_files(against), options.ngram, encoding) if against else None,
         progress or (lambda done: None),
     )
     sources = find_files(files, corpus_check.notes)
@@ -105,11 +106,12 @@ class _CorpusCheck:
     def __init__(
         self,
         options: CheckOptions,
-        tokens: TokenizerCheck | None,
+        tokens: TokenizerStats | None,
         leakage: LeakageCheck | None,
         progress: Callable[[int], None],
     ) -> None:
         self._options, self._tokens, self._leakage, self._progress = options, tokens, leakage, progress
+        self._words = WordCounter([] if tokens is None else [tokens])
         self._language = options.language
         limit = options.max_examples
         self._bad_bytes, self._bad_records = Occurrences(limit), Occurrences(limit)
@@ -177,18 +179,19 @@ class _CorpusCheck:
     def _update(self, file: str, documents: list[Document]) -> None:
         if self._language is None:
             self._language = detect_language([document.text for document in documents])
-        with_words = []
+        with_words, all_sentences = [], []
         for document in documents:
             num_words = len(word_spans(document.text)[0])
             sentences = split_sentences(document.text, self._language)
             self._documents.update(file, document, sentences, num_words)
-            if self._tokens is not None:
-                self._tokens.update(sentences)
+            all_sentences += sentences
             if num_words and document.part == 0:
                 with_words.append(document)
             self._num_words += num_words
-            self._num_bytes += len(encode(document.text))
+            self._num_bytes += len(document.text.encode("utf-8"))
             self._num_split += document.part == 1
+        if self._tokens is not None and all_sentences:
+            self._words.add(all_sentences)
         self._duplicates.update(with_words)
         window = DocumentWindow(file, documents, self._missing)
         self._characters.update(window)
@@ -241,7 +244,8 @@ class _CorpusCheck:
             "limits": self._limits(duplicates["near"]),
         }
         if self._tokens is not None:
-            report["tokenizer"] = self._tokens.summary()
+            self._words.encode_waiting()
+            report["tokenizer"] = self._tokens.summary(self._words, _MAX_TOKENIZER_EXAMPLES)
         if self._leakage is not None:
             report["against"] = self._leakage.summary()
         return report

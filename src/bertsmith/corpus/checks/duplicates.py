@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from bertsmith.corpus.hashing import encode, hash_text
+from bertsmith.corpus.hashing import hash_text
 from bertsmith.corpus.near_duplicates import SIGNATURE_BYTES, duplicate_groups, minhash_signatures
 from bertsmith.corpus.tokenized_corpus import IntArray
 from bertsmith.io.documents import Document
@@ -33,7 +33,7 @@ class DuplicateCheck:
 
     def update(self, documents: Sequence[Document]) -> None:
         """Store the hashes of documents."""
-        texts = [encode(document.text) for document in documents]
+        texts = [document.text.encode("utf-8") for document in documents]
         self._signatures.append(minhash_signatures(texts[: max(0, MAX_NEAR_DOCUMENTS - len(self._hashes))]))
         self._locations.append(pa.array([document.location for document in documents], pa.string()))
         self._hashes.extend(hash_text(document.text.strip()) for document in documents)

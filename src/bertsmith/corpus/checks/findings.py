@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from bertsmith.corpus.diagnostics import MIN_DOCUMENTS, NO_VALIDATION_SETTINGS, format_settings
 from bertsmith.formatting import pluralize
@@ -23,15 +23,30 @@ _INVISIBLE = "invisible marks (zero-width, direction, soft hyphen)"
 _SEVERE_CLASSES = ("NUL characters", "replacement characters (U+FFFD)", "half characters (lone surrogates)")
 
 Report = dict[str, Any]
-Finding = dict[str, Any]
 
 
-def findings(report: Report) -> list[Finding]:
-    """Return the findings of a report, the worst first.
+class Finding(NamedTuple):
+    """A finding of a corpus check.
 
-    Each has `severity` ("problem", "warning", "note"), `what` (the problem), `number` (of occurrences), `share` of
-    the corpus (or None), `first` location (or ""), and `remedy`.
+    Attributes:
+        severity: "problem", "warning", or "note".
+        what: The problem.
+        number: The number of occurrences.
+        first: The location of the first; "": there is none.
+        remedy: What to do.
+        share: The fraction of the corpus; None: unknown.
     """
+
+    severity: str
+    what: str
+    number: int
+    first: str
+    remedy: str
+    share: float | None = None
+
+
+def findings(report: Report) -> list[dict[str, Any]]:
+    """Return the findings of a report as plain values, the worst first."""
     result = [
         *_reading_findings(report),
         *_character_findings(report),
@@ -42,20 +57,8 @@ def findings(report: Report) -> list[Finding]:
         *_token_findings(report),
         *_leakage_findings(report),
     ]
-    return sorted(result, key=lambda finding: SEVERITIES.index(finding["severity"]))
-
-
-def _finding(
-    severity: str, what: str, number: int, first: str, remedy: str, share: float | None = None
-) -> Finding:
-    return {
-        "severity": severity,
-        "what": what,
-        "number": number,
-        "share": share,
-        "first": first,
-        "remedy": remedy,
-    }
+    result.sort(key=lambda finding: SEVERITIES.index(finding.severity))
+    return [finding._asdict() for finding in result]
 
 
 def _first(occurrences: dict[str, Any]) -> str:
@@ -80,26 +83,26 @@ def _reading_findings(report: Report) -> Iterator[Finding]:
     if unreadable["number"]:
         what = f"files that cannot be read to their end: {unreadable['places'][0]['reason']}"
         remedy = _unreadable_remedy(unreadable["places"])
-        yield _finding("problem", what, unreadable["number"], _first(unreadable), remedy)
+        yield Finding("problem", what, unreadable["number"], _first(unreadable), remedy)
     if encoding["bytes"]:
         what = f"bytes that are not UTF-8, in {pluralize(encoding['lines'], 'line')}"
         remedy = f"{encoding['remedy']}; prepare with on_error=skip skips such lines"
-        yield _finding("problem", what, encoding["bytes"], _first(encoding), remedy)
+        yield Finding("problem", what, encoding["bytes"], _first(encoding), remedy)
     if records["number"]:
         first = records["places"][0]
         what = f"lines or rows that cannot be read: {first['reason']}"
         remedy = "fix them, or prepare with on_error=skip"
         if first["code"] == "field_missing":
             remedy = "name the column with the text: text_column"
-        yield _finding("problem", what, records["number"], _first(records), remedy)
+        yield Finding("problem", what, records["number"], _first(records), remedy)
     if not report["documents"]["number"]:
-        yield _finding("problem", "there is no text", 0, report["files"][0], "check how the files were made")
+        yield Finding("problem", "there is no text", 0, report["files"][0], "check how the files were made")
     if empty := report["left_out"]["empty"]:
         remedy = "check how they were made; they are skipped"
-        yield _finding("warning", "files without any text", len(empty), empty[0], remedy)
+        yield Finding("warning", "files without any text", len(empty), empty[0], remedy)
     if skipped := report["left_out"]["skipped"]:
         what = f"files of other kinds in the folders, skipped: {report['left_out']['kinds']}"
-        yield _finding("note", what, sum(skipped.values()), "", "name text files one by one to read them")
+        yield Finding("note", what, sum(skipped.values()), "", "name text files one by one to read them")
 
 
 def _character_findings(report: Report) -> Iterator[Finding]:
@@ -108,7 +111,7 @@ def _character_findings(report: Report) -> Iterator[Finding]:
         example = mojibake["places"][0]
         what = f"UTF-8 that was read as another encoding ({example['found']} for {example['meant']})"
         remedy = "decode the source again as UTF-8, or fix it with ftfy"
-        yield _finding("problem", what, mojibake["number"], _first(mojibake), remedy)
+        yield Finding("problem", what, mojibake["number"], _first(mojibake), remedy)
     for name, occurrences in characters["kinds"].items():
         if not occurrences["number"]:
             continue
@@ -118,25 +121,25 @@ def _character_findings(report: Report) -> Iterator[Finding]:
             "lone carriage returns": "convert line ends to \\n: tr '\\r' '\\n', or dos2unix -c mac",
             _INVISIBLE: "the text cleaning of BERT removes them; other tokenizers may not",
         }.get(name, "remove them; the text cleaning of BERT removes them, other tokenizers may not")
-        yield _finding(severity, name, occurrences["number"], _first(occurrences), remedy)
+        yield Finding(severity, name, occurrences["number"], _first(occurrences), remedy)
 
 
 def _structure_findings(report: Report) -> Iterator[Finding]:
     structure, num_documents = report["structure"], report["documents"]["number"]
     for fault in structure["faults"]:
-        yield _finding("problem", fault["what"], fault["number"], fault["first"], fault["remedy"])
+        yield Finding("problem", fault["what"], fault["number"], fault["first"], fault["remedy"])
     if structure["faults"] or not num_documents:
         return
     for name in ("nsp", "sop"):
         verdict = structure[name]
         if verdict["verdict"] == "unfit":
             what = f"{name.upper()} cannot be trained: {verdict['why']}"
-            yield _finding("warning", what, num_documents, "", verdict["remedy"])
+            yield Finding("warning", what, num_documents, "", verdict["remedy"])
     if 1 < num_documents < MIN_DOCUMENTS and structure["nsp"]["verdict"] != "unfit":
         what = f"too few documents to hold some out: {num_documents}"
         settings = format_settings(NO_VALIDATION_SETTINGS)
         remedy = f"give more, with a blank line between them, or train with {settings}"
-        yield _finding("warning", what, num_documents, "", remedy)
+        yield Finding("warning", what, num_documents, "", remedy)
 
 
 def _duplicate_findings(report: Report) -> Iterator[Finding]:
@@ -149,7 +152,7 @@ def _duplicate_findings(report: Report) -> Iterator[Finding]:
             cluster = duplicates["clusters"][0]
             first, share = f"{cluster['places'][0]} = {cluster['first']}", duplicates["share_of_characters"]
             remedy = f"prepare with deduplicate={method}"
-            yield _finding("warning", what, duplicates["number"], first, remedy, share)
+            yield Finding("warning", what, duplicates["number"], first, remedy, share)
 
 
 def _line_findings(report: Report) -> Iterator[Finding]:
@@ -159,7 +162,7 @@ def _line_findings(report: Report) -> Iterator[Finding]:
         severity = "warning" if share >= _REPEATED_LINES_WARNING else "note"
         first = repeated["examples"][0]["first"] if repeated["examples"] else ""
         remedy = "look at the list; remove navigation and footers"
-        yield _finding(severity, "repeated lines", number, first, remedy, share)
+        yield Finding(severity, "repeated lines", number, first, remedy, share)
     if (navigation := boilerplate["navigation"])["share_of_lines"] >= _NAVIGATION_FINDING:
         yield _boilerplate_finding("navigation and cookie lines", navigation, _NAVIGATION_WARNING)
     if (urls := boilerplate["urls"])["share_of_characters"] >= _URLS_FINDING:
@@ -177,7 +180,7 @@ def _line_findings(report: Report) -> Iterator[Finding]:
 def _boilerplate_finding(what: str, lines: dict[str, Any], warning_share: float) -> Finding:
     share = lines["share_of_characters"]
     severity = "warning" if share >= warning_share else "note"
-    return _finding(
+    return Finding(
         severity, what, lines["lines"], "", "look at the examples; remove what is not prose", share
     )
 
@@ -187,16 +190,16 @@ def _document_findings(report: Report) -> Iterator[Finding]:
     num_documents = max(1, documents["number"])
     if num_empty := documents["empty"]["number"]:
         first, share = _first(documents["empty"]), num_empty / num_documents
-        yield _finding("warning", "documents without a word", num_empty, first, "prepare drops them", share)
+        yield Finding("warning", "documents without a word", num_empty, first, "prepare drops them", share)
     if (huge := documents["huge"])["number"]:
         what = f"documents of more than {huge['characters_more_than']:,} characters"
         remedy = "check for missing blank lines; the setting `documents` determines what ends a document"
-        yield _finding("warning", what, huge["number"], _first(huge), remedy)
+        yield Finding("warning", what, huge["number"], _first(huge), remedy)
     num_one_line = documents["one_line"]["number"]
     if num_one_line and documents["number"] > 1 and report["documents_are"] != "line":
         first, share = _first(documents["one_line"]), num_one_line / num_documents
         remedy = "fine for web pages; else let blank lines separate documents, not paragraphs"
-        yield _finding("note", "documents of one line", num_one_line, first, remedy, share)
+        yield Finding("note", "documents of one line", num_one_line, first, remedy, share)
 
 
 def _token_findings(report: Report) -> Iterator[Finding]:
@@ -204,7 +207,7 @@ def _token_findings(report: Report) -> Iterator[Finding]:
     needed = recommended_options({name: script["share"] for name, script in report["scripts"].items()})
     options = f" with {needed[0]}" if needed else ""
     if needed and stats is None:
-        yield _finding("note", needed[1], report["words"], "", f"train the tokenizer{options}")
+        yield Finding("note", needed[1], report["words"], "", f"train the tokenizer{options}")
     if stats is None or not stats["tokens"]:
         return
     if stats["unknown_tokens"]:
@@ -214,12 +217,12 @@ def _token_findings(report: Report) -> Iterator[Finding]:
         severity = "problem" if share > _UNKNOWN_TOKENS_PROBLEM else "note"
         what = f"tokens unknown to this tokenizer, most often: {characters or words or 'very long words'}"
         remedy = f"train a tokenizer on this corpus{options}"
-        yield _finding(severity, what, stats["unknown_tokens"], "", remedy, share)
+        yield Finding(severity, what, stats["unknown_tokens"], "", remedy, share)
     if (stats["pieces_per_word"] or 0) > _MAX_PIECES_PER_WORD:
         words = ", ".join(entry["word"] for entry in stats["falling_apart"][:3])
         what = f"words are split into {stats['pieces_per_word']:.2f} pieces on average: {words}"
         num_known = stats["words"] - stats["unknown_words"]
-        yield _finding("warning", what, num_known, "", "train or extend a tokenizer on this corpus")
+        yield Finding("warning", what, num_known, "", "train or extend a tokenizer on this corpus")
 
 
 def _leakage_findings(report: Report) -> Iterator[Finding]:
@@ -232,4 +235,4 @@ def _leakage_findings(report: Report) -> Iterator[Finding]:
             what = f"rows of {file['file']} that are in the corpus (runs of {leakage['ngram']} words)"
             first = f"{rows[0]['row']} = {rows[0]['corpus']}" if rows else ""
             remedy = "remove those documents, or do not evaluate on those rows"
-            yield _finding("problem", what, file["hit"], first, remedy, file["share"])
+            yield Finding("problem", what, file["hit"], first, remedy, file["share"])

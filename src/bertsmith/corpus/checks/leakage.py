@@ -27,6 +27,7 @@ from bertsmith.io.text_io import ErrorCollector, LineReader, read_lines
 
 MIN_WORDS = 8
 _EXCERPT_CHARACTERS = 100
+_MAX_ROWS = 1000  # with hits, in the report
 _MAX_CONLL_COLUMNS = 16
 
 TaskRow = tuple[str, list[str]]
@@ -42,9 +43,8 @@ class LeakageCheck:
     def __init__(
         self,
         files: Sequence[str | Path | Table],
-        n: int = 13,
-        max_examples: int = 1000,
-        encoding: str | None = None,
+        n: int,
+        encoding: str | None,
     ) -> None:
         """Read the evaluation sets: .csv, .tsv, .txt, .jsonl, .json, .parquet; text files also compressed.
 
@@ -53,7 +53,7 @@ class LeakageCheck:
         Raises:
             InputError: A file is missing or cannot be read.
         """
-        self.n, self._max_examples = n, max_examples
+        self.n = n
         self._min_words = min(MIN_WORDS, n)
         self._lengths: set[int] = set()  # of the n-grams, in words
         self._files: list[tuple[str, range]] = []  # and their rows
@@ -140,8 +140,8 @@ class LeakageCheck:
             "least_words": self._min_words,
             "files": files,
             "hit": len(rows),
-            "rows": rows[: self._max_examples],
-            "rows_not_listed": max(0, len(rows) - self._max_examples),
+            "rows": rows[:_MAX_ROWS],
+            "rows_not_listed": max(0, len(rows) - _MAX_ROWS),
         }
 
 
@@ -165,8 +165,7 @@ def task_rows(file: str | Path | Table, encoding: str | None = None) -> Iterator
         if delimiter in (None, "\t"):
             yield from _line_rows(file, encoding)
             return
-        errors = ErrorCollector(file)
-        for lines, fields in read_records(LineReader(file, errors, encoding), str(delimiter), errors):
+        for lines, fields in read_records(LineReader(ErrorCollector(file), encoding), str(delimiter)):
             yield f"{file}:{lines[0].number}", fields
 
 

@@ -17,8 +17,8 @@ from bertsmith.corpus.checks.histogram import Histogram
 from bertsmith.corpus.hashing import hash_text
 from bertsmith.io.unicode_scripts import UNSPACED
 
-_LINE_ENDS = ".!?…:;。！？：；।؟۔։።"
-_SENTENCE_ENDS = ".!?…。！？।؟۔։።"
+_LINE_ENDS = frozenset(".!?…:;。！？：；।؟۔։።")
+_SENTENCE_ENDS = frozenset(".!?…。！？।؟۔։።")
 _CLOSERS = "\"'”’»«)]}」』）】》〉〕›"
 _MIN_SYMBOL_CHARACTERS = 8  # “No.” is prose.
 _JUDGED_CHARACTERS = 200  # whose letters and symbols are counted
@@ -51,7 +51,7 @@ def boilerplate_kinds(line: str) -> list[str]:
         "urls": "://" in line or "www." in line,
         "symbols": len(characters) >= _MIN_SYMBOL_CHARACTERS
         and 2 * len(_LETTERS.sub("", characters)) > len(characters),
-        "unended": line.rstrip(_CLOSERS)[-1:] not in set(_LINE_ENDS),
+        "unended": line.rstrip(_CLOSERS)[-1:] not in _LINE_ENDS,
     }
     return [kind for kind in BOILERPLATE if is_kind[kind]]
 
@@ -59,7 +59,7 @@ def boilerplate_kinds(line: str) -> list[str]:
 def _is_wrapped(line: str, next_line: str) -> bool:
     """Return True if the sentence at the end of a line continues in the next line."""
     end = line.rstrip(_CLOSERS)[-1:]
-    if end in set(_SENTENCE_ENDS):
+    if end in _SENTENCE_ENDS:
         return False
     return next_line[0].islower() or bool(_UNSPACED.match(end) and _UNSPACED.match(next_line))
 

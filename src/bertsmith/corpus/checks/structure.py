@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
+from bertsmith.corpus.checks.document_window import DocumentWindow, group_documents
 from bertsmith.corpus.checks.histogram import Histogram, Occurrences
 from bertsmith.corpus.checks.lines import LineCheck
 from bertsmith.corpus.diagnostics import (
@@ -16,8 +18,10 @@ from bertsmith.corpus.diagnostics import (
     NO_VALIDATION_SETTINGS,
     format_settings,
 )
+from bertsmith.corpus.sentence_splitter import detect_language
 from bertsmith.formatting import format_percent, pluralize
-from bertsmith.io.documents import Document
+from bertsmith.io.documents import Document, Reading, read_documents
+from bertsmith.io.folders import CorpusNotes, find_files
 
 _JOIN_COMMAND = """awk 'BEGIN{{RS="";ORS="\\n\\n"}}{{gsub(/\\n/,"{separator}");print}}' FILE > JOINED"""
 _JOIN_LINES = "join the lines of each paragraph first"
@@ -30,6 +34,7 @@ _MAX_WRAPPED_CHARACTERS = 200  # No hard-wrapped line is longer.
 _MIN_BREAKS = 5
 _MIN_NSP_DOCUMENTS = 20  # With fewer, a random second segment often comes from a neighboring document.
 _GOOD_ONE_SENTENCE_RATIO = 0.2
+_SAMPLE_CHARACTERS, _SAMPLE_FILES = 500_000, 8  # read for the warning of hard-wrapped lines
 
 
 class DocumentCheck:
@@ -124,13 +129,8 @@ def _structural_faults(
     documents: DocumentCheck, lines: LineCheck, document_unit: str, language: str
 ) -> Iterator[dict[str, Any]]:
     num_documents = documents.characters.count
-    num_wrapped, num_breaks = lines.num_wrapped, lines.num_breaks
-    has_short_lines = lines.lengths.quantile(0.95) <= _MAX_WRAPPED_CHARACTERS
-    if num_breaks >= _MIN_BREAKS and num_wrapped > _MIN_WRAPPED_RATIO * num_breaks and has_short_lines:
-        ratio = num_wrapped / num_breaks
-        what = f"lines wrapped inside sentences: {ratio:.0%} of the line ends; each splits a sentence"
-        join = _JOIN_COMMAND.format(separator="" if language == "zh" else " ")
-        yield _fault("hard_wrapped", what, num_wrapped, "", f"{_JOIN_LINES}: {join}")
+    if (fault := _hard_wrap_fault(lines, language)) is not None:
+        yield fault
     if document_unit == "blank_line":
         names = [
             name
@@ -156,6 +156,30 @@ def _structural_faults(
             remedy = "put blank lines between documents only, not between their lines"
         remedy += f"; or, if each line is a document, train with {format_settings(FULL_SENTENCE_SETTINGS)}"
         yield _fault("sentence_documents", what, number, documents.one_line.locations[0], remedy)
+
+
+def _hard_wrap_fault(lines: LineCheck, language: str) -> dict[str, Any] | None:
+    num_wrapped, num_breaks = lines.num_wrapped, lines.num_breaks
+    has_short_lines = lines.lengths.quantile(0.95) <= _MAX_WRAPPED_CHARACTERS
+    if num_breaks < _MIN_BREAKS or num_wrapped <= _MIN_WRAPPED_RATIO * num_breaks or not has_short_lines:
+        return None
+    ratio = num_wrapped / num_breaks
+    what = f"lines wrapped inside sentences: {ratio:.0%} of the line ends; each splits a sentence"
+    join = _JOIN_COMMAND.format(separator="" if language == "zh" else " ")
+    return _fault("hard_wrapped", what, num_wrapped, "", f"{_JOIN_LINES}: {join}")
+
+
+def hard_wrap_warning(files: Sequence[str | Path], reading: Reading, language: str | None) -> str | None:
+    """Return a warning if lines at the beginning of the first files are hard-wrapped, else None."""
+    lines, texts = LineCheck(), []
+    sources = find_files(files)[:_SAMPLE_FILES]
+    for source in sources:
+        documents = read_documents([source], reading, on_reject=lambda row: None, notes=CorpusNotes())
+        sample = next(group_documents(documents, lambda: _SAMPLE_CHARACTERS // len(sources)), [])
+        lines.update(DocumentWindow(str(source), sample, ()))
+        texts += [document.text for document in sample]
+    fault = _hard_wrap_fault(lines, language or detect_language(texts))
+    return None if fault is None else f"{fault['what']}; {fault['remedy']}"
 
 
 def _fault(name: str, what: str, number: int, first: str, remedy: str) -> dict[str, Any]:

@@ -5,11 +5,13 @@ It takes one pass in bounded memory; `tokens.py` defines the counts.
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bertsmith.corpus.checks.tokens import MAX_TRACKED_WORDS, TokenizerStats, WordCounter, encode_waiting
+from bertsmith.corpus.batching import batches
+from bertsmith.corpus.checks.tokens import MAX_TRACKED_WORDS, TokenizerStats, WordCounter
 from bertsmith.errors import InputError
 from bertsmith.formatting import format_percent, pluralize
 from bertsmith.io.documents import Reading, read_documents
@@ -17,7 +19,7 @@ from bertsmith.io.folders import CorpusNotes, find_files
 from bertsmith.io.tables import Table
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
-_SLICE_CHARACTERS = 1 << 20  # encoded at a time
+_BATCH_CHARACTERS = 1 << 20  # encoded at a time
 MAX_UNKNOWN_RATIO = 0.005  # A tokenizer with more unknown words is not ranked by its pieces per word.
 
 
@@ -55,20 +57,17 @@ def compare_tokenizers(
     if not files:
         message = "there is no text to inspect the tokenizers on"
         raise InputError("files_missing", message, argument="files", hint="name some text files")
-    words = WordCounter()
     stats = {name: TokenizerStats(tokenizer) for name, tokenizer in tokenizers.items()}
+    words = WordCounter(stats.values())
     skipped = CorpusNotes()
     paths = find_files(files, skipped)
     truncated: list[str] = []
-    for lines in _slices(paths, reading, max_bytes, truncated, skipped):
-        words.add(lines)
-        for tokenizer_stats in stats.values():
-            tokenizer_stats.add(lines)
-        if words.is_full:
-            encode_waiting(words, stats.values())
+    texts = _texts(paths, reading, max_bytes, truncated, skipped)
+    for batch in batches(texts, len, _BATCH_CHARACTERS):
+        words.add("\n".join(batch).split("\n"))
         if progress is not None:
             progress(words.bytes)
-    encode_waiting(words, stats.values())
+    words.encode_waiting()
     if not words.bytes:
         message = "there is no text in the files"
         raise InputError("no_text", message, location=f"{paths[0]}:1", hint="check how the files were made")
@@ -103,45 +102,32 @@ def ranked(rows: Mapping[str, Mapping[str, Any]]) -> list[str]:
     return sorted(rows, key=key)
 
 
-def _slices(
+def _texts(
     files: Sequence[str | Path | Table],
     reading: Reading,
     limit: int | None,
     truncated: list[str],
     skipped: CorpusNotes,
-) -> Iterator[list[str]]:
-    """Yield the lines of all documents in slices, and append files that `limit` truncates to `truncated`.
+) -> Iterator[str]:
+    """Yield the texts of all documents, and append files that `limit` truncates to `truncated`.
 
     Bytes that a file does not use go to the files after it.
     """
     done = 0
     for index, file in enumerate(files):
         stop = None if limit is None else done + (limit - done) // (len(files) - index)
-        waiting: list[str] = []
-        size = 0
         for document in read_documents([file], reading, notes=skipped):
-            text, remaining = document.text, None if stop is None else stop - done
-            if remaining is not None and len(text.encode("utf-8")) > remaining:
-                text = _prefix(text, remaining)
-                truncated.append(str(file))
+            text = document.text if stop is None else _prefix(document.text, stop - done)
             done += len(text.encode("utf-8"))
-            waiting += text.split("\n")
-            size += len(text)
-            if size >= _SLICE_CHARACTERS:
-                yield waiting
-                waiting, size = [], 0
-            if truncated and truncated[-1] == str(file):
+            yield text
+            if len(text) < len(document.text):
+                truncated.append(str(file))
                 break
-        if waiting:
-            yield waiting
 
 
 def _prefix(text: str, max_bytes: int) -> str:
     """Return the longest prefix of at most `max_bytes` bytes of UTF-8."""
-    data = text.encode("utf-8")
-    while max_bytes and data[max_bytes] & 0xC0 == 0x80:
-        max_bytes -= 1
-    return data[:max_bytes].decode("utf-8")
+    return codecs.getincrementaldecoder("utf-8")().decode(text.encode("utf-8")[:max_bytes])
 
 
 def _notes(truncated: Sequence[str], num_bytes: int, stats: Iterable[TokenizerStats]) -> list[str]:

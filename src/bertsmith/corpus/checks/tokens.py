@@ -10,6 +10,7 @@ Memory is bounded: counts are exact for texts of any size; only the lists of wor
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
@@ -21,11 +22,12 @@ from tokenizers import decoders
 
 from bertsmith.corpus.checks.characters import CodePointCounts, most_common
 from bertsmith.corpus.tokenized_corpus import IntArray
-from bertsmith.io.unicode_scripts import script_of, script_of_word, word_pattern
+from bertsmith.io.unicode_scripts import HAN_CLASS, script_of, script_of_word, word_pattern
 from bertsmith.tokenizer.fast_words import WordEncoder, can_encode
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
 _ALGORITHMS = {"WordPiece": "WordPiece", "BPE": "byte-level BPE", "Unigram": "Unigram"}
+_HAN = re.compile(f"[{HAN_CLASS}]")
 _MAX_WAITING_WORDS = 200_000  # distinct words to encode at once
 _MAX_WAITING_CHARACTERS = 1 << 24
 _BATCH_WORDS = 10_000  # words per call of a tokenizer
@@ -34,58 +36,53 @@ _MAX_PIECES = 20  # pieces per word in the distribution; words of more count as 
 _MAX_WORD_CHARACTERS = 60  # of a word in a list of the report
 
 
-class TokenizerCheck:
-    """Statistics of one tokenizer on a corpus that is read sentence by sentence."""
-
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self._words, self._stats = WordCounter(), TokenizerStats(tokenizer)
-
-    def update(self, sentences: Sequence[str]) -> None:
-        """Count the tokens and words of some sentences."""
-        if sentences:
-            self._words.add(sentences)
-            self._stats.add(sentences)
-            if self._words.is_full:
-                encode_waiting(self._words, [self._stats])
-
-    def summary(self, limit: int = 100) -> dict[str, Any]:
-        """Return the report of `TokenizerStats.summary`; its lists have at most `limit` entries."""
-        encode_waiting(self._words, [self._stats])
-        return self._stats.summary(self._words, limit)
-
-
 class WordCounter:
-    """Count the bytes, characters, and words of a text, and hold the words that wait to be encoded.
+    """Count the bytes, characters, and words of a text, and encode its words with some tokenizers.
 
     Attributes:
         code_points: Counts of all characters, including blanks.
-        waiting: Counts of the words to encode.
         bytes: Bytes of UTF-8.
         words: Words that were encoded.
         by_script: Words that were encoded, by script.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, stats: Iterable[TokenizerStats]) -> None:
+        """Count words for the statistics `stats` of each tokenizer."""
+        self._stats = list(stats)
         self.code_points = CodePointCounts()
-        self.waiting: Counter[str] = Counter()
-        self._max_size = 0  # an upper bound on the characters of the waiting words
+        self._waiting: Counter[str] = Counter()  # words to encode
+        self._max_size = 0  # an upper bound on the characters of these words
         self.bytes = self.words = 0
         self.by_script: Counter[str] = Counter()
 
     def add(self, lines: Sequence[str]) -> None:
-        """Count the characters and words of some lines, without line ends."""
+        """Count the characters, words, and tokens of some lines, without line ends."""
         text = "\n".join(lines)
-        self.code_points.add("".join(lines))
+        counts = self.code_points.add("".join(lines))
         self.bytes += len(text.encode("utf-8")) + 1
-        self.waiting.update(word_pattern().findall(text))
+        for entry in self._stats:
+            entry.add(lines)
+        self._waiting.update(word_pattern().findall(text))
+        self._waiting.update({character: counts[character] for character in _HAN.findall("".join(counts))})
         self._max_size += len(text)
-
-    @property
-    def is_full(self) -> bool:
-        """Return True if the waiting words should be encoded."""
         if self._max_size > _MAX_WAITING_CHARACTERS:
-            self._max_size = sum(map(len, self.waiting))
-        return len(self.waiting) > _MAX_WAITING_WORDS or self._max_size > _MAX_WAITING_CHARACTERS
+            self._max_size = sum(map(len, self._waiting))
+        if len(self._waiting) > _MAX_WAITING_WORDS or self._max_size > _MAX_WAITING_CHARACTERS:
+            self.encode_waiting()
+
+    def encode_waiting(self) -> None:
+        """Encode the waiting words, and count their pieces; called after the last `add`, too."""
+        words = list(self._waiting)
+        times = np.fromiter(self._waiting.values(), dtype=np.int64, count=len(words))
+        scripts = [script_of_word(word) for word in words]
+        for script, count in zip(scripts, times.tolist(), strict=True):
+            self.by_script[script] += count
+        self.words += int(times.sum())
+        for start in range(0, len(words), _BATCH_WORDS):
+            part = slice(start, start + _BATCH_WORDS)
+            for entry in self._stats:
+                entry.add_words(words[part], times[part], scripts[part])
+        self._waiting.clear()
 
     @property
     def characters(self) -> int:
@@ -298,21 +295,6 @@ class TokenizerStats:
             [display_piece(tokens[i], self.algorithm) for i in ids if i not in space_ids][:_MAX_PIECES]
             for ids in pieces
         ]
-
-
-def encode_waiting(text: WordCounter, stats: Iterable[TokenizerStats]) -> None:
-    """Encode the waiting words with the tokenizers of `stats`, count their pieces, and empty the queue."""
-    words = list(text.waiting)
-    times = np.fromiter(text.waiting.values(), dtype=np.int64, count=len(words))
-    scripts = [script_of_word(word) for word in words]
-    for script, count in zip(scripts, times.tolist(), strict=True):
-        text.by_script[script] += count
-    text.words += int(times.sum())
-    for start in range(0, len(words), _BATCH_WORDS):
-        part = slice(start, start + _BATCH_WORDS)
-        for entry in stats:
-            entry.add_words(words[part], times[part], scripts[part])
-    text.waiting.clear()
 
 
 def display_piece(token: str, algorithm: str) -> str:

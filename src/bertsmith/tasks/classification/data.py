@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bertsmith.artifacts.folder import ModelFolder
 from bertsmith.errors import InputError, command, option
 from bertsmith.formatting import join_names
 from bertsmith.models.config import ModelConfig
-from bertsmith.tasks.base import HFCheckpoint, Metadata
+from bertsmith.tasks.base import Metadata
 from bertsmith.tasks.labels import LabelMap, LabelMetadata, LabelNames, label_metadata, sorted_labels
 from bertsmith.tasks.settings import ClassSettings
 from bertsmith.tasks.texts import TextData, TextEncoder, TextExample, TextMetadata
@@ -88,12 +89,12 @@ class ClassificationData(TextData):
         )
         LabelMap.from_metadata(metadata).check_validation(labels, "label_column")
 
-    def metadata_from_hf(self, checkpoint: HFCheckpoint) -> Metadata | None:
+    def metadata_from_hf(self, folder: ModelFolder) -> Metadata | None:
         """Return the labels of a classifier with at least two labels."""
-        metadata, labels = super().metadata_from_hf(checkpoint), checkpoint.labels or []
-        if metadata is None or checkpoint.problem_type == "regression" or len(labels) < 2:
+        metadata, labels = super().metadata_from_hf(folder), folder.labels or []
+        if metadata is None or folder.problem_type == "regression" or len(labels) < 2:
             return None
-        is_multilabel = checkpoint.problem_type == "multi_label_classification"
+        is_multilabel = folder.problem_type == "multi_label_classification"
         return {**metadata, "labels": labels, "numbered": True} | (
             {"separator": ","} if is_multilabel else {}
         )

@@ -13,12 +13,13 @@ from numpy.typing import ArrayLike, NDArray
 from bertsmith.metrics import sufficient_statistics as statistics
 from bertsmith.metrics.calibration import expected_calibration_error, reliability_bins
 from bertsmith.metrics.sufficient_statistics import FloatArray, SufficientStatistics
-from bertsmith.tasks.base import Metadata, TaskMetrics, TaskReport
+from bertsmith.tasks.base import Metadata, TaskMetrics
 from bertsmith.tasks.batching import Answers
 from bertsmith.tasks.classification.data import label_ids, split_labels
 from bertsmith.tasks.classification.model import ClassPrediction, MultilabelDecoder, MultilabelPrediction
 from bertsmith.tasks.error_analysis import ErrorAnalysis, cross_entropy, label_error_analysis, reliability
 from bertsmith.tasks.labels import LabelMap
+from bertsmith.tasks.report import TaskReport
 from bertsmith.tasks.results import Metrics, MetricTable, table_by_label
 from bertsmith.tasks.settings import ClassSettings
 from bertsmith.tasks.texts import TextDecoder, TextExample
@@ -172,7 +173,10 @@ class MultilabelMetrics(LabelMetrics):
         """Return the mean binary cross-entropy of each prediction."""
         targets, scores = self.target_matrix(answers.examples), self.score_matrix(answers.predictions)
         probabilities = np.where(targets, scores, 1 - scores).tolist()
-        return [float(np.mean(list(map(cross_entropy, row)))) for row in probabilities]
+        return [
+            float(np.mean(list(map(cross_entropy, label_probabilities))))
+            for label_probabilities in probabilities
+        ]
 
     def sufficient_statistics(
         self, predictions: Sequence[MultilabelPrediction], examples: Sequence[TextExample]
@@ -194,8 +198,8 @@ class MultilabelMetrics(LabelMetrics):
 
     def target_matrix(self, examples: Sequence[TextExample]) -> NDArray[np.bool_]:
         """Return [examples, K], True for each label of an example."""
-        ids = [label_ids(example, self._label_map, self._separator) for example in examples]
-        return np.array([np.isin(np.arange(len(self._labels)), row) for row in ids])
+        ids_of = [label_ids(example, self._label_map, self._separator) for example in examples]
+        return np.array([np.isin(np.arange(len(self._labels)), ids) for ids in ids_of])
 
     def score_matrix(self, predictions: Sequence[MultilabelPrediction]) -> NDArray[np.float64]:
         """Return the probabilities of the labels, [examples, K]."""
@@ -276,10 +280,9 @@ def _metrics_by_label(
 
 def _confusion(targets: Sequence[int], predicted: Sequence[int], labels: Sequence[str]) -> list[Any]:
     """Return rows of references with columns of predictions; of many labels the cells that are not 0, by count."""
+    cells, ids = Counter(zip(targets, predicted, strict=True)), range(len(labels))
     if len(labels) <= _MAX_MATRIX_LABELS:
-        from sklearn.metrics import confusion_matrix
-
-        rows: list[Any] = confusion_matrix(targets, predicted, labels=range(len(labels))).tolist()
-        return rows
-    cells = Counter(zip(targets, predicted, strict=True)).most_common()
-    return [{"truth": labels[t], "prediction": labels[p], "times": count} for (t, p), count in cells]
+        return [[cells[t, p] for p in ids] for t in ids]
+    return [
+        {"truth": labels[t], "prediction": labels[p], "times": count} for (t, p), count in cells.most_common()
+    ]

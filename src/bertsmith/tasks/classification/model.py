@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bertsmith.errors import InputError, option
-from bertsmith.loss import Loss
+from bertsmith.loss import Loss, classification_loss
 from bertsmith.metrics.calibration import fit_temperature
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
@@ -62,9 +62,7 @@ class ClassificationModel(TextModel):
         a batch.
         """
         logits, targets = self.logits(encoder, batch), batch.tensors["targets"]
-        num_correct = (logits.detach().argmax(-1) == targets).sum()
-        loss = F.cross_entropy(logits, targets, self.class_weights, reduction="sum")
-        return Loss({"task": loss}, batch.counts, {"task": num_correct})
+        return classification_loss(logits, targets, batch.counts, self.class_weights)
 
 
 class MultilabelModel(ClassificationModel):
@@ -82,7 +80,7 @@ class MultilabelModel(ClassificationModel):
     def _init_bias(self, frequencies: Tensor) -> None:
         """Initialize the biases as log-odds of the frequencies of the labels (Lin et al. 2017, section 3.3).
 
-        With 1/2 for each of many rare labels, the first updates would only lower all probabilities, also through
+        With 1/2 for each of many rare labels, the first steps would only lower all probabilities, also through
         the encoder, which may lose the features of the text.
         """
         log_odds = torch.logit(frequencies)
@@ -105,7 +103,7 @@ class MultilabelModel(ClassificationModel):
         self, outputs: Sequence[Tensor], targets: Sequence[Tensor], batch: TaskBatch, temperature: float
     ) -> Tensor:
         """Return the divergence of the probability of each label, averaged over the labels."""
-        student, teacher = (torch.cat(list(rows)).float() / temperature for rows in (outputs, targets))
+        student, teacher = (torch.cat(list(logits)).float() / temperature for logits in (outputs, targets))
         present, absent = (
             F.kl_div(F.logsigmoid(a), F.logsigmoid(b), reduction="sum", log_target=True)
             for a, b in ((student, teacher), (-student, -teacher))
@@ -162,7 +160,7 @@ class ClassificationDecoder(TextDecoder):
         if self.settings.calibrate:
             logits, first_items = zip(*self.by_example(outputs, items), strict=True)
             targets = [item.target for item in first_items]
-            self.state["temperature"] = fit_temperature([rows.numpy() for rows in logits], targets)
+            self.state["temperature"] = fit_temperature([windows.numpy() for windows in logits], targets)
 
     def decode(
         self, outputs: Outputs, items: Sequence[Item], examples: Sequence[TextExample]
@@ -201,7 +199,7 @@ class MultilabelDecoder(TextDecoder):
         if self.settings.thresholds == "half":
             return
         logits, first_items = zip(*self.by_example(outputs, items), strict=True)
-        probabilities = np.array([rows.sigmoid().mean(0).tolist() for rows in logits])
+        probabilities = np.array([windows.sigmoid().mean(0).tolist() for windows in logits])
         targets = np.stack([item.target for item in first_items]) > 0
         f1 = np.stack([_f1_by_label(targets, probabilities > t) for t in _THRESHOLDS])  # [thresholds, K]
         if self.settings.thresholds == "shared":

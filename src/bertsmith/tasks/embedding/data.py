@@ -14,15 +14,13 @@ from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel
 
-from bertsmith.artifacts.sentence_transformers import (
-    SentenceEmbeddingConfig,
-    read_sentence_embedding_config,
-)
+from bertsmith.artifacts.sentence_transformers import SentenceEmbeddingConfig, read_sentence_embedding_config
 from bertsmith.errors import InputError, option
 from bertsmith.formatting import join_names
 from bertsmith.io.sources import Source
-from bertsmith.io.tables import Table, read_table
+from bertsmith.io.tables import Table
 from bertsmith.tasks.base import Example, Metadata, TaskData
+from bertsmith.tasks.columns import read_task_table
 from bertsmith.tasks.labels import LabelNames
 from bertsmith.tasks.retrieval_queries import is_query_file, read_queries
 from bertsmith.tasks.settings import EmbedSettings
@@ -147,14 +145,9 @@ class EmbeddingData(TaskData):
             queries = read_queries(source, settings.encoding, labeled=labeled)
             examples = [EmbeddingExample(*query[:3], None, query.location) for query in queries]
         else:
-            table = read_table(
-                source,
-                delimiter=settings.delimiter,
-                header=settings.header,
-                encoding=settings.encoding,
-                keep_blank=not labeled,
+            examples = _read_rows(
+                read_task_table(source, settings, labeled=labeled), settings, labeled=labeled
             )
-            examples = _read_rows(table, settings, labeled=labeled)
         if not examples:
             hint = "give a file with at least one example"
             raise InputError("no_examples", "this file has no examples", location=source, hint=hint)
@@ -208,7 +201,7 @@ class EmbeddingData(TaskData):
         for example in examples:
             if (example.label is None) != is_retrieval:
                 message = f"only the {'validation' if is_retrieval else 'training'} examples have labels"
-                hint = "give files of the same form to train and dev, with the same column names"
+                hint = "give files of the same form to train and validation, with the same column names"
                 location = example.location
                 raise InputError("examples_differ_from_training", message, location=location, hint=hint)
             if metadata["data_format"] == "graded":

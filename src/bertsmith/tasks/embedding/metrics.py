@@ -12,7 +12,7 @@ from bertsmith.metrics import sufficient_statistics as statistics
 from bertsmith.metrics.ranking import METRIC_NAMES, query_metrics, ranking_metrics
 from bertsmith.metrics.sufficient_statistics import FloatArray, SufficientStatistics
 from bertsmith.retrieval.exact import normalize_vectors, search_vectors
-from bertsmith.tasks.base import Metadata, TaskMetrics, TaskReport
+from bertsmith.tasks.base import Metadata, TaskMetrics
 from bertsmith.tasks.batching import Answers
 from bertsmith.tasks.data_checks import summarize_numbers
 from bertsmith.tasks.embedding.data import (
@@ -30,6 +30,7 @@ from bertsmith.tasks.embedding.decode import (
     first_cosine,
 )
 from bertsmith.tasks.error_analysis import ErrorAnalysis, confusion, number_scatter
+from bertsmith.tasks.report import TaskReport
 from bertsmith.tasks.results import DataSummary, Metrics
 from bertsmith.tasks.settings import EmbedSettings
 
@@ -85,12 +86,10 @@ class EmbeddingMetrics(TaskMetrics):
         """Return the metrics of the examples' format, which may differ from that of the training examples."""
         data_format = self.format_of(examples)
         if data_format == "retrieval":
-            metrics = _retrieval_metrics(*self._rankings(predictions, examples), len(examples))
-        else:
-            threshold = self.decoder.threshold if self._format == "labeled" else None
-            cosines = np.array([first_cosine(p) for p in predictions], np.float64)
-            metrics = self._pair_metrics(data_format, examples, cosines, threshold)
-        return metrics
+            return _retrieval_metrics(*self._rankings(predictions, examples), len(examples))
+        threshold = self.decoder.threshold if self._format == "labeled" else None
+        cosines = np.array([first_cosine(p) for p in predictions], np.float64)
+        return self._pair_metrics(data_format, examples, cosines, threshold)
 
     def baseline(
         self, training: Sequence[EmbeddingExample], validation: Sequence[EmbeddingExample]
@@ -279,18 +278,18 @@ def _ranking_statistics(
 ) -> SufficientStatistics:
     """Return the statistics of the rankings' metrics; a query counts for the first example that has it."""
     indices = {query: i for i, query in enumerate(corpus.queries)}
-    rows = np.zeros((len(examples), len(METRIC_NAMES) + 1))
-    for row, example in zip(rows, examples, strict=True):
+    per_example = np.zeros((len(examples), len(METRIC_NAMES) + 1))
+    for values, example in zip(per_example, examples, strict=True):
         i = indices.pop(example.query, None)
         if i is not None and corpus.relevant[i]:
-            row[:] = [*query_metrics(rankings[i], corpus.relevant[i]), 1.0]
+            values[:] = [*query_metrics(rankings[i], corpus.relevant[i]), 1.0]
 
     def means(sums: FloatArray) -> dict[str, FloatArray]:
         return {
             name: statistics.safe_divide(sums[..., i], sums[..., -1]) for i, name in enumerate(METRIC_NAMES)
         }
 
-    return SufficientStatistics(rows, means)
+    return SufficientStatistics(per_example, means)
 
 
 class TfIdf:
@@ -307,23 +306,21 @@ class TfIdf:
         self._vectorizer = TfidfVectorizer(token_pattern=_TOKEN_PATTERN, sublinear_tf=True)
         try:
             self._vectorizer.fit(list(dict.fromkeys(texts)))
-        except ValueError:  # no text has a word
-            self._vectorizer = None
+        except ValueError:  # no text has a word, so all vectors are 0
+            self._vectorizer.fit(["word"])
 
     def cosines(self, firsts: Sequence[str], seconds: Sequence[str]) -> NDArray[np.float64]:
         """Return the cosines of pairs of texts, [pairs]."""
-        if self._vectorizer is None:
-            return np.zeros(len(firsts))
-        rows, other_rows = self._vectorizer.transform(firsts), self._vectorizer.transform(seconds)
-        return np.asarray(rows.multiply(other_rows).sum(axis=1), dtype=np.float64).ravel()
+        vectors, others = self._vectorizer.transform(firsts), self._vectorizer.transform(seconds)
+        return np.asarray(vectors.multiply(others).sum(axis=1), dtype=np.float64).ravel()
 
     def rankings(self, queries: Sequence[str], passages: Sequence[str], k: int) -> list[list[int]]:
         """Return the indices of the k best passages of each query; of equal ones the earlier."""
-        if self._vectorizer is None:
-            return [[*range(min(k, len(passages)))] for _ in queries]
-        columns = self._vectorizer.transform(passages).T.tocsc()
+        passage_vectors = self._vectorizer.transform(passages).T.tocsc()
         rankings: list[list[int]] = []
         for start in range(0, len(queries), _BATCH_QUERIES):
-            rows = self._vectorizer.transform(queries[start : start + _BATCH_QUERIES])
-            rankings += np.argsort(-(rows @ columns).toarray(), axis=1, kind="stable")[:, :k].tolist()
+            query_vectors = self._vectorizer.transform(queries[start : start + _BATCH_QUERIES])
+            rankings += np.argsort(-(query_vectors @ passage_vectors).toarray(), axis=1, kind="stable")[
+                :, :k
+            ].tolist()
         return rankings

@@ -91,13 +91,13 @@ class EmbeddingModel(TaskModel):
         embeddings = F.normalize(self.embeddings(encoder, batch.packed), dim=-1)
         queries, others = embeddings[tensors["queries"]], embeddings[tensors["others"]]
         if self._format == "retrieval":
-            loss, num_correct = in_batch(settings.scale * queries @ others.T, tensors["excluded"])
+            loss, num_correct = in_batch_loss(settings.scale * queries @ others.T, tensors["excluded"])
             return Loss({"task": loss}, batch.counts, {"task": num_correct})
         cosines, targets = (queries * others).sum(-1), tensors["targets"]
         if self._format == "labeled":
-            loss = contrastive(cosines, targets, settings.margin)
+            loss = contrastive_loss(cosines, targets, settings.margin)
         elif settings.loss == "cosent":
-            loss = cosent(cosines, targets, settings.scale)
+            loss = cosent_loss(cosines, targets, settings.scale)
         else:
             loss = F.mse_loss(cosines, targets, reduction="sum")
         return Loss({"task": loss}, batch.counts)
@@ -113,10 +113,10 @@ class EmbeddingModel(TaskModel):
             for sequence in item.sequences:
                 unique.setdefault(sequence_key(sequence), Item(len(unique), (sequence,)))
         reader = context.autocast_encoder(encoder)
-        rows = run_batched(
+        outputs = run_batched(
             list(unique.values()), _pack_single, lambda batch: self.outputs(reader, batch), context
         )
-        embeddings = torch.cat(rows) if rows else torch.empty(0, self.config.hidden_size)
+        embeddings = torch.cat(outputs) if outputs else torch.empty(0, self.config.hidden_size)
         return Outputs(
             [embeddings[[unique[sequence_key(s)].example for s in item.sequences]] for item in items], {}
         )
@@ -134,7 +134,7 @@ def excluded_passages(items: Sequence[Item]) -> NDArray[np.bool_]:
         Booleans [B, C] with columns as in `EmbeddingModel.tensors`; False for a query's own positive.
     """
     keys = [[sequence_key(sequence) for sequence in item.sequences] for item in items]
-    passages = [row[1] for row in keys] + [row[2] for row in keys if len(row) > 2]
+    passages = [texts[1] for texts in keys] + [texts[2] for texts in keys if len(texts) > 2]
     positives: dict[bytes, set[bytes]] = defaultdict(set)
     for (query, *_), item in zip(keys, items, strict=True):
         positives[query] |= item.positive_keys if isinstance(item, EmbeddingItem) else frozenset()
@@ -147,7 +147,7 @@ def _pack_single(items: Sequence[Item]) -> TaskBatch:
     return TaskBatch(pack(items), (1,) * len(items), {}, {})
 
 
-def contrastive(cosines: Tensor, same: Tensor, margin: float) -> Tensor:
+def contrastive_loss(cosines: Tensor, same: Tensor, margin: float) -> Tensor:
     """Return the contrastive loss of pairs (Hadsell, Chopra and LeCun 2006, equation 4).
 
     It is d²/2 for pairs that match (1) and max(0, margin - d)²/2 for others (0), where d = 1 - cosine.
@@ -156,7 +156,7 @@ def contrastive(cosines: Tensor, same: Tensor, margin: float) -> Tensor:
     return (same * distances.square() + (1 - same) * F.relu(margin - distances).square()).sum() / 2
 
 
-def cosent(cosines: Tensor, targets: Tensor, scale: float) -> Tensor:
+def cosent_loss(cosines: Tensor, targets: Tensor, scale: float) -> Tensor:
     """Return the CoSENT loss (Su 2022), which depends on the order of the scores only.
 
     It is B times log(1 + sum of exp(scale · (cosine of j - cosine of i))), over all i, j where i has the higher
@@ -167,14 +167,14 @@ def cosent(cosines: Tensor, targets: Tensor, scale: float) -> Tensor:
     return len(cosines) * torch.cat([ordered.new_zeros(1), ordered.flatten()]).logsumexp(0)
 
 
-def in_batch(products: Tensor, excluded: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the cross-entropies of choosing column i for row i, summed, and the number of correct rows.
+def in_batch_loss(products: Tensor, excluded: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the cross-entropies of choosing passage i for query i, summed, and the number of correct queries.
 
     Henderson et al. 2017; van den Oord et al. 2018.
 
     Args:
         products: Scaled similarities [B, C].
-        excluded: Booleans [B, C], True for columns to ignore; never for column i in row i.
+        excluded: Booleans [B, C], True for passages to ignore; never for passage i of query i.
     """
     logits = products.masked_fill(excluded, -torch.inf)
     targets = torch.arange(len(logits), device=logits.device)

@@ -18,9 +18,9 @@ from bertsmith.errors import InputError, option
 from bertsmith.io.compression import format_suffix
 from bertsmith.io.jsonl import read_json
 from bertsmith.io.sources import Source
-from bertsmith.io.tables import Table, is_json_source, json_rows, read_table
+from bertsmith.io.tables import Table, is_json_source, json_rows
 from bertsmith.tasks.base import Example
-from bertsmith.tasks.columns import column_value, first_value, rename_columns
+from bertsmith.tasks.columns import column_value, first_value, read_task_table, rename_columns
 from bertsmith.tasks.settings import ChooseSettings
 
 _CONTEXTS = ("context", "article", "passage", "startphrase", "ctx", "premise")
@@ -106,21 +106,14 @@ def read_choices(source: Source, settings: ChooseSettings, *, labeled: bool) -> 
         document = read_json(source, encoding)
         if isinstance(document, list):
             for index, value in enumerate(document):
-                yield from _questions_of(value, f"{source}: [{index}]", settings, labeled=labeled)
+                yield from _read_questions(value, f"{source}: [{index}]", settings, labeled=labeled)
         else:
-            yield from _questions_of(document, str(source), settings, labeled=labeled, separator=": ")
+            yield from _read_questions(document, str(source), settings, labeled=labeled, separator=": ")
     elif is_json_source(source):
         for row in json_rows(source, encoding):
-            yield from _questions_of(row.values, row.location, settings, labeled=labeled)
+            yield from _read_questions(row.values, row.location, settings, labeled=labeled)
     else:
-        table = read_table(
-            source,
-            delimiter=settings.delimiter,
-            header=settings.header,
-            encoding=encoding,
-            keep_blank=not labeled,
-        )
-        for row in table:
+        for row in read_task_table(source, settings, labeled=labeled):
             example = question_of_row(row.values, row.location, settings, labeled=labeled)
             yield replace(example, table_row=row.texts)
 
@@ -267,7 +260,7 @@ def _parse_choices(value: Any, location: str) -> tuple[tuple[str, ...], tuple[st
     return check_choices(value, location), tuple(map(str, letters))
 
 
-def _questions_of(
+def _read_questions(
     value: Any, location: str, settings: ChooseSettings, *, labeled: bool, separator: str = ""
 ) -> Iterator[ChoiceExample]:
     """Yield the question of a row, or those of an article of RACE or of a dialogue of DREAM.
@@ -295,7 +288,7 @@ def _questions_of(
         row = {"context": value.get("article"), "question": question, "choices": choices, "label": answer}
         part = f"{location}{separator}questions[{i}]" if separator else location
         example = question_of_row(row, part, _USUAL_NAMES, labeled=labeled)
-        yield replace(example, id=_numbered(value.get("id"), i))
+        yield replace(example, id=_question_id(value.get("id"), i))
 
 
 def _dream_questions(dialogue: list[Any], location: str, *, labeled: bool) -> Iterator[ChoiceExample]:
@@ -308,9 +301,9 @@ def _dream_questions(dialogue: list[Any], location: str, *, labeled: bool) -> It
         if not isinstance(question, dict):
             raise InputError("not_a_question", "this is not a question", location=part, hint=_DREAM_HINT)
         example = question_of_row({**question, "context": context}, part, _USUAL_NAMES, labeled=labeled)
-        yield replace(example, id=_numbered(dialogue[2], i))
+        yield replace(example, id=_question_id(dialogue[2], i))
 
 
-def _numbered(name: Any, index: int) -> str | None:
+def _question_id(name: Any, index: int) -> str | None:
     """Return an id for a question of a text that has one."""
     return None if name is None else f"{name}-{index + 1}"

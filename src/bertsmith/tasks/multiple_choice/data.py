@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
+from bertsmith.artifacts.folder import ModelFolder
 from bertsmith.errors import InputError
 from bertsmith.formatting import pluralize
 from bertsmith.io.sources import Source
-from bertsmith.tasks.base import HFCheckpoint, Metadata, TaskData
+from bertsmith.tasks.base import Metadata, TaskData
 from bertsmith.tasks.data_checks import check_examples, check_string
 from bertsmith.tasks.multiple_choice.choice_rows import ChoiceExample, check_choices, read_choices
 from bertsmith.tasks.results import Diagnostic
@@ -37,7 +38,7 @@ class MultipleChoiceData(TaskData):
         contexts = columns["context"]
         questions = columns.get("question") or [""] * len(contexts)
         choices = columns.get("choices") or [None] * len(contexts)
-        return [_unlabeled(*row) for row in zip(contexts, questions, choices, locations, strict=True)]
+        return [_unlabeled_example(*row) for row in zip(contexts, questions, choices, locations, strict=True)]
 
     def to_row(self, example: ChoiceExample) -> dict[str, Any]:
         """Return the context, the question, the choices, and the index of the correct one."""
@@ -66,12 +67,12 @@ class MultipleChoiceData(TaskData):
         message = f"{pluralize(len(blank), 'choice has', 'choices have')} no text"
         return [Diagnostic("choices without any text", message, blank)] if blank else []
 
-    def metadata_from_hf(self, checkpoint: HFCheckpoint) -> Metadata | None:
+    def metadata_from_hf(self, folder: ModelFolder) -> Metadata | None:
         """Return no metadata: there is none besides the architecture."""
-        return {} if checkpoint.architecture.endswith("ForMultipleChoice") else None
+        return {} if folder.architecture.endswith("ForMultipleChoice") else None
 
 
-def _unlabeled(context: Any, question: Any, choices: Any, location: str) -> ChoiceExample:
+def _unlabeled_example(context: Any, question: Any, choices: Any, location: str) -> ChoiceExample:
     """Return an example without a label; if `choices` is None, they follow the context behind tabs."""
     check_string(context, "context", location)
     check_string(question, "question", location)

@@ -32,7 +32,7 @@ class MultipleChoiceEncoder(TaskEncoder):
             firsts, seconds = zip(*pairs, strict=True)
             encodings = tokenizer.encode_batch(firsts, seconds, max_length=NO_LIMIT)
             sequences = (
-                _truncated(encoding, self.max_length, pair, tokenizer)
+                _truncate(encoding, self.max_length, pair, tokenizer)
                 for encoding, pair in zip(encodings, pairs, strict=True)
             )
             items += [
@@ -59,7 +59,7 @@ def most_truncated(item: Item) -> TokenSequence:
     return max(item.sequences, key=lambda sequence: (sequence.tokens - sequence.tokens_read, sequence.tokens))
 
 
-def _truncated(
+def _truncate(
     encoding: Encoding, max_length: int, pair: tuple[str, str], tokenizer: Tokenizer
 ) -> TokenSequence:
     """Return a sequence without the end of the first text, of which at least one token stays.

@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from bertsmith.metrics.sufficient_statistics import SufficientStatistics, mean_statistics
-from bertsmith.tasks.base import TaskMetrics, TaskReport
+from bertsmith.tasks.base import TaskMetrics
 from bertsmith.tasks.batching import Answers
 from bertsmith.tasks.data_checks import find_repeats, label_table
 from bertsmith.tasks.error_analysis import ErrorAnalysis, cross_entropy, label_error_analysis
 from bertsmith.tasks.multiple_choice.choice_rows import ChoiceExample
 from bertsmith.tasks.multiple_choice.model import ChoicePrediction
-from bertsmith.tasks.results import DataSummary, Diagnostic, Metrics, MetricTable
+from bertsmith.tasks.report import TaskReport
+from bertsmith.tasks.results import DataSummary, Diagnostic, Metrics, table_by_label
 
 
 class MultipleChoiceMetrics(TaskMetrics):
@@ -36,8 +37,7 @@ class MultipleChoiceMetrics(TaskMetrics):
             str(size): {"accuracy": sum(correct) / len(correct), "examples": len(correct)}
             for size, correct in sorted(by_size.items())
         }
-        rows = [[n, f"{row['accuracy']:.4f}", f"{row['examples']:,}"] for n, row in by_choices.items()]
-        tables = [MetricTable("", ["choices", "accuracy", "examples"], rows)] if len(rows) > 1 else []
+        tables = [table_by_label("choices", by_choices)] if len(by_choices) > 1 else []
         total = max(1, len(examples))
         chance = sum(1 / max(1, len(example.choices)) for example in examples) / total
         values = {"accuracy": sum(is_correct) / total, "examples": len(examples)}
@@ -80,12 +80,12 @@ class MultipleChoiceReport(TaskReport):
                 f"the right choice of all {part} examples is at position {next(iter(counts))}",
                 consequence="is the label read from the right column?",
             )
-            for part, counts in (("train", train_counts), ("dev", validation_counts))
+            for part, counts in (("train", train_counts), ("validation", validation_counts))
             if len(counts) == 1 < counts.total()
         ]
         if repeats := find_repeats(((e.question_key, e.label_text), e.location) for e in train):
             diagnostics.append(repeats)
-        details = {"positions": {"train": dict(train_counts), "dev": dict(validation_counts)}}
+        details = {"positions": {"train": dict(train_counts), "validation": dict(validation_counts)}}
         table = label_table(train_counts, validation_counts)._replace(title="position of the right choice")
         return DataSummary(details, [table], diagnostics)
 

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from bertsmith.loss import Loss, distillation_kl
+from bertsmith.loss import Loss, classification_loss, distillation_kl
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import MultipleChoiceHead
@@ -40,10 +39,7 @@ class MultipleChoiceModel(TaskModel):
         """Return the summed cross-entropy over each example's choices."""
         outputs = list(self.outputs(encoder, batch))
         logits = pad_sequence(outputs, batch_first=True, padding_value=-torch.inf)  # [B, most choices]
-        labels = batch.tensors["label"]
-        num_correct = (logits.detach().argmax(-1) == labels).sum()
-        loss_sum = F.cross_entropy(logits, labels, reduction="sum")
-        return Loss({"task": loss_sum}, batch.counts, {"task": num_correct})
+        return classification_loss(logits, batch.tensors["label"], batch.counts)
 
     def outputs(self, encoder: Encoder, batch: TaskBatch) -> Sequence[Tensor]:
         """Return the logits [n] of each item's n choices."""
@@ -86,13 +82,14 @@ class MultipleChoiceDecoder(SoftmaxDecoder):
         """Return the choice of each example."""
         predictions = [ChoicePrediction(example.id, tokens=0, tokens_read=0) for example in examples]
         for logits, item in zip(outputs.per_item, items, strict=True):
-            prediction, scores, sequence = (
-                predictions[item.example],
-                logits.softmax(0).tolist(),
-                most_truncated(item),
-            )
+            example, scores = examples[item.example], logits.softmax(0).tolist()
             best = max(range(len(scores)), key=scores.__getitem__)
-            prediction.choice, prediction.text = best, examples[item.example].choices[best]
-            prediction.score, prediction.scores = scores[best], scores
-            prediction.tokens, prediction.tokens_read = sequence.tokens, sequence.tokens_read
+            predictions[item.example] = ChoicePrediction(
+                example.id,
+                best,
+                example.choices[best],
+                scores[best],
+                scores,
+                **most_truncated(item).token_counts,
+            )
         return predictions

@@ -8,11 +8,12 @@ from typing import Any, NamedTuple
 
 from pydantic import BaseModel
 
+from bertsmith.artifacts.folder import ModelFolder
 from bertsmith.errors import InputError, option
 from bertsmith.formatting import pluralize
 from bertsmith.io.sources import Source
-from bertsmith.tasks.base import Example, HFCheckpoint, Metadata, TaskData
-from bertsmith.tasks.data_checks import check_examples, check_string
+from bertsmith.tasks.base import Example, Metadata, TaskData
+from bertsmith.tasks.data_checks import check_examples, check_text
 from bertsmith.tasks.labels import LabelNames
 from bertsmith.tasks.question_answering.squad import SquadQuestion, read_questions
 from bertsmith.tasks.results import Diagnostic
@@ -91,7 +92,7 @@ class QuestionAnsweringData(TaskData):
     ) -> list[QuestionExample]:
         """Return questions with their passages."""
         rows = zip(columns["question"], columns["context"], locations, strict=True)
-        return [_unlabeled(*row) for row in rows]
+        return [_unlabeled_example(*row) for row in rows]
 
     def to_row(self, example: QuestionExample) -> dict[str, Any]:
         """Return the question, its passage, and its answers as SQuAD writes them."""
@@ -116,9 +117,9 @@ class QuestionAnsweringData(TaskData):
         super().fit_metadata(examples, label_names)
         return {"unanswerable": any(example.unanswerable for example in examples)}
 
-    def metadata_from_hf(self, checkpoint: HFCheckpoint) -> Metadata | None:
+    def metadata_from_hf(self, folder: ModelFolder) -> Metadata | None:
         """Return no metadata: the architecture does not say whether a question may have no answer."""
-        return {} if checkpoint.architecture.endswith("ForQuestionAnswering") else None
+        return {} if folder.architecture.endswith("ForQuestionAnswering") else None
 
 
 def moved_answers(examples: Sequence[QuestionExample]) -> list[Diagnostic]:
@@ -134,7 +135,7 @@ def moved_answers(examples: Sequence[QuestionExample]) -> list[Diagnostic]:
 
 def _make_example(context: str, row: SquadQuestion, location: str, *, labeled: bool) -> QuestionExample:
     """Return an example of a row of `read_questions`."""
-    example = _unlabeled(row.question, context, location, row.id)
+    example = _unlabeled_example(row.question, context, location, row.id)
     if not labeled:
         return example
     if row.is_impossible and row.answers:
@@ -144,17 +145,14 @@ def _make_example(context: str, row: SquadQuestion, location: str, *, labeled: b
     return replace(example, answers=answers, unanswerable=not answers)
 
 
-def _unlabeled(question: Any, context: Any, location: str, id: str | None = None) -> QuestionExample:
+def _unlabeled_example(question: Any, context: Any, location: str, id: str | None = None) -> QuestionExample:
     """Return an example without answers.
 
     Raises:
         InputError: The question or the passage is empty or not a string.
     """
     for name, text in (("question", question), ("context", context)):
-        check_string(text, name, location)
-        if not text.strip():
-            hint = "fill it in, or remove this question"
-            raise InputError("empty_text", f"the {name} is empty", location=location, hint=hint)
+        check_text(text, name, location)
     return QuestionExample(question, context, (), location, id)
 
 

@@ -76,7 +76,7 @@ class QuestionAnsweringDecoder(Decoder):
         deciding_window = best_windows(windows)
         spans: list[tuple[float, dict[str, Any]]] = []
         for index, (logits, window) in enumerate(zip(window_logits, windows, strict=True)):
-            decides = deciding_window[window.first : window.first + window.size] == index
+            decides = deciding_window[window.text_start : window.text_start + window.size] == index
             spans += self._spans(example.context, logits, window, decides & has_text(example, window))
         spans.sort(key=lambda span: -span[0])
         candidates: dict[str, dict[str, Any]] = {}
@@ -112,13 +112,13 @@ class QuestionAnsweringDecoder(Decoder):
             window: The window.
             may_start: True for each token of the passage that a span may start at.
         """
-        rows = slice(window.row, window.row + window.size)
+        passage = slice(window.sequence_start, window.sequence_start + window.size)
         max_length = min(self.settings.max_answer_length, window.size)
-        starts = logits[rows, 0].masked_fill(~torch.from_numpy(may_start), -torch.inf)
-        ends = F.pad(logits[rows, 1], (0, max_length - 1), value=-torch.inf).unfold(0, max_length, 1)
+        starts = logits[passage, 0].masked_fill(~torch.from_numpy(may_start), -torch.inf)
+        ends = F.pad(logits[passage, 1], (0, max_length - 1), value=-torch.inf).unfold(0, max_length, 1)
         sums = starts[:, None] + ends  # [first token, number of further tokens]
         best = sums.flatten().topk(min(self.settings.n_best, sums.numel()))
-        log_probabilities, offsets = logits.log_softmax(0)[rows], passage_offsets(window)
+        log_probabilities, offsets = logits.log_softmax(0)[passage], passage_offsets(window)
         for logit, cell in zip(best.values.tolist(), best.indices.tolist(), strict=True):
             if logit > -torch.inf:
                 first, more = divmod(cell, max_length)

@@ -20,7 +20,7 @@ from bertsmith.tokenizer.tokenizer import Encoding, Tokenizer
 
 @dataclass(frozen=True)
 class PassageItem(Item):
-    """A window of a passage; the target is the rows of the answer's first and last token.
+    """A window of a passage; the target is the indices of the answer's first and last token.
 
     Attributes:
         has_answer: True if the question has a reference answer, in this window or in another.
@@ -58,7 +58,9 @@ class QuestionAnsweringEncoder(TaskEncoder):
             raise InputError("passage_without_tokens", message, location=example.location, hint=hint)
         span = _answer_tokens(example, encoding)
         return [
-            PassageItem(index, (w.sequence,), _target(example, span, w), w.first, has_answer=span is not None)
+            PassageItem(
+                index, (w.sequence,), _target(example, span, w), w.text_start, has_answer=span is not None
+            )
             for w in windows
         ]
 
@@ -73,14 +75,14 @@ class QuestionAnsweringEncoder(TaskEncoder):
 def window_of(item: Item) -> Window:
     """Return the window of the passage that an item holds."""
     (sequence,) = item.sequences
-    rows = np.flatnonzero(sequence.sources == 1)
-    return Window(sequence, int(rows[0]), item.first, len(rows))
+    indices = np.flatnonzero(sequence.sources == 1)
+    return Window(sequence, int(indices[0]), item.text_start, len(indices))
 
 
 def passage_offsets(window: Window) -> NDArray[np.int32]:
     """Return the slices of the passage [tokens of the passage in the window, 2]."""
     assert window.sequence.offsets is not None  # windows keep them
-    return window.sequence.offsets[window.row : window.row + window.size]
+    return window.sequence.offsets[window.sequence_start : window.sequence_start + window.size]
 
 
 def has_text(example: QuestionExample, window: Window) -> NDArray[np.bool_]:
@@ -92,7 +94,7 @@ def has_text(example: QuestionExample, window: Window) -> NDArray[np.bool_]:
 def count_tokens(windows: Sequence[Window]) -> tuple[int, int]:
     """Return the tokens of question and passage, and how many of these the windows hold."""
     last = windows[-1]
-    passage = last.first + last.size
+    passage = last.text_start + last.size
     return passage + last.sequence.tokens - last.size, passage + last.sequence.tokens_read - last.size
 
 
@@ -111,9 +113,13 @@ def _answer_tokens(example: QuestionExample, encoding: Encoding) -> tuple[int, i
 
 
 def _target(example: QuestionExample, span: tuple[int, int] | None, window: Window) -> tuple[int, int] | None:
-    """Return the rows of a span in a window; (0, 0), which is [CLS], if the window lacks a part of it or if there
-    is no answer; None if the question is unlabeled."""
+    """Return the indices of a span's first and last token in a window; None if the question is unlabeled.
+
+    They are (0, 0), which is [CLS], if the window lacks a part of the span, or if there is no answer.
+    """
     if span is None:
         return (0, 0) if example.unanswerable else None
-    first, last = (token - window.first for token in span)
-    return (window.row + first, window.row + last) if first >= 0 and last < window.size else (0, 0)
+    first, last = (token - window.text_start for token in span)
+    if first < 0 or last >= window.size:
+        return 0, 0
+    return window.sequence_start + first, window.sequence_start + last

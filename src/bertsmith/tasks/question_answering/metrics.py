@@ -12,13 +12,14 @@ from bertsmith.errors import InputError, option
 from bertsmith.formatting import pluralize
 from bertsmith.metrics import squad
 from bertsmith.metrics.sufficient_statistics import SufficientStatistics, mean_statistics
-from bertsmith.tasks.base import TaskMetrics, TaskReport
+from bertsmith.tasks.base import TaskMetrics
 from bertsmith.tasks.batching import Answers
 from bertsmith.tasks.error_analysis import ErrorAnalysis, confusion, reliability
 from bertsmith.tasks.question_answering.data import QuestionExample, moved_answers
 from bertsmith.tasks.question_answering.decode import AnswerPrediction
 from bertsmith.tasks.question_answering.scoring import AnswerScorer
-from bertsmith.tasks.results import DataSummary, Diagnostic, Metrics, MetricTable
+from bertsmith.tasks.report import TaskReport
+from bertsmith.tasks.results import DataSummary, Diagnostic, Metrics, table_by_label
 from bertsmith.tasks.settings import AnswerSettings
 
 
@@ -95,17 +96,15 @@ class QuestionAnsweringReport(TaskReport):
         self, train: Sequence[QuestionExample], validation: Sequence[QuestionExample]
     ) -> DataSummary:
         """Return the numbers of questions, passages, and answers."""
-        parts = {"train": train, "dev": validation}
+        parts = {"train": train, "validation": validation}
         figures = {part: _figures(examples) for part, examples in parts.items() if examples}
-        rows = [[part, *(f"{value:,}" for value in values.values())] for part, values in figures.items()]
-        columns = ["part", "questions", "passages", "unanswerable", "answers"]
-        table = MetricTable("questions", columns, rows)
+        table = table_by_label("part", figures)._replace(title="questions")
         diagnostics = []
         unanswerable = [example.location for example in validation if example.unanswerable]
         if unanswerable and not any(example.unanswerable for example in train):
             message = (
-                f"{pluralize(len(unanswerable), 'question of dev has', 'questions of dev have')} no answer, and "
-                "all of train have one: the model will never say that there is none"
+                f"{pluralize(len(unanswerable), 'validation question has', 'validation questions have')} no "
+                "answer, and all training questions have one: the model will never say that there is none"
             )
             diagnostics.append(Diagnostic("questions without an answer", message, unanswerable))
         return DataSummary({"questions": figures}, [table], diagnostics)

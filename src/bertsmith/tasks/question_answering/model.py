@@ -30,7 +30,7 @@ class QuestionAnsweringModel(TaskModel):
         self.head = SpanHead(config, generator, transform=settings.transform)
 
     def tensors(self, items: Sequence[Item]) -> tuple[dict[str, Tensor], dict[str, int]]:
-        """Return `start` and `end`, int64 [B]: rows within each window."""
+        """Return `start` and `end`, int64 [B]: token indices within each window."""
         if any(item.target is None for item in items):
             return {}, {}
         start, end = torch.tensor([item.target for item in items]).T
@@ -46,9 +46,9 @@ class QuestionAnsweringModel(TaskModel):
 
         The target of a window without the whole answer is [CLS], as in the BERT release.
         """
-        rows = batch.packed.pad(self.logits(encoder, batch), -torch.inf)  # [B, longest, 2]
+        padded = batch.packed.pad(self.logits(encoder, batch), -torch.inf)  # [B, longest, 2]
         sums, num_correct = {}, {}
-        for part, logits in zip(("start", "end"), rows.unbind(-1), strict=True):
+        for part, logits in zip(("start", "end"), padded.unbind(-1), strict=True):
             targets = batch.tensors[part]
             sums[part] = F.cross_entropy(logits, targets, reduction="sum")
             num_correct[part] = (logits.detach().argmax(-1) == targets).sum()

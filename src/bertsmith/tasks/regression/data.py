@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from bertsmith.artifacts.folder import ModelFolder
 from bertsmith.errors import InputError, option
-from bertsmith.tasks.base import HFCheckpoint, Metadata
+from bertsmith.tasks.base import Metadata
 from bertsmith.tasks.labels import LabelNames
 from bertsmith.tasks.texts import TextData, TextEncoder, TextExample
 
@@ -26,10 +27,10 @@ class RegressionData(TextData):
             )
         return super().fit_metadata(examples, label_names)
 
-    def metadata_from_hf(self, checkpoint: HFCheckpoint) -> Metadata | None:
+    def metadata_from_hf(self, folder: ModelFolder) -> Metadata | None:
         """Return metadata of a head with one output."""
-        is_regression = checkpoint.problem_type in (None, "regression") and len(checkpoint.labels or ()) == 1
-        return super().metadata_from_hf(checkpoint) if is_regression else None
+        is_regression = folder.problem_type in (None, "regression") and len(folder.labels or ()) == 1
+        return super().metadata_from_hf(folder) if is_regression else None
 
 
 class RegressionEncoder(TextEncoder):

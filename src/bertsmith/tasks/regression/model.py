@@ -52,6 +52,6 @@ class RegressionDecoder(TextDecoder):
     ) -> list[NumberPrediction]:
         """Return the number of each text, the mean over its windows."""
         return [
-            NumberPrediction(float(rows[:, 0].mean()), **token_counts(item))
-            for rows, item in self.by_example(outputs, items)
+            NumberPrediction(float(numbers.mean()), **token_counts(item))
+            for numbers, item in self.by_example(outputs, items)
         ]

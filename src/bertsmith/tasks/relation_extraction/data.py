@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from bertsmith.artifacts.folder import ModelFolder
 from bertsmith.errors import InputError, option
 from bertsmith.io.sources import Source
 from bertsmith.metrics.relations import has_direction
-from bertsmith.tasks.base import HFCheckpoint, Metadata, TaskData
+from bertsmith.tasks.base import Metadata, TaskData
 from bertsmith.tasks.data_checks import check_examples, check_string
 from bertsmith.tasks.labels import LabelMap, LabelMetadata, LabelNames, label_metadata, sorted_labels
 from bertsmith.tasks.relation_extraction.relation_rows import (
     RelationExample,
     locate_entities,
-    of_words,
+    parse_word_spans,
     read_relations,
 )
 from bertsmith.tasks.settings import RelateSettings
@@ -55,7 +56,7 @@ class RelationData(TaskData):
                 check_string(text, "text", location)
                 entities = locate_entities(text, head, tail, location)
             else:
-                entities = of_words(text, head, tail, location)
+                entities = parse_word_spans(text, head, tail, location)
             examples.append(RelationExample(*entities, None, location))
         return examples
 
@@ -89,10 +90,10 @@ class RelationData(TaskData):
             raise InputError("single_label", message, location=location, argument="label_column", hint=hint)
         return {**metadata, "none": no_relation_label(labels, self.settings.none_label)}
 
-    def metadata_from_hf(self, checkpoint: HFCheckpoint) -> Metadata | None:
+    def metadata_from_hf(self, folder: ModelFolder) -> Metadata | None:
         """Return the labels of a model of ours without its bertsmith.json."""
-        labels = checkpoint.labels or []
-        if not checkpoint.architecture.endswith("ForEntityPairClassification") or len(labels) < 2:
+        labels = folder.labels or []
+        if not folder.architecture.endswith("ForEntityPairClassification") or len(labels) < 2:
             return None
         return {"labels": labels, "numbered": True, "none": no_relation_label(labels, None)}
 

@@ -12,7 +12,7 @@ from bertsmith.models.config import ModelConfig
 from bertsmith.tasks.base import Metadata, TaskEncoder
 from bertsmith.tasks.batching import Item
 from bertsmith.tasks.labels import LabelMap
-from bertsmith.tasks.relation_extraction.relation_rows import RelationExample, Span, marked
+from bertsmith.tasks.relation_extraction.relation_rows import RelationExample, Span, insert_markers
 from bertsmith.tasks.settings import RelateSettings
 from bertsmith.tasks.truncation import Coverage
 from bertsmith.tasks.windows import NO_LIMIT, single_window
@@ -26,10 +26,10 @@ class RelationItem(Item):
     """A text or its window; the target is the relation's id, or -1 if the model does not have it.
 
     Attributes:
-        rows: The rows of the opening markers of head and tail in the sequence.
+        marker_indices: The indices of the opening markers of head and tail in the sequence.
     """
 
-    rows: tuple[int, int] = (0, 0)
+    marker_indices: tuple[int, int] = (0, 0)
 
 
 class RelationEncoder(TaskEncoder):
@@ -81,8 +81,9 @@ class RelationEncoder(TaskEncoder):
             )
         begin = max(0, min(first - (capacity - needed) // 2, num_tokens - capacity))
         window = single_window(encoding, begin, min(capacity, num_tokens))
-        rows = (window.row + head - begin, window.row + tail - begin)
-        return RelationItem(index, (window.sequence,), self._target(example), begin, rows=rows)
+        offset = window.sequence_start - begin
+        indices = (head + offset, tail + offset)
+        return RelationItem(index, (window.sequence,), self._target(example), begin, marker_indices=indices)
 
     def _target(self, example: RelationExample) -> int | None:
         """Return the relation's id; -1 if the model does not have it, so that every answer is wrong."""
@@ -106,5 +107,5 @@ def with_markers(example: RelationExample) -> tuple[str, list[Span]]:
         inner = [" " * (not text[i].isspace()) for i in (start, end - 1)]
         marks.append((f"{before}{marker}{inner[0]}", f"{inner[1]}{marker}{behind}"))
         shifts.append((len(before), len(inner[1])))
-    marked_text, offsets = marked(text, example.head, example.tail, marks)
+    marked_text, offsets = insert_markers(text, example.head, example.tail, marks)
     return marked_text, [(a + x, b + y) for (a, b), (x, y) in zip(offsets, shifts, strict=True)]

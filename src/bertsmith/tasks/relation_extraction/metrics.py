@@ -6,15 +6,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from bertsmith.metrics.relations import (
-    RelationCounts,
-    count_relations,
-    has_direction,
-    macro_f1,
-    relation_statistics,
-)
+from bertsmith.metrics.relations import count_relations, has_direction, macro_f1, relation_statistics
 from bertsmith.metrics.sufficient_statistics import SufficientStatistics, sum_counts
-from bertsmith.tasks.base import TaskMetrics, TaskReport
+from bertsmith.tasks.base import TaskMetrics
 from bertsmith.tasks.batching import Answers
 from bertsmith.tasks.data_checks import find_repeats
 from bertsmith.tasks.error_analysis import ErrorAnalysis, cross_entropy, label_error_analysis
@@ -22,7 +16,8 @@ from bertsmith.tasks.labels import LabelMap
 from bertsmith.tasks.relation_extraction.data import no_relation_label
 from bertsmith.tasks.relation_extraction.model import RelationPrediction
 from bertsmith.tasks.relation_extraction.relation_rows import RelationExample
-from bertsmith.tasks.results import DataSummary, Metrics, MetricTable
+from bertsmith.tasks.report import TaskReport
+from bertsmith.tasks.results import DataSummary, Metrics, table_by_label
 from bertsmith.tasks.settings import RelateSettings
 
 
@@ -77,13 +72,12 @@ class RelationMetrics(TaskMetrics):
             "accuracy": num_correct / max(1, len(references)),
             "examples": len(examples),
         }
-        figures = {name: _figures(counts) for name, counts in relations.items()}
-        rows = [
-            [name, *(f"{n:.4f}" if isinstance(n, float) else f"{n:,}" for n in list(row.values())[:5])]
-            for name, row in figures.items()
-        ]
-        table = MetricTable("", ["relation", "precision", "recall", "F1", "support", "found"], rows)
-        details = {"none_label": self.no_relation, "relations": figures}
+        table = table_by_label("relation", {name: counts.to_dict() for name, counts in relations.items()})
+        by_relation = {
+            name: {**counts.to_dict(), "wrong_direction": counts.num_reversed}
+            for name, counts in relations.items()
+        }
+        details = {"none_label": self.no_relation, "relations": by_relation}
         return Metrics(values, details, (table,), notes)
 
     def example_losses(self, answers: Answers) -> list[float | None]:
@@ -154,14 +148,3 @@ class RelationReport(TaskReport):
         for number, (example, prediction) in enumerate(answered, start=1):
             if prediction is not None:
                 yield f"{number if example.id is None else example.id}\t{prediction.label}\n"
-
-
-def _figures(counts: RelationCounts) -> dict[str, float]:
-    return {
-        "precision": counts.precision,
-        "recall": counts.recall,
-        "f1": counts.f1,
-        "support": counts.num_references,
-        "found": counts.num_predictions,
-        "wrong_direction": counts.num_reversed,
-    }

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from bertsmith.loss import Loss
+from bertsmith.loss import Loss, classification_loss
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import RelationHead
@@ -32,32 +31,29 @@ class RelationModel(TaskModel):
         self.head = RelationHead(config, generator, len(metadata["labels"]))
 
     def tensors(self, items: Sequence[Item]) -> tuple[dict[str, Tensor], dict[str, int]]:
-        """Return `rows`, int64 [B, 2], of the opening markers in the batch, and `label`, int64 [B]."""
-        rows, start = [], 0
+        """Return `marker_indices`, int64 [B, 2], of the opening markers in the batch, and `label`, int64 [B]."""
+        marker_indices, start = [], 0
         for item in items:
             assert isinstance(item, RelationItem)
-            rows.append([start + row for row in item.rows])
+            marker_indices.append([start + index for index in item.marker_indices])
             start += item.size
-        tensors = {"rows": torch.tensor(rows)}
+        tensors = {"marker_indices": torch.tensor(marker_indices)}
         if any(item.target is None for item in items):
             return tensors, {}
         return {**tensors, "label": torch.tensor([item.target for item in items])}, {"task": len(items)}
 
     def logits(self, encoder: Encoder, batch: TaskBatch) -> Tensor:
         """Return fp32 logits [B, labels]."""
-        rows = batch.tensors["rows"].flatten()
-        logits: Tensor = self.head(self.features(encoder, batch.packed, rows))
+        marker_indices = batch.tensors["marker_indices"].flatten()
+        logits: Tensor = self.head(self.features(encoder, batch.packed, marker_indices))
         return logits.float()
 
     def loss(self, encoder: Encoder, batch: TaskBatch) -> Loss:
         """Return the summed cross-entropy."""
-        logits, labels = self.logits(encoder, batch), batch.tensors["label"]
-        num_correct = (logits.detach().argmax(-1) == labels).sum()
-        loss_sum = F.cross_entropy(logits, labels, reduction="sum")
-        return Loss({"task": loss_sum}, batch.counts, {"task": num_correct})
+        return classification_loss(self.logits(encoder, batch), batch.tensors["label"], batch.counts)
 
     def outputs(self, encoder: Encoder, batch: TaskBatch) -> Sequence[Tensor]:
-        """Return one row of logits [1, labels] per example."""
+        """Return logits [1, labels] per example."""
         return torch.split(self.logits(encoder, batch), 1)
 
 
@@ -87,9 +83,8 @@ class RelationDecoder(SoftmaxDecoder):
         """Return the relation of each example."""
         predictions = [RelationPrediction(example.id, tokens=0, tokens_read=0) for example in examples]
         for logits, item in zip(outputs.per_item, items, strict=True):
-            prediction, (sequence,) = predictions[item.example], item.sequences
             scores = dict(zip(self.metadata["labels"], logits[0].softmax(-1).tolist(), strict=True))
-            label = max(scores, key=scores.__getitem__)
-            prediction.label, prediction.score, prediction.scores = label, scores[label], scores
-            prediction.tokens, prediction.tokens_read = sequence.tokens, sequence.tokens_read
+            label, id = max(scores, key=scores.__getitem__), examples[item.example].id
+            counts = item.sequences[0].token_counts
+            predictions[item.example] = RelationPrediction(id, label, scores[label], scores, **counts)
         return predictions

@@ -81,7 +81,7 @@ class RelationExample(Example):
     @property
     def display_inputs(self) -> dict[str, str]:
         """The text with tags around the entities."""
-        return {"text": tagged(self.text, self.head, self.tail) if self.text else ""}
+        return {"text": add_tags(self.text, self.head, self.tail) if self.text else ""}
 
 
 def read_relations(source: Source, settings: RelateSettings, *, labeled: bool) -> Iterator[RelationExample]:
@@ -123,9 +123,9 @@ def example_of_row(row: Row, settings: RelateSettings, *, labeled: bool) -> Rela
     text, tokens = first_value(values, _TEXTS), first_value(values, _TOKENS)
     if isinstance(text, list | tuple):
         text, tokens = None, text
-    head, tail = (_span_of(values, side, location) for side in _ENTITIES)
+    head, tail = (_read_span(values, side, location) for side in _ENTITIES)
     if tokens is not None and head is not None and tail is not None:
-        entities = of_words(tokens, head, tail, location)
+        entities = parse_word_spans(tokens, head, tail, location)
     elif isinstance(text, str):
         entities = locate_entities(text, head, tail, location)
     elif labeled or tokens is not None or values.keys().isdisjoint((*_TEXTS, *_TOKENS)):
@@ -141,12 +141,12 @@ def locate_entities(text: str, head: Any, tail: Any, location: str) -> tuple[str
     if not text.strip():
         return "", (0, 0), (0, 0)
     if head is None or tail is None:
-        return of_tagged(text, location)
+        return parse_tagged_text(text, location)
     spans = _parse_span(head, "head", location), _parse_span(tail, "tail", location)
     return text, *_check_spans(*spans, len(text), "characters", location)
 
 
-def of_tagged(text: str, location: str) -> tuple[str, Span, Span]:
+def parse_tagged_text(text: str, location: str) -> tuple[str, Span, Span]:
     """Return a text without its tags, and the slices of head and tail that they mark."""
     plain, positions = "", defaultdict[str, list[int]](list)
     for part in _TAG.split(text):
@@ -166,12 +166,12 @@ def of_tagged(text: str, location: str) -> tuple[str, Span, Span]:
     return plain, *_check_spans(spans[0], spans[1], len(plain), "characters", location)
 
 
-def tagged(text: str, head: Span, tail: Span) -> str:
+def add_tags(text: str, head: Span, tail: Span) -> str:
     """Return the text with SemEval's tags in it."""
-    return marked(text, head, tail, [("<e1>", "</e1>"), ("<e2>", "</e2>")])[0]
+    return insert_markers(text, head, tail, [("<e1>", "</e1>"), ("<e2>", "</e2>")])[0]
 
 
-def marked(
+def insert_markers(
     text: str, head: Span, tail: Span, marks: Sequence[tuple[str, str]]
 ) -> tuple[str, list[tuple[int, int]]]:
     """Return the text with an opening and a closing mark around each entity, and the positions of both marks.
@@ -192,7 +192,7 @@ def marked(
     return marked_text + text[last:], [(start, end) for start, end in positions]
 
 
-def of_words(tokens: Any, head: Any, tail: Any, location: str) -> tuple[str, Span, Span]:
+def parse_word_spans(tokens: Any, head: Any, tail: Any, location: str) -> tuple[str, Span, Span]:
     """Return words joined by spaces, and two spans of words as slices of this text."""
     if not isinstance(tokens, list | tuple) or not all(isinstance(token, str) and token for token in tokens):
         message, hint = "the tokens are not a list of words", 'write ["The", "child"]'
@@ -205,7 +205,7 @@ def of_words(tokens: Any, head: Any, tail: Any, location: str) -> tuple[str, Spa
     return " ".join(tokens), head, tail
 
 
-def _span_of(values: Mapping[str, Any], side: str, location: str) -> Span | None:
+def _read_span(values: Mapping[str, Any], side: str, location: str) -> Span | None:
     """Return an entity's [start, end): a list, or two columns (TACRED's are inclusive)."""
     for name in _ENTITIES[side]:
         if (span := values.get(name)) not in (None, ""):
@@ -258,7 +258,7 @@ def _semeval_examples(file: Any, encoding: str | None, *, labeled: bool) -> Iter
             if pending is not None:
                 raise _missing_relation_error(pending)
             number, text = (match[1], _unquote(match[2])) if match else (None, line)
-            example = RelationExample(*of_tagged(text, location), None, location, number)
+            example = RelationExample(*parse_tagged_text(text, location), None, location, number)
             if labeled:
                 pending = example
             else:

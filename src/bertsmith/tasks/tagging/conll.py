@@ -62,7 +62,7 @@ class _Layout(NamedTuple):
     separator: str
 
     @classmethod
-    def of(
+    def from_row(
         cls, row: _Row, names: Sequence[str], settings: TagSettings, path: str | Path, *, labeled: bool
     ) -> _Layout:
         """Return the layout of a file with this first row.
@@ -141,7 +141,7 @@ def read_conll(path: str | Path, settings: TagSettings, *, labeled: bool) -> Ite
     """
     layout: _Layout | None = None
     for names, rows in _read_rows(path, settings.encoding):
-        layout = layout or _Layout.of(rows[0], names, settings, path, labeled=labeled)
+        layout = layout or _Layout.from_row(rows[0], names, settings, path, labeled=labeled)
         layout.check(rows, path, labeled=labeled)
         words = tuple(row.fields[layout.word] for row in rows)
         numbers: Sequence[int] = [row.number for row in rows]
@@ -209,9 +209,9 @@ def _role_examples(
             if labeled:
                 example = replace(example, tags=tags)
             else:  # the reference in front of the predicted tag
-                outputs = zip(sentence.rows or (), tags, strict=True)
+                outputs = zip(sentence.output_rows or (), tags, strict=True)
                 example = replace(
-                    example, rows=tuple(f"{row}{tag}{layout.separator}" for row, tag in outputs)
+                    example, output_rows=tuple(f"{row}{tag}{layout.separator}" for row, tag in outputs)
                 )
         yield example
 

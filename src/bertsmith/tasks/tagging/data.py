@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from bertsmith.artifacts.folder import ModelFolder
 from bertsmith.errors import InputError, option
 from bertsmith.formatting import pluralize
 from bertsmith.io.compression import format_suffix
@@ -12,7 +13,7 @@ from bertsmith.io.sources import Source
 from bertsmith.io.tables import Row, is_json_source, json_rows
 from bertsmith.io.text_io import read_lines
 from bertsmith.metrics.tagging import OUTSIDE, scheme_of_labels
-from bertsmith.tasks.base import HFCheckpoint, Metadata, TaskData
+from bertsmith.tasks.base import Metadata, TaskData
 from bertsmith.tasks.labels import LabelNames
 from bertsmith.tasks.settings import TagSettings
 from bertsmith.tasks.tagging.conll import read_conll, split_columns
@@ -78,22 +79,26 @@ class TagData(TaskData):
 
     def fit_metadata(self, examples: Sequence[TagExample], label_names: LabelNames | None) -> Metadata:
         """Return the tags, their scheme, and the labels of the model."""
-        rows = [example.tags or () for example in examples]
+        tags = [example.tags or () for example in examples]
         roles = any(example.predicate is not None for example in examples)
         location = examples[0].location
-        metadata = fit_tag_metadata(rows, self.settings.scheme, label_names, location, roles=roles)
+        metadata = fit_tag_metadata(tags, self.settings.scheme, label_names, location, roles=roles)
         return {**metadata, "decoder": self.settings.decoder, "characters": has_han_characters(examples)}
 
-    def metadata_from_hf(self, checkpoint: HFCheckpoint) -> Metadata | None:
+    def metadata_from_hf(self, folder: ModelFolder) -> Metadata | None:
         """Return the metadata of a model for token classification whose classes have names."""
-        labels = checkpoint.labels
-        if not checkpoint.architecture.endswith("ForTokenClassification") or not labels:
+        labels = folder.labels
+        if not folder.architecture.endswith("ForTokenClassification") or not labels:
             return None
         # Labels do not show whether B begins each entity: only those of IOBES forbid a transition.
         scheme = scheme_of_labels(labels)
-        trained = scheme if scheme == "iobes" else None
-        usual = OUTSIDE if OUTSIDE in labels else labels[0]
-        return {"labels": labels, "numbered": True, "scheme": scheme, "trained": trained, "usual": usual}
+        return {
+            "labels": labels,
+            "numbered": True,
+            "scheme": scheme,
+            "label_scheme": scheme if scheme == "iobes" else None,
+            "default_label": OUTSIDE if OUTSIDE in labels else labels[0],
+        }
 
     @property
     def _keys(self) -> tuple[str, str, str]:
@@ -125,7 +130,7 @@ class TagData(TaskData):
         has_tags = isinstance(tags, list | tuple) and len(tags) == len(words)
         cells = zip(words, tags or (), strict=True) if has_tags else ((word,) for word in words)
         rows = tuple(map(tab_separated, cells))
-        return TagExample(words, None, location, rows=rows, text=text, predicate=predicate)
+        return TagExample(words, None, location, output_rows=rows, text=text, predicate=predicate)
 
 
 def _has_sentence_lines(source: Source, encoding: str | None) -> bool:

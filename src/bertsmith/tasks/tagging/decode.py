@@ -14,11 +14,11 @@ from bertsmith.metrics.tagging import extract_entities
 from bertsmith.models.crf import ChainScores, marginals, viterbi_decode
 from bertsmith.tasks.base import OMIT_IF_NONE, Decoder, Prediction
 from bertsmith.tasks.batching import Item, Outputs, logits_from_probabilities
-from bertsmith.tasks.tagging.encode import TagItem, words_as_trained
+from bertsmith.tasks.tagging.encode import TagItem, split_as_in_training
 from bertsmith.tasks.tagging.sentences import TagExample
 from bertsmith.tasks.tagging.tag_map import TagMap
 
-_NO_TOKEN_SCORE = -1e4  # the emission of all labels but the usual one for a word without a token
+_NO_TOKEN_SCORE = -1e4  # the emission of all labels but the default one for a word without a token
 _MAX_CELLS = 4_000_000  # sentences x words x tags that are decoded at a time
 
 
@@ -52,8 +52,7 @@ class TagDecoder(Decoder):
 
     def __init__(self, metadata: Mapping[str, Any], settings: Any, state: Mapping[str, Any]) -> None:
         super().__init__(metadata, settings, state)
-        self.tag_map = TagMap.from_metadata(metadata)
-        self.ids = {label: i for i, label in enumerate(self.tag_map.labels)}
+        self.tag_map = TagMap(metadata)
         self.has_crf = metadata.get("decoder") == "crf"
         self._legal = self.tag_map.legal_scores()
 
@@ -61,7 +60,7 @@ class TagDecoder(Decoder):
         self, outputs: Outputs, items: Sequence[Item], examples: Sequence[TagExample]
     ) -> list[TagPrediction]:
         """Return the tags of each sentence, as many as words."""
-        examples = words_as_trained(examples, self.metadata)
+        examples = split_as_in_training(examples, self.metadata)
         emissions, has_token = self.emissions(outputs, items, examples)
         tokens = {item.example: item.tokens for item in items if isinstance(item, TagItem)}
         paths = best_paths(emissions, self.chain(outputs), has_crf=self.has_crf)
@@ -82,37 +81,30 @@ class TagDecoder(Decoder):
         return mean if self.has_crf else logits_from_probabilities(mean).float()
 
     def chain(self, outputs: Outputs) -> ChainScores:
-        """Return the scores of transitions: those that the scheme forbids, and those that a CRF learned."""
-        device, learned = torch.get_default_device(), outputs.shared
-        chain = ChainScores(*(scores.to(device) for scores in self._legal))
-        if not self.has_crf:
-            return chain
-        return ChainScores(
-            chain.start + learned["start_transitions"].to(device),
-            chain.transitions + learned["transitions"].to(device),
-            chain.end + learned["end_transitions"].to(device),
-        )
+        """Return the scores of transitions: those of a CRF, or those that only exclude what the scheme forbids."""
+        chain = ChainScores(**outputs.shared) if self.has_crf else self._legal
+        return ChainScores(*(scores.to(torch.get_default_device()) for scores in chain))
 
     def emissions(
         self, outputs: Outputs, items: Sequence[Item], examples: Sequence[TagExample]
     ) -> tuple[list[Tensor], list[Tensor]]:
         """Return for each sentence the log-probabilities [words, labels], and which words have a token.
 
-        A word without a token has the usual label.
+        A word without a token has the default label.
 
         Args:
             outputs: The logits of the windows.
             items: The windows.
             examples: The sentences, split into words as in training.
         """
-        usual = torch.full((len(self.ids),), _NO_TOKEN_SCORE)
-        usual[self.ids[str(self.metadata["usual"])]] = 0.0
-        emissions = [usual.expand(len(example.words), -1).clone() for example in examples]
+        default = torch.full((len(self.tag_map.labels),), _NO_TOKEN_SCORE)
+        default[self.tag_map.ids[self.metadata["default_label"]]] = 0.0
+        emissions = [default.expand(len(example.words), -1).clone() for example in examples]
         has_token = [torch.zeros(len(example.words), dtype=torch.bool) for example in examples]
         for logits, item in zip(outputs.per_item, items, strict=True):
             assert isinstance(item, TagItem)
             words = list(item.words)
-            emissions[item.example][words] = logits[list(item.rows)].log_softmax(-1)
+            emissions[item.example][words] = logits[list(item.token_indices)].log_softmax(-1)
             has_token[item.example][words] = True
         return emissions, has_token
 
@@ -155,11 +147,12 @@ def best_paths(
         has_crf: True if probabilities are those over all paths; otherwise they are the emissions'.
     """
     paths: list[tuple[list[int], Tensor]] = [([], torch.zeros(0)) for _ in emissions]
-    non_empty = [i for i, rows in enumerate(emissions) if len(rows)]
-    for indices, rows, lengths in padded_batches(non_empty, emissions):
-        probabilities = marginals(rows, lengths, chain) if has_crf else rows.exp()
-        for i, path, row in zip(indices, viterbi_decode(rows, lengths, chain), probabilities, strict=True):
-            paths[i] = path, row[: len(path)].gather(1, torch.tensor(path)[:, None])[:, 0]
+    non_empty = [i for i, sentence_emissions in enumerate(emissions) if len(sentence_emissions)]
+    for indices, padded, lengths in padded_batches(non_empty, emissions):
+        probabilities = marginals(padded, lengths, chain) if has_crf else padded.exp()
+        batch_paths = viterbi_decode(padded, lengths, chain)
+        for i, path, word_probabilities in zip(indices, batch_paths, probabilities, strict=True):
+            paths[i] = path, word_probabilities[torch.arange(len(path)), path]
     return paths
 
 

@@ -28,9 +28,6 @@ from bertsmith.tasks.truncation import Coverage
 from bertsmith.tasks.windows import NO_LIMIT, best_windows, split_windows
 from bertsmith.tokenizer.tokenizer import Encoding, Tokenizer
 
-UNKNOWN_LABEL = -1
-"""The target of a word whose label training did not have: no prediction is correct."""
-
 
 @dataclass(frozen=True)
 class TagItem(Item):
@@ -38,13 +35,13 @@ class TagItem(Item):
 
     Attributes:
         words: The indices of the words whose tags are read in this window.
-        rows: The index of each word's first token in the window.
+        token_indices: The index of each word's first token in the window.
         tokens: The number of tokens of the sentence.
         length: The number of words of the sentence.
     """
 
     words: tuple[int, ...] = ()
-    rows: tuple[int, ...] = ()
+    token_indices: tuple[int, ...] = ()
     tokens: int = 0
     length: int = 0
 
@@ -54,13 +51,12 @@ class TagEncoder(TaskEncoder):
 
     def __init__(self, config: ModelConfig, metadata: Mapping[str, Any], settings: Any) -> None:
         super().__init__(config, metadata, settings)
-        self._tag_map = TagMap.from_metadata(metadata)
-        self._ids = {label: i for i, label in enumerate(self._tag_map.labels)}
+        self._tag_map = TagMap(metadata)
 
     def encode(self, examples: Sequence[TagExample], tokenizer: Tokenizer) -> list[Item]:
         """Return the windows of each sentence; none for a sentence without tokens."""
         self._check_tags(examples)
-        examples = words_as_trained(examples, self.metadata)
+        examples = split_as_in_training(examples, self.metadata)
         self._check_predicates(examples)
         texts = [" ".join(example.words) for example in examples]
         predicates = [e.words[e.predicate] for e in examples if e.predicate is not None] or None
@@ -81,22 +77,22 @@ class TagEncoder(TaskEncoder):
         words, tokens = first_tokens(example.words, encoding)
         if not len(words):
             return
-        ids = None if example.tags is None else label_ids(example.tags, self._tag_map, self._ids)
+        ids = None if example.tags is None else self._tag_map.label_ids(example.tags)
         windows = split_windows(encoding, self.max_length, location=example.location)
         window_of_word = best_windows(windows)[tokens]
         for i, window in enumerate(windows):
             in_window = window_of_word == i
             if not in_window.any():
                 continue  # all its words have more context in other windows
-            rows = tokens[in_window] - window.first + window.row
+            token_indices = tokens[in_window] - window.text_start + window.sequence_start
             indices = tuple(words[in_window].tolist())
             yield TagItem(
                 index,
                 (window.sequence,),
                 None if ids is None else tuple(ids[word] for word in indices),
-                first=window.first,
+                text_start=window.text_start,
                 words=indices,
-                rows=tuple(rows.tolist()),
+                token_indices=tuple(token_indices.tolist()),
                 tokens=encoding.sequence_ids.count(0),
                 length=len(example.words),
             )
@@ -130,14 +126,9 @@ class TagEncoder(TaskEncoder):
             raise tag_map.tag_names.unknown_label_error(min(tags), examples[0].location, "tag_column")
 
 
-def words_as_trained(examples: Sequence[TagExample], metadata: Mapping[str, Any]) -> Sequence[TagExample]:
+def split_as_in_training(examples: Sequence[TagExample], metadata: Mapping[str, Any]) -> Sequence[TagExample]:
     """Split running text into Chinese characters if the words of the training examples were characters."""
     return [split_han_characters(e) for e in examples] if metadata.get("characters") else examples
-
-
-def label_ids(tags: Sequence[str], tag_map: TagMap, ids: Mapping[str, int]) -> list[int]:
-    """Return the ids of the labels of a sentence with these tags."""
-    return [ids.get(label, UNKNOWN_LABEL) for label in tag_map.to_labels(tag_map.names(tags))]
 
 
 def first_tokens(words: Sequence[str], encoding: Encoding) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -29,13 +29,14 @@ from bertsmith.metrics.tagging import (
     split_tag,
 )
 from bertsmith.models.crf import ChainScores, log_partitions, path_scores
-from bertsmith.tasks.base import Metadata, TaskMetrics, TaskReport
+from bertsmith.tasks.base import Metadata, TaskMetrics
 from bertsmith.tasks.batching import Answers
 from bertsmith.tasks.data_checks import LabelCounts, summarize_labels
 from bertsmith.tasks.error_analysis import ErrorAnalysis, confusion, reliability
+from bertsmith.tasks.report import TaskReport
 from bertsmith.tasks.results import DataSummary, Diagnostic, Metrics, table_by_label
 from bertsmith.tasks.tagging.decode import TagDecoder, TagPrediction, padded_batches
-from bertsmith.tasks.tagging.encode import label_ids, words_as_trained
+from bertsmith.tasks.tagging.encode import split_as_in_training
 from bertsmith.tasks.tagging.sentences import TagExample, tab_separated
 
 
@@ -70,27 +71,19 @@ class TagMetrics(TaskMetrics):
         """Return precision, recall, and F1 of entities, in total and by type, strict F1, and accuracy."""
         tag_map, references = self.decoder.tag_map, self.labels(examples)
         notes = self._notes(predictions, examples, references)
-        pairs = [
-            pair
-            for tags, prediction in zip(references, predictions, strict=True)
-            for pair in zip(tags, prediction.tags, strict=True)
-        ]
-        accuracy = sum(a == b for a, b in pairs) / max(1, len(pairs))
-        sizes = {"words": len(pairs), "examples": len(examples)}
-        if tag_map.scheme is None:
-            return Metrics({"accuracy": accuracy, **sizes}, {}, (), notes)
-        predicted = [prediction.tags for prediction in predictions]
-        counts_by_type = count_entities(references, predicted)
-        total = sum_counts(counts_by_type)
-        values = {
-            "precision": total.precision,
-            "recall": total.recall,
-            "f1": total.f1,
-            "strict_f1": sum_counts(count_entities(references, predicted, tag_map.scheme)).f1,
-            "accuracy": accuracy,
+        scores = self.sufficient_statistics(predictions, examples).scores()
+        last = {
+            "accuracy": scores.pop("accuracy"),
+            "words": sum(map(len, references)),
+            "examples": len(examples),
         }
-        by_type = {entity_type: counts.to_dict() for entity_type, counts in counts_by_type.items()}
-        return Metrics({**values, **sizes}, {"types": by_type}, (table_by_label("entity", by_type),), notes)
+        if tag_map.scheme is None:
+            return Metrics(last, {}, (), notes)
+        predicted = [prediction.tags for prediction in predictions]
+        scores["strict_f1"] = sum_counts(count_entities(references, predicted, tag_map.scheme)).f1
+        counts = count_entities(references, predicted)
+        by_type = {entity_type: type_counts.to_dict() for entity_type, type_counts in counts.items()}
+        return Metrics({**scores, **last}, {"types": by_type}, (table_by_label("entity", by_type),), notes)
 
     def baseline(self, training: Sequence[TagExample], validation: Sequence[TagExample]) -> Metrics:
         """Return the metrics of always predicting the most frequent tag of the training words."""
@@ -104,18 +97,18 @@ class TagMetrics(TaskMetrics):
     def example_losses(self, answers: Answers) -> list[float | None]:
         """Return the loss of each sentence; None if a tag is new, or under a CRF if a word has no token."""
         decoder = self.decoder
-        examples = words_as_trained(answers.examples, self.metadata)
+        examples = split_as_in_training(answers.examples, self.metadata)
         emissions, has_token = decoder.emissions(answers.outputs, answers.items, examples)
         paths: list[list[int] | None] = []
         for example, mask in zip(examples, has_token, strict=True):
-            path = None if example.tags is None else label_ids(example.tags, decoder.tag_map, decoder.ids)
+            path = None if example.tags is None else decoder.tag_map.label_ids(example.tags)
             is_defined = path and min(path) >= 0 and not (decoder.has_crf and not mask.all())
             paths.append(path if is_defined else None)
         if decoder.has_crf:
             return path_losses(emissions, paths, decoder.chain(answers.outputs))
         return [
-            None if path is None else -float(rows[torch.arange(len(path)), path][mask].sum())
-            for rows, path, mask in zip(emissions, paths, has_token, strict=True)
+            None if path is None else -float(sentence_emissions[torch.arange(len(path)), path][mask].sum())
+            for sentence_emissions, path, mask in zip(emissions, paths, has_token, strict=True)
         ]
 
     def sufficient_statistics(
@@ -161,8 +154,8 @@ class TagMetrics(TaskMetrics):
                 f"words with a tag that the model never saw: {new_tags.total():,} ({listed}); all are wrong"
             )
         if unread := sum(score == 0 for prediction in predictions for score in prediction.scores):
-            usual = self.metadata["usual"]
-            notes.append(f"words without a token in this vocabulary: {unread:,}; their tag is '{usual}'")
+            label = self.metadata["default_label"]
+            notes.append(f"words without a token in this vocabulary: {unread:,}; their tag is '{label}'")
         if diagnostic := scheme_violations(examples, references, self.metadata["scheme"]):
             notes.append(diagnostic.text)
         return notes
@@ -182,7 +175,7 @@ class TagReport(TaskReport):
         tag_map = self.metrics.decoder.tag_map
         train_tags, validation_tags = self.label_counts(train), self.label_counts(validation)
         summary = summarize_labels(train_tags, validation_tags, list(tag_map.tag_names.ids))
-        if tag_map.scheme is not None and tag_map.trained not in (None, tag_map.scheme):
+        if tag_map.scheme is not None and tag_map.label_scheme not in (None, tag_map.scheme):
             types = summarize_labels(self._type_counts(train), self._type_counts(validation), ())
             summary = replace(summary, diagnostics=types.diagnostics)
         examples = [*train, *validation]
@@ -210,8 +203,8 @@ class TagReport(TaskReport):
     def describe_error(self, example: TagExample, prediction: TagPrediction) -> tuple[str, str]:
         """Return the words with wrong tags, with the reference tags and with the predicted ones."""
         (references,) = self.metrics.labels([example])
-        rows = zip(prediction.words, references, prediction.tags, strict=True)
-        wrong = [(word, reference, tag) for word, reference, tag in rows if reference != tag]
+        words = zip(prediction.words, references, prediction.tags, strict=True)
+        wrong = [(word, reference, tag) for word, reference, tag in words if reference != tag]
         references_text = " ".join(f"{word}/{reference}" for word, reference, _ in wrong)
         return references_text, " ".join(f"{word}/{tag}" for word, _, tag in wrong)
 
@@ -231,7 +224,7 @@ class TagReport(TaskReport):
         """
         for example, prediction in answered:
             words, tags = (prediction.words, prediction.tags) if prediction else ([], [])
-            rows = example.rows
+            rows = example.output_rows
             if rows is None or len(rows) != len(words):  # a running text
                 rows = tuple(tab_separated([word]) for word in words)
             for row, tag in zip(rows, tags, strict=True):
@@ -254,27 +247,27 @@ def path_losses(
 ) -> list[float | None]:
     """Return minus the log-likelihood of a path through each sentence under a CRF; None without a path."""
     losses: list[float | None] = [None] * len(emissions)
-    for indices, rows, lengths in padded_batches([i for i, path in enumerate(paths) if path], emissions):
+    for indices, padded, lengths in padded_batches([i for i, path in enumerate(paths) if path], emissions):
         labels = pad_sequence([torch.tensor(paths[i]) for i in indices], batch_first=True)
-        batch_losses = log_partitions(rows, lengths, chain) - path_scores(rows, labels, lengths, chain)
+        batch_losses = log_partitions(padded, lengths, chain) - path_scores(padded, labels, lengths, chain)
         for i, loss in zip(indices, batch_losses.tolist(), strict=True):
             losses[i] = loss
     return losses
 
 
 def scheme_violations(
-    examples: Sequence[TagExample], rows: Sequence[Sequence[str]], scheme: Scheme | None
+    examples: Sequence[TagExample], references: Sequence[Sequence[str]], scheme: Scheme | None
 ) -> Diagnostic | None:
     """Return the diagnostic for tags that break their scheme, if there are any.
 
     Args:
         examples: The sentences.
-        rows: The names of each sentence's tags.
+        references: The names of each sentence's tags.
         scheme: The scheme.
     """
     violations = [
         (violation, example.word_location(min(violation.position, len(example.words) - 1)))
-        for example, tags in zip(examples, rows, strict=True)
+        for example, tags in zip(examples, references, strict=True)
         for violation in (find_violations(tags, scheme) if scheme is not None else ())
     ]
     if not violations:

@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bertsmith.loss import Loss, distillation_kl
+from bertsmith.loss import Loss, classification_loss, distillation_kl
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.crf import ChainScores, Crf, log_partitions, path_scores
 from bertsmith.models.encoder import Encoder
@@ -33,7 +32,7 @@ class TagModel(TaskModel):
         self, config: ModelConfig, generator: torch.Generator, metadata: Mapping[str, Any], settings: Any
     ) -> None:
         super().__init__(config, generator, metadata, settings)
-        tag_map = TagMap.from_metadata(metadata)
+        tag_map = TagMap(metadata)
         self.head = TokenClassificationHead(config, generator, len(tag_map.labels))
         self.crf = Crf(len(tag_map.labels)) if metadata.get("decoder") == "crf" else None
         for name, scores in tag_map.legal_scores()._asdict().items():
@@ -45,21 +44,21 @@ class TagModel(TaskModel):
         return {**self.head.parts, **({} if self.crf is None else {"crf": self.crf})}
 
     def tensors(self, items: Sequence[Item]) -> tuple[dict[str, Tensor], dict[str, int]]:
-        """Return `rows`, the indices of the words' first tokens in the batch, and `tags`, their ids, long [M].
+        """Return `token_indices` of the words' first tokens in the batch, and `tags`, their ids, long [M].
 
         With a CRF there are also the tensors of `contiguous_runs`.
         """
         if any(item.target is None for item in items):
             return {}, {}
-        rows: list[int] = []
+        token_indices: list[int] = []
         start = 0
         for item in items:
             assert isinstance(item, TagItem)
-            rows += [start + row for row in item.rows]
+            token_indices += [start + index for index in item.token_indices]
             start += item.size
         tags = [tag for item in items for tag in item.target]
-        tensors = {"rows": torch.tensor(rows), "tags": torch.tensor(tags)}
-        return tensors | (contiguous_runs(items) if self.crf is not None else {}), {"task": len(rows)}
+        tensors = {"token_indices": torch.tensor(token_indices), "tags": torch.tensor(tags)}
+        return tensors | (contiguous_runs(items) if self.crf is not None else {}), {"task": len(tags)}
 
     def loss(self, encoder: Encoder, batch: TaskBatch) -> Loss:
         """Return the cross-entropy summed over words; with a CRF minus the log-likelihood of each run of words.
@@ -67,21 +66,26 @@ class TagModel(TaskModel):
         A word counts as correct if its logit for its own tag is the largest.
         """
         tags = batch.tensors["tags"]
-        logits = self.head(self.features(encoder, batch.packed)[batch.tensors["rows"]]).float()
-        num_correct = (logits.detach().argmax(-1) == tags).sum()
+        logits = self.head(self.features(encoder, batch.packed)[batch.tensors["token_indices"]]).float()
         if self.crf is None:
-            total = F.cross_entropy(logits, tags, reduction="sum")
-        else:
-            cells, lengths = batch.tensors["cells"], batch.tensors["lengths"]
-            legal = ChainScores(self.legal_start, self.legal_transitions, self.legal_end)
-            chain = self.crf.add_to(legal)
-            # Any label may begin or end a run inside a sentence.
-            start = chain.start * batch.tensors["begins"][:, None]
-            chain = ChainScores(start, chain.transitions, chain.end * batch.tensors["ends"][:, None])
-            emissions = logits[cells]
-            reference_scores = path_scores(emissions, tags[cells], lengths, chain)
-            total = (log_partitions(emissions, lengths, chain) - reference_scores).sum()
-        return Loss({"task": total}, batch.counts, {"task": num_correct})
+            return classification_loss(logits, tags, batch.counts)
+        num_correct = (logits.detach().argmax(-1) == tags).sum()
+        return Loss({"task": self._path_loss(self.crf, logits, batch)}, batch.counts, {"task": num_correct})
+
+    def _path_loss(self, crf: Crf, logits: Tensor, batch: TaskBatch) -> Tensor:
+        """Return minus the log-likelihood of the tags of each run of words, summed."""
+        tensors, chain = batch.tensors, self._chain(crf)
+        # Any label may begin or end a run inside a sentence.
+        start, end = chain.start * tensors["begins"][:, None], chain.end * tensors["ends"][:, None]
+        chain = ChainScores(start, chain.transitions, end)
+        cells, lengths = tensors["cells"], tensors["lengths"]
+        emissions = logits[cells]
+        reference_scores = path_scores(emissions, tensors["tags"][cells], lengths, chain)
+        return (log_partitions(emissions, lengths, chain) - reference_scores).sum()
+
+    def _chain(self, crf: Crf) -> ChainScores:
+        """Return the learned scores of transitions, without those that the scheme forbids."""
+        return crf.add_to(ChainScores(self.legal_start, self.legal_transitions, self.legal_end))
 
     def outputs(self, encoder: Encoder, batch: TaskBatch) -> Sequence[Tensor]:
         """Return the logits [tokens, labels] of each window."""
@@ -89,12 +93,12 @@ class TagModel(TaskModel):
         return torch.split(logits, batch.packed.lengths.tolist())
 
     def shared_outputs(self) -> dict[str, Tensor]:
-        """Return the scores of the CRF."""
-        return {} if self.crf is None else dict(self.crf.named_parameters())
+        """Return the scores of transitions if there is a CRF."""
+        return {} if self.crf is None else self._chain(self.crf)._asdict()
 
     def distillation_loss(
         self, outputs: Sequence[Tensor], targets: Sequence[Tensor], batch: TaskBatch, temperature: float
     ) -> Tensor:
         """Return the divergence of the words' logits, which with a CRF are its emissions."""
-        rows = batch.tensors["rows"]
-        return distillation_kl(torch.cat(list(outputs))[rows], torch.cat(list(targets))[rows], temperature)
+        words = batch.tensors["token_indices"]
+        return distillation_kl(torch.cat(list(outputs))[words], torch.cat(list(targets))[words], temperature)

@@ -24,8 +24,8 @@ class TagExample(Example):
         words: The words.
         tags: The tags as in the file; None if they are unknown.
         location: The location of the first word, or of the row of lists.
-        rows: For an unlabeled sentence, the columns of each word's row, any tag last, with a final separator; None
-            if the sentence does not come from columns or lists.
+        output_rows: For an unlabeled sentence, the columns of each word's row, any tag last, with a final
+            separator; None if the sentence does not come from columns or lists.
         text: The running text that was split into words; None if words were given, or for a labeled sentence.
         predicate: The index of the word whose semantic roles are the tags; None for other tags.
         lines: The line of each word of a labeled sentence, if each has its own.
@@ -34,7 +34,7 @@ class TagExample(Example):
     words: tuple[str, ...]
     tags: tuple[str, ...] | None
     location: str
-    rows: tuple[str, ...] | None = None
+    output_rows: tuple[str, ...] | None = None
     text: str | None = None
     predicate: int | None = None
     lines: Sequence[int] | None = None

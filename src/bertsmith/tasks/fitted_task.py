@@ -1,110 +1,78 @@
-"""The parts of a task, made for one model."""
+"""The parts of a task with the metadata and settings of one model."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
 import torch
 
-from bertsmith.device import ComputeContext
+from bertsmith.artifacts.folder import ModelFolder
 from bertsmith.errors import InputError, option
 from bertsmith.models.config import ModelConfig
-from bertsmith.models.encoder import Encoder
-from bertsmith.tasks.base import (
-    Decoder,
-    HFCheckpoint,
-    Metadata,
-    TaskData,
-    TaskEncoder,
-    TaskMetrics,
-    TaskModel,
-    TaskReport,
-    mean_of_values,
-)
-from bertsmith.tasks.batching import Answers, Item
+from bertsmith.tasks.base import Decoder, Metadata, TaskData, TaskEncoder, TaskModel, mean_of_values
+from bertsmith.tasks.batching import Item
 from bertsmith.tasks.registry import TASKS, Task, get_task
+from bertsmith.tasks.report import TaskReport
 from bertsmith.tasks.results import Metrics
 from bertsmith.tasks.truncation import TruncationStats
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
 
-@dataclass(frozen=True)
 class FittedTask:
-    """The six parts of a task with one model's configuration, metadata, and settings.
+    """The six parts of a task with one model's metadata and settings.
 
     Attributes:
         declaration: The declaration of the task.
-        config: The configuration of the model's encoder.
+        model: The heads.
         metadata: The metadata of the training examples.
         settings: The task's settings.
         data: Reads examples.
         encoder: Turns examples into items.
-        model: The heads.
-        decoder: Turns outputs into predictions.
-        metrics: Scores predictions.
         report: Presents examples and predictions.
+        metrics: Scores predictions.
+        decoder: Turns outputs into predictions.
     """
 
-    declaration: Task
-    config: ModelConfig
-    metadata: Metadata
-    settings: Any
-    data: TaskData
-    encoder: TaskEncoder
-    model: TaskModel
-    decoder: Decoder
-    metrics: TaskMetrics
-    report: TaskReport
+    def __init__(
+        self,
+        declaration: Task,
+        model: TaskModel,
+        metadata: Metadata,
+        settings: Any,
+        state: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Create the parts besides the model.
+
+        Args:
+            declaration: The declaration of the task.
+            model: The heads.
+            metadata: The metadata of the training examples.
+            settings: The task's settings.
+            state: The state of the decoder; None before `Decoder.calibrate`.
+        """
+        self.declaration, self.model, self.metadata, self.settings = declaration, model, metadata, settings
+        self.data: TaskData = declaration.part("data")(settings, metadata)
+        self.encoder: TaskEncoder = declaration.part("encoder")(model.config, metadata, settings)
+        self.report = create_report(declaration, metadata, settings, state)
+        self.metrics = self.report.metrics
+        self.decoder: Decoder = self.metrics.decoder
 
     @classmethod
     def create(
         cls,
-        task: Task,
+        declaration: Task,
         config: ModelConfig,
         generator: torch.Generator,
         metadata: Metadata,
         settings: Any,
         state: Mapping[str, Any] | None = None,
     ) -> FittedTask:
-        """Make the parts of a task.
-
-        Args:
-            task: The declaration of the task.
-            config: The configuration of the encoder.
-            generator: The random number generator for the initial weights of the heads.
-            metadata: The metadata of the training examples.
-            settings: The task's settings.
-            state: The state of the decoder; None before `Decoder.calibrate`.
-        """
-        model = task.part("model")(config, generator, metadata, settings)
-        return cls._with_model(task, config, metadata, settings, model, state or {})
-
-    @classmethod
-    def _with_model(
-        cls,
-        task: Task,
-        config: ModelConfig,
-        metadata: Metadata,
-        settings: Any,
-        model: TaskModel,
-        state: Mapping[str, Any],
-    ) -> FittedTask:
-        report = create_report(task, metadata, settings, state)
-        return cls(
-            task,
-            config,
-            metadata,
-            settings,
-            data=task.part("data")(settings, metadata),
-            encoder=task.part("encoder")(config, metadata, settings),
-            model=model,
-            decoder=report.metrics.decoder,
-            metrics=report.metrics,
-            report=report,
-        )
+        """Create the parts and the heads, whose initial weights the generator draws."""
+        model = declaration.part("model")(config, generator, metadata, settings)
+        return cls(declaration, model, metadata, settings, state)
 
     @property
     def name(self) -> str:
@@ -136,9 +104,7 @@ class FittedTask:
                     argument=name,
                     hint=f"remove {option(name)}, or fine-tune another model",
                 )
-        return self._with_model(
-            self.declaration, self.config, self.metadata, settings, self.model, self.decoder.state
-        )
+        return FittedTask(self.declaration, self.model, self.metadata, settings, self.decoder.state)
 
     def for_ensemble(self, others: Sequence[FittedTask]) -> FittedTask:
         """Return the task that decodes the combined outputs of this model and others.
@@ -152,7 +118,7 @@ class FittedTask:
             if all(isinstance(value, int | float | list) for value in values):
                 metadata[name] = mean_of_values(values)
         state = self.decoder.combine_states([member.decoder.state for member in members])
-        return self._with_model(self.declaration, self.config, metadata, self.settings, self.model, state)
+        return FittedTask(self.declaration, self.model, metadata, self.settings, state)
 
     def encode(self, examples: Sequence[Any], tokenizer: Tokenizer) -> list[Item]:
         """Return the items of examples.
@@ -161,7 +127,7 @@ class FittedTask:
             InputError: A label is unknown, or an item needs more segment ids than the model has.
         """
         items = self.encoder.encode(examples, tokenizer)
-        num_segments = self.config.type_vocab_size
+        num_segments = self.model.config.type_vocab_size
         for item in items if num_segments else ():
             if any(sequence.segments.max(initial=0) >= num_segments for sequence in item.sequences):
                 raise InputError(
@@ -179,13 +145,6 @@ class FittedTask:
         coverages = [self.encoder.coverage(list(group)) for _, group in groups]
         return TruncationStats(self.declaration.annotation_unit, self.encoder.max_length, special, coverages)
 
-    def predict(
-        self, encoder: Encoder, items: Sequence[Item], examples: Sequence[Any], context: ComputeContext
-    ) -> Answers:
-        """Return the predictions for examples, with the outputs that they were decoded from."""
-        outputs = self.model.run(encoder, items, context)
-        return Answers(outputs, items, examples, self.decoder.decode(outputs, items, examples))
-
     def score(self, predictions: Sequence[Any], examples: Sequence[Any], stats: TruncationStats) -> Metrics:
         """Return the metrics of predictions on labeled examples, with what truncation loses."""
         metrics = self.metrics.compute(predictions, examples)
@@ -195,33 +154,34 @@ class FittedTask:
 
 
 def create_report(
-    task: Task, metadata: Metadata, settings: Any, state: Mapping[str, Any] | None = None
+    declaration: Task, metadata: Metadata, settings: Any, state: Mapping[str, Any] | None = None
 ) -> TaskReport:
-    """Make the parts of a task that need no model: the report, its metrics, and their decoder."""
-    decoder = task.part("decoder")(metadata, settings, state or {})
-    metrics = task.part("metrics")(metadata, settings, decoder)
-    report: TaskReport = task.part("report")(metadata, settings, metrics)
+    """Create the report of a task, which needs no model, with its metrics and their decoder."""
+    decoder = declaration.part("decoder")(metadata, settings, state or {})
+    metrics = declaration.part("metrics")(metadata, settings, decoder)
+    report: TaskReport = declaration.part("report")(metadata, settings, metrics)
     return report
 
 
-def infer_task(checkpoint: HFCheckpoint, location: str) -> tuple[Task, Metadata]:
+def infer_task(folder: ModelFolder, location: str) -> tuple[Task, Metadata]:
     """Return the task of a model that another tool trained, and its metadata.
 
     Args:
-        checkpoint: The model's heads.
-        location: The model's folder, for the error.
+        folder: The folder of the model.
+        location: The model's location, for the error.
 
     Raises:
         InputError: No task has such heads.
     """
-    for task in map(get_task, TASKS):
-        metadata = task.part("data")(task.settings_type(), {}).metadata_from_hf(checkpoint)
+    for declaration in map(get_task, TASKS):
+        data: TaskData = declaration.part("data")(declaration.settings_type(), {})
+        metadata = data.metadata_from_hf(folder)
         if metadata is not None:
-            return task, metadata
-    problem_type = f" ({checkpoint.problem_type})" if checkpoint.problem_type else ""
+            return declaration, metadata
+    problem_type = f" ({folder.problem_type})" if folder.problem_type else ""
     raise InputError(
         "unsupported_architecture",
-        f"bertsmith has no task for the heads of {checkpoint.architecture}{problem_type}",
+        f"bertsmith has no task for the heads of {folder.architecture}{problem_type}",
         location=location,
         hint=f"use a model for one of the tasks {', '.join(TASKS)}",
     )
