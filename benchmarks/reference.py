@@ -137,13 +137,7 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, step: int, settings: Tra
 def learning_rate_at(step: int, settings: TrainSettings) -> float:
     """Return the learning rate that a run with these settings has at this step."""
     updates = settings.max_steps or 1
-    return learning_rate(
-        step,
-        peak=settings.learning_rate,
-        warmup_steps=warmup_updates(settings.warmup_steps, updates),
-        num_updates=updates,
-        scheduler_type=settings.lr_scheduler_type,
-    )
+    return learning_rate(step, warmup_updates(settings.warmup_steps, updates), updates, settings)
 
 
 class ReferenceTrainer:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 
 import torch
 from torch import Tensor
 
-from bertsmith.models.attention import MaskFunction, attention_weights
+from bertsmith.models.attention import attention_weights
 from bertsmith.models.config import AttentionDirection
 from bertsmith.packed import Packed
 
@@ -16,7 +17,7 @@ def reference_attention(
     qkv: Tensor,
     packed: Packed,
     num_heads: int,
-    mask: MaskFunction | None = None,
+    mask: Callable[[Tensor], Tensor] | None = None,
     *,
     direction: AttentionDirection = "all",
 ) -> Tensor:

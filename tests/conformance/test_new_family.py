@@ -7,7 +7,6 @@ import json
 import sys
 import types
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +21,15 @@ from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import FAMILIES, Family, build_encoder, preset
 from bertsmith.models.tensor_names import LAYER_MODULES, TASK_MODULES, NameTable, name_table
-from bertsmith.models.transformer_layer import TransformerLayer, build_layer
 from family_harness import SMALL, Ours, a_batch
 
 
-def _toy_block(config: ModelConfig, generator: torch.Generator) -> TransformerLayer:
+def _toy_encoder(config: ModelConfig, generator: torch.Generator) -> Encoder:
     """BERT's, with one norm more on what attention gives: a part that no other family has."""
-    block = build_layer(config, generator)
-    block.attention = _Normed(block.attention, nn.LayerNorm(config.hidden_size))
-    return block
+    encoder = Encoder(config, generator)
+    for block in encoder.blocks:
+        block.attention = _Normed(block.attention, nn.LayerNorm(config.hidden_size))  # type: ignore[arg-type]
+    return encoder
 
 
 class _Normed(nn.Module):
@@ -75,7 +74,7 @@ TOY = Family(
     structure={"embedding_size": None, "share": "none", "first_position": "zero"},
     keys={"hidden_size": "d_model", "num_hidden_layers": "depth"},
     fixed={"flavour": "plain"},
-    encoder=partial(Encoder, build_layer=_toy_block),
+    encoder=_toy_encoder,
 )
 
 

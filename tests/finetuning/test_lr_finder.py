@@ -8,6 +8,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
@@ -25,7 +26,7 @@ from bertsmith.packed import Packed
 from bertsmith.tasks.batching import ItemStream
 from bertsmith.tasks.registry import TASKS, get_task
 from bertsmith.training.data_loader import Phase
-from bertsmith.training.lr_range_test import lr_range_test, spaced_rates
+from bertsmith.training.lr_range_test import lr_range_test
 from bertsmith.training.optim.optimizer import create_optimizer, set_learning_rate
 from bertsmith.training.train_step import TrainModule
 from task_files import FILES, OWN
@@ -141,7 +142,7 @@ def test_afterwards_everything_is_as_it_was(
     """Weights, buffers, gradients, the run's own optimiser, the generator, the mode; also after a divergence."""
     made = Made(base, tiny_run.table(tmp_path / "train.csv", tiny_run.examples(30)), *settings)
     before = made.state()
-    rates = spaced_rates(1e-6, high, 30)
+    rates = np.geomspace(1e-6, high, 30).tolist()
     losses = lr_range_test(made.trained, made.phase, made.settings, made.place, rates)
     assert_equal(made.state(), before)
     assert (len(losses) < 30) == (high > 1)
@@ -163,7 +164,12 @@ def test_an_interruption_leaves_it_as_it_was_too(base: bs.Model, tmp_path: Path)
 
     with pytest.raises(KeyboardInterrupt):
         lr_range_test(
-            made.trained, made.phase, made.settings, made.place, spaced_rates(1e-6, 1, 9), interrupted
+            made.trained,
+            made.phase,
+            made.settings,
+            made.place,
+            np.geomspace(1e-6, 1, 9).tolist(),
+            interrupted,
         )
     assert_equal(made.state(), before)
 

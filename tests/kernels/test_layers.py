@@ -23,7 +23,7 @@ from bertsmith.models.config import AttentionDirection
 from bertsmith.models.family import build_encoder, preset
 from bertsmith.models.layers import set_generator
 from bertsmith.models.quantization import quantize_encoder
-from bertsmith.models.transformer_layer import TransformerLayer, build_layer
+from bertsmith.models.transformer_layer import TransformerLayer
 from bertsmith.packed import Packed
 
 if not backend_selection.is_numba_available():
@@ -77,7 +77,7 @@ def random_layer(p: float = 0.1, **changes: Any) -> TransformerLayer:
         hidden_dropout_prob=p,
         attention_probs_dropout_prob=p,
     )
-    layer = build_layer(config, torch.Generator())
+    layer = TransformerLayer(config, torch.Generator())
     generator = torch.Generator().manual_seed(3)
     with torch.no_grad():
         for weight in layer.parameters():

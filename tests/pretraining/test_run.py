@@ -258,10 +258,9 @@ def test_the_papers_recipe_is_the_papers() -> None:
     rate = {
         t: learning_rate(
             t,
-            peak=chosen.train.learning_rate,
-            warmup_steps=warmup_updates(chosen.train.warmup_steps, 1_000_000),
-            num_updates=chosen.train.max_steps or 0,
-            scheduler_type=chosen.train.lr_scheduler_type,
+            warmup_updates(chosen.train.warmup_steps, 1_000_000),
+            chosen.train.max_steps or 0,
+            chosen.train,
         )
         for t in (5_000, 500_000)
     }

@@ -9,12 +9,16 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertsmith.training.lr_schedule import SchedulerType, learning_rate, warmup_updates
-from bertsmith.training.run_plan import _DESCRIPTIONS
+from bertsmith.training.lr_schedule import learning_rate, warmup_updates
+from bertsmith.training.settings import SchedulerType, TrainSettings
 
 
 def bert(update: int, shape: SchedulerType = "linear") -> float:
-    return learning_rate(update, peak=1e-4, warmup_steps=10_000, num_updates=1_000_000, scheduler_type=shape)
+    return learning_rate(update, 10_000, 1_000_000, schedule(1e-4, shape))
+
+
+def schedule(peak: float, shape: SchedulerType, **others: Any) -> TrainSettings:
+    return TrainSettings(learning_rate=peak, lr_scheduler_type=shape, **others)
 
 
 def test_the_papers_values() -> None:
@@ -49,12 +53,12 @@ def test_every_rate_is_the_references() -> None:
         optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
         steps = (7,) if shape == "inverse_sqrt" else (7, 40)
         name = f"get_{shape}_schedule" + ("" if shape == "inverse_sqrt" else "_with_warmup")
-        schedule = getattr(transformers, name)(optimizer, *steps)
+        theirs = getattr(transformers, name)(optimizer, *steps)
         for update in range(1, 41):
             optimizer.step()
-            schedule.step()
-            ours = learning_rate(update, peak=1.0, warmup_steps=7, num_updates=40, scheduler_type=shape)  # type: ignore[arg-type]
-            assert ours == pytest.approx(schedule.get_last_lr()[0], abs=1e-12)
+            theirs.step()
+            ours = learning_rate(update, 7, 40, schedule(1.0, shape))  # type: ignore[arg-type]
+            assert ours == pytest.approx(theirs.get_last_lr()[0], abs=1e-12)
 
 
 def rates_of(schedule: Any, optimizer: torch.optim.Optimizer, updates: int) -> list[float]:
@@ -75,14 +79,12 @@ def sgd() -> torch.optim.SGD:
 @pytest.mark.parametrize(("updates", "warmup_steps"), [(40, 12), (40, 2), (100, 30), (37, 37), (10, 4)])
 def test_one_cycle_is_torchs(updates: int, warmup_steps: int) -> None:
     optimizer = sgd()
-    schedule = torch.optim.lr_scheduler.OneCycleLR(
+    theirs = torch.optim.lr_scheduler.OneCycleLR(
         optimizer, max_lr=3.0, total_steps=updates, pct_start=warmup_steps / updates, cycle_momentum=False
     )
-    ours = [
-        learning_rate(u, peak=3.0, warmup_steps=warmup_steps, num_updates=updates, scheduler_type="one_cycle")
-        for u in range(1, updates + 1)
-    ]
-    assert ours == pytest.approx(rates_of(schedule, optimizer, updates), rel=1e-12)
+    settings = schedule(3.0, "one_cycle")
+    ours = [learning_rate(u, warmup_steps, updates, settings) for u in range(1, updates + 1)]
+    assert ours == pytest.approx(rates_of(theirs, optimizer, updates), rel=1e-12)
     assert (ours[0], ours[warmup_steps - 1]) == (pytest.approx(3.0 / 25), 3.0)
 
 
@@ -90,25 +92,11 @@ def test_one_cycle_is_torchs(updates: int, warmup_steps: int) -> None:
 def test_steps_are_torchs_milestones(lr_milestones: tuple[float, ...]) -> None:
     optimizer = sgd()
     milestones = [round(share * 100) for share in lr_milestones]
-    schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, milestones, gamma=0.2)
-    ours = [
-        learning_rate(
-            u,
-            peak=3.0,
-            warmup_steps=0,
-            num_updates=100,
-            scheduler_type="step",
-            lr_decay_factor=0.2,
-            lr_milestones=lr_milestones,
-        )
-        for u in range(1, 101)
-    ]
-    assert ours == pytest.approx(rates_of(schedule, optimizer, 100), rel=1e-12)
+    theirs = torch.optim.lr_scheduler.MultiStepLR(optimizer, milestones, gamma=0.2)
+    settings = schedule(3.0, "step", lr_decay_factor=0.2, lr_milestones=lr_milestones)
+    ours = [learning_rate(u, 0, 100, settings) for u in range(1, 101)]
+    assert ours == pytest.approx(rates_of(theirs, optimizer, 100), rel=1e-12)
     assert len({round(rate, 9) for rate in ours}) == len(lr_milestones) + 1
-
-
-def test_each_shape_has_words_for_a_run_that_continues() -> None:
-    assert _DESCRIPTIONS.keys() == set(get_args(SchedulerType))
 
 
 @given(
@@ -121,10 +109,8 @@ def test_rates_rise_to_the_peak_then_fall_and_only_the_last_may_be_none(
 ) -> None:
     first = warmup_updates(warmup_steps, updates)
     assert 0 <= first <= updates
-    rates = [
-        learning_rate(u, peak=2.0, warmup_steps=first, num_updates=updates, scheduler_type=shape)
-        for u in range(1, updates + 1)
-    ]
+    settings = schedule(2.0, shape)
+    rates = [learning_rate(u, first, updates, settings) for u in range(1, updates + 1)]
     assert all(0 < rate <= 2.0 for rate in rates[:-1])
     assert 0 <= rates[-1] <= 2.0
     if first and shape != "linear_google":
@@ -138,14 +124,8 @@ def test_rates_rise_to_the_peak_then_fall_and_only_the_last_may_be_none(
 
 def test_constant_then_down_falls_over_its_share_alone() -> None:
     def rate(update: int, down: float = 0.4, warmup_steps: int = 100) -> float:
-        return learning_rate(
-            update,
-            peak=2.0,
-            warmup_steps=warmup_steps,
-            num_updates=1000,
-            scheduler_type="warmup_stable_decay",
-            decay_ratio=down,
-        )
+        settings = schedule(2.0, "warmup_stable_decay", decay_ratio=down)
+        return learning_rate(update, warmup_steps, 1000, settings)
 
     assert [rate(t) for t in (50, 100, 101, 600)] == [1.0, 2.0, 2.0, 2.0]
     assert [rate(t) for t in (700, 800, 900, 1000)] == pytest.approx([1.5, 1.0, 0.5, 0.0])

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 import tiny_run
 from bertsmith.errors import InputError
-from bertsmith.training.lr_schedule import SchedulerType, learning_rate, warmup_updates
+from bertsmith.training.lr_schedule import learning_rate, warmup_updates
 from bertsmith.training.run_plan import PLAN, PlanEntry, RunPlan, TrainingBudget, read_plan, write_plan
-from bertsmith.training.settings import TrainSettings
+from bertsmith.training.settings import SchedulerType, TrainSettings
 
 SHAPES = st.sampled_from(["linear", "linear_google", "cosine", "constant_with_warmup"])
 RUN = Path("run")
@@ -42,14 +42,9 @@ def test_with_one_entry_rates_are_the_schedules_to_the_bit(
     updates: int, share: float, warmup_steps: float, shape: SchedulerType
 ) -> None:
     step = max(1, round(share * updates))
-    expected = learning_rate(
-        step,
-        peak=1e-3,
-        warmup_steps=warmup_updates(warmup_steps, updates),
-        num_updates=updates,
-        scheduler_type=shape,
-    )
-    assert RunPlan([entry(0, updates)]).learning_rate(step, settings(shape, warmup_steps)) == expected
+    wanted = settings(shape, warmup_steps)
+    expected = learning_rate(step, warmup_updates(warmup_steps, updates), updates, wanted)
+    assert RunPlan([entry(0, updates)]).learning_rate(step, wanted) == expected
 
 
 @given(
@@ -99,7 +94,7 @@ def test_a_plan_is_read_back_whole_and_never_contradicts_the_checkpoint(tmp_path
 def resumed(aim: TrainingBudget, plan: RunPlan, step: int, spent: float = 60.0) -> tuple[RunPlan, str]:
     """Return the plan of a resumed run, and what is logged."""
     with tiny_run.logged() as messages:
-        return aim.resumed_plan(RUN, plan.entries, step, spent, "linear"), "\n".join(messages)
+        return aim.resumed_plan(RUN, plan.entries, step, spent), "\n".join(messages)
 
 
 def of_steps(number: int, threads: int | None = None) -> TrainingBudget:

@@ -26,6 +26,7 @@ from bertsmith.runs.settings import check_accumulation, fingerprint_settings, wi
 from bertsmith.tasks.batching import Answers, Item, ItemStream
 from bertsmith.tasks.fitted_task import FittedTask
 from bertsmith.tasks.results import Metrics
+from bertsmith.training.callbacks import EarlyStopping, ReduceLROnPlateau, TrainerCallback
 from bertsmith.training.checkpoint import load_best_weights
 from bertsmith.training.data_loader import Phase
 from bertsmith.training.run_plan import TrainingBudget
@@ -159,15 +160,19 @@ class FinetuneJob:
                 *([self.teacher_digest] if self.teacher_digest else []),
             ),
             budget=budget,
-            evaluation=Evaluation(
-                self.evaluate_in_training,
-                best_metric=self.task.primary_metric,
-                patience=train.patience,
-                lr_patience=train.lr_patience if train.lr_scheduler_type == "reduce_lr_on_plateau" else None,
-            ),
-            callbacks=[IntermediateSaver(lambda state, mark: self._save_intermediate(out, state, mark))],
+            evaluation=Evaluation(self.evaluate_in_training, best_metric=self.task.primary_metric),
+            callbacks=self._callbacks(out),
             unfreeze_steps=unfreeze_steps(self.encoder, self.task.model, train, self.updates_per_epoch),
         )
+
+    def _callbacks(self, out: Path) -> list[TrainerCallback]:
+        train = self.settings.train
+        callbacks: list[TrainerCallback] = []
+        if train.lr_scheduler_type == "reduce_lr_on_plateau":
+            callbacks.append(ReduceLROnPlateau(train.lr_patience))
+        if train.patience is not None:
+            callbacks.append(EarlyStopping(train.patience, self.task.primary_metric))
+        return [*callbacks, IntermediateSaver(lambda state, mark: self._save_intermediate(out, state, mark))]
 
     def evaluate(self) -> tuple[Metrics, Answers]:
         """Calibrate the decoder on the validation examples, and return their metrics and answers."""

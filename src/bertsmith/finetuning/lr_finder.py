@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Unpack
 
+import numpy as np
 from torch import nn
 
 from bertsmith import console, hardware
@@ -33,7 +34,8 @@ from bertsmith.tasks.batching import Item, ItemStream
 from bertsmith.tasks.labels import LabelNames
 from bertsmith.tasks.registry import get_task
 from bertsmith.training.data_loader import Phase
-from bertsmith.training.lr_range_test import LRCurve, lr_range_test, spaced_rates, suggest_learning_rate
+from bertsmith.training.lr_range_test import LRCurve, lr_range_test, suggest_learning_rate
+from bertsmith.training.settings import TrainSettings
 from bertsmith.training.train_step import TrainModule
 
 logger = logging.getLogger(__name__)
@@ -140,15 +142,12 @@ def find_rate(
     files = file_settings(train, sample=sample, label_names=label_names)
     run_settings = new_settings(declaration, base, files, recipe, changes)
     train_settings = run_settings.train
-    hardware.configure_process(train_settings.threads)
-    context = ComputeContext.create(
-        train_settings.device, train_settings.precision, train_settings.seed, for_training=True
-    )
+    context = ComputeContext.for_training(train_settings)
     logger.info("computing in %s on %s", context.precision, hardware.device_name(context.device))
     num_parameters = sum(term.size for term in count_parameters(base.folder.config))
     hardware.check_memory(num_parameters, hardware.memory_bytes(context.device))
     examples, metadata = read_training(declaration, run_settings.files, run_settings.task, {"train": train})
-    rates, losses, readings = spaced_rates(low, high, steps), {}, {}
+    rates, losses, readings = np.geomspace(low, high, steps).tolist(), {}, {}
     items: list[Item] = []
     with TemporaryDirectory(prefix="bertsmith-") as features, without_repeats():
         for seed in range(train_settings.seed, train_settings.seed + seeds):
@@ -163,14 +162,10 @@ def find_rate(
                 trained_encoder = CachedEncoder(encoder, layers, seed_context, Path(features))
                 sequences = [sequence for item in items for sequence in item.sequences]
                 trained_encoder.fill(sequences, base.folder.weights_digest())
+            module = TrainModule(trained_encoder, fitted_task.model)
             phase = Phase(ItemStream(fitted_task.model.collate, items, seed), 1.0, train_settings.batch_size)
-            with console.ProgressBar(f"lr-find {task}, seed {seed}", steps, unit="updates") as bar:
-
-                def show(num_updates: int, loss: float, bar: console.ProgressBar = bar) -> None:
-                    bar.update(num_updates, f"rate {rates[num_updates - 1]:.1e} · loss {loss:.2f}")
-
-                module = TrainModule(trained_encoder, fitted_task.model)
-                losses[seed] = lr_range_test(module, phase, train_settings, seed_context, rates, show)
+            title = f"lr-find {task}, seed {seed}"
+            losses[seed] = _losses(title, module, phase, train_settings, seed_context, rates)
             readings[seed] = LRCurve.from_losses(rates, losses[seed])
     rate, reason = suggest_learning_rate(list(readings.values()), high)
     logger.info(
@@ -184,6 +179,23 @@ def find_rate(
         plot.parent.mkdir(parents=True, exist_ok=True)
         atomic.write_bytes(plot, result.plot())
     return result
+
+
+def _losses(
+    title: str,
+    module: TrainModule,
+    phase: Phase,
+    settings: TrainSettings,
+    context: ComputeContext,
+    rates: Sequence[float],
+) -> list[float]:
+    """Return the losses of a range test, and show its progress."""
+    with console.ProgressBar(title, len(rates), unit="updates") as bar:
+
+        def show(num_updates: int, loss: float) -> None:
+            bar.update(num_updates, f"rate {rates[num_updates - 1]:.1e} · loss {loss:.2f}")
+
+        return lr_range_test(module, phase, settings, context, rates, show)
 
 
 def _check(seeds: int, steps: int, low: float, high: float) -> None:

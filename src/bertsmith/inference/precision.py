@@ -26,7 +26,7 @@ from bertsmith.formatting import pluralize
 from bertsmith.inference.predictor import Predictor, with_batch_size
 from bertsmith.kernels.backend_selection import select_inference_backend
 from bertsmith.kernels.reference import WeightVersions
-from bertsmith.models.encoder import Encoder, copy_without_hooks
+from bertsmith.models.encoder import Encoder, copy_encoder
 from bertsmith.models.quantization import quantize_encoder
 from bertsmith.packed import Packed
 from bertsmith.settings import read_yaml
@@ -199,7 +199,7 @@ def bf16_cosine(encoder: Encoder, tokenizer: Tokenizer, context: ComputeContext)
     undoes that for all of them alike, so that the errors do not cancel out as usual.
     """
     texts = random_texts(encoder, tokenizer, _BF16_SEQUENCES).to(context.device)
-    encoder = copy_without_hooks(encoder)
+    encoder = copy_encoder(encoder, with_hooks=False)
     with torch.inference_mode():
         exact, rounded = (e(texts).double() for e in (encoder, context.autocast_encoder(encoder)))
         return float(torch.cosine_similarity(exact, rounded, dim=1).min())

@@ -8,7 +8,6 @@ A bucket has b sequences of T cells; a sequence has t tokens. Compiled kernels h
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -20,9 +19,6 @@ from bertsmith.kernels.reference import REFERENCE, DropoutLike, KernelBackend, s
 from bertsmith.models.attention_layout import AttentionLayout, causal_mask
 from bertsmith.models.config import AttentionDirection
 from bertsmith.packed import Packed, copy_to_device
-
-MaskFunction = Callable[[Tensor], Tensor]
-"""Returns the dropout mask of attention weights: a tensor of their shape and dtype."""
 
 # torch computes products of fewer multiplications by another algorithm, so that a single sequence would differ in
 # the last bits from one in a batch. Without gradients, products are padded with zeros to this size.
@@ -37,7 +33,8 @@ def attention_weights(
     Each row sums to 1; tokens that are not attended to have exactly 0.
     """
     weights = []
-    for sequence_qkv in _split_sequences(qkv, packed):
+    for start, end in pairwise(packed.cu_seqlens.tolist()):
+        sequence_qkv = qkv[start:end]
         q, k, _ = _split_heads(sequence_qkv, num_heads)
         scores = q @ k.transpose(-2, -1) / q.shape[-1] ** 0.5
         if direction != "all":
@@ -45,10 +42,6 @@ def attention_weights(
             scores = scores.masked_fill(copy_to_device(mask, qkv.device), -torch.inf)
         weights.append(softmax_fp32(scores))
     return weights
-
-
-def _split_sequences(qkv: Tensor, packed: Packed) -> list[Tensor]:
-    return [qkv[start:end] for start, end in pairwise(packed.cu_seqlens.tolist())]
 
 
 def _split_heads(sequence_qkv: Tensor, num_heads: int) -> Tensor:
@@ -99,17 +92,16 @@ def bucket_attention(
         apply: Any = _BucketAttention.apply  # which torch does not annotate
         output: Tensor = apply(qkv, layout, num_heads, dropout, kernels)
         return output
-    mask = None if dropout is None else dropout.draw_mask
     # Without dropout torch's fused kernel is up to twice as fast as separate products, except in bf16 on a CPU,
     # where separate products are up to twice as fast.
-    uses_sdpa = mask is None and (qkv.is_cuda or qkv.dtype == torch.float32)
+    uses_sdpa = dropout is None and (qkv.is_cuda or qkv.dtype == torch.float32)
     outputs = []
     for bucket, bucket_qkv in zip(
         layout.buckets, torch.split(_rows_to_cells(qkv, layout), layout.bucket_sizes), strict=True
     ):
         b, t = bucket.sequences, bucket.length
         shares_bias = bucket.bias is None or len(bucket.bias) == 1  # all sequences have the same bias
-        if not uses_sdpa and mask is None and shares_bias and not torch.is_grad_enabled():
+        if not uses_sdpa and dropout is None and shares_bias and not torch.is_grad_enabled():
             b = max(b, _MIN_MULTIPLICATIONS // (t * t * bucket_qkv.shape[1] // 3) + 1)
             bucket_qkv = F.pad(bucket_qkv, (0, 0, 0, b * t - len(bucket_qkv)))
         q, k, v = _split_bucket(bucket_qkv, b, t, num_heads)
@@ -120,8 +112,8 @@ def bucket_attention(
             # torch copies strided inputs of several sequences but not of one, whose last bits would then differ
             q, k, v = (tensor.contiguous() for tensor in (q, k, v))
             scores = (q * q.shape[-1] ** -0.5) @ k.transpose(-2, -1)
-            weights, _, _ = REFERENCE.attention_softmax(scores, bucket.bias, None)
-            context = _apply_mask(weights, mask) @ v
+            weights, _, _ = REFERENCE.attention_softmax(scores, bucket.bias, dropout)
+            context = weights @ v
         outputs.append(context.transpose(1, 2).reshape(b * t, -1)[: bucket.sequences * t])
     return _cells_to_rows(torch.cat(outputs), layout)
 
@@ -137,10 +129,6 @@ def _cells_to_rows(cells: Tensor, layout: AttentionLayout) -> Tensor:
 def _split_bucket(bucket_qkv: Tensor, sequences: int, length: int, num_heads: int) -> Tensor:
     """Split the qkv of a bucket, [b · T, 3H], into queries, keys, and values, [3, b, A, T, d]."""
     return bucket_qkv.view(sequences, length, 3, num_heads, -1).permute(2, 0, 3, 1, 4)
-
-
-def _apply_mask(weights: Tensor, mask: MaskFunction | None) -> Tensor:
-    return weights if mask is None else weights * mask(weights)
 
 
 class _BucketAttention(torch.autograd.Function):

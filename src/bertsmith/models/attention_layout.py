@@ -75,18 +75,14 @@ class AttentionLayout:
         """Return the number of padding rows after the tokens, 0 without `pads_rows`."""
         return -len(self.packed.tokens) % _ROW_MULTIPLE if self.pads_rows else 0
 
-    def pad_rows(self, rows: Tensor) -> Tensor:
-        """Pad row indices, long [M], with row 0 if `pads_rows`."""
-        return F.pad(rows, (0, -len(rows) % _ROW_MULTIPLE)) if self.pads_rows else rows
-
     def sort_rows(self, rows: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Pad and sort row indices, long [M], so that each sequence's are consecutive.
+        """Pad row indices, long [M], with row 0 if `pads_rows`, and sort them.
 
         Returns:
             The padded and sorted indices, and the position of each of `rows` in them, long [M]: the inverse of the
             sort. The inverse is None if the order is unchanged, as on a GPU, whose kernels need no order.
         """
-        padded_rows = self.pad_rows(rows)
+        padded_rows = F.pad(rows, (0, -len(rows) % _ROW_MULTIPLE)) if self.pads_rows else rows
         if not rows.is_cpu:
             return padded_rows, None
         indices = padded_rows.numpy()

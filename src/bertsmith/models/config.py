@@ -155,6 +155,16 @@ class ModelConfig(Settings):
         return next(i for i in range(layer + 1) if self.group_index(i) == self.group_index(layer))
 
     @property
+    def shared_submodules(self) -> tuple[str, ...]:
+        """Return the submodules that the layers of a group share (Lan et al. 2020, section 3.1 and table 4)."""
+        return {
+            "none": (),
+            "all": ("attention", "attention_norm", "feed_forward", "output_norm"),
+            "attention": ("attention", "attention_norm"),
+            "feed_forward": ("feed_forward", "output_norm"),
+        }[self.share]
+
+    @property
     def embedding_dim(self) -> int:
         """Return the size of the embeddings, E."""
         return self.embedding_size or self.hidden_size
@@ -183,8 +193,13 @@ class ParameterTerm(NamedTuple):
     size: int
 
 
-def encoder_parameter_terms(config: ModelConfig) -> list[ParameterTerm]:
-    """Return the encoder's parameter count term by term, in forward order; shared parameters count once."""
+def encoder_parameter_terms(config: ModelConfig, *, biases: bool = True) -> list[ParameterTerm]:
+    """Return the encoder's parameter count term by term, in forward order; shared parameters count once.
+
+    Args:
+        config: The model's sizes and switches.
+        biases: Count the biases of the layers.
+    """
     e, h, f = config.embedding_dim, config.hidden_size, config.intermediate_size
     symbol = "H" if config.embedding_size is None else "E"
     terms = [
@@ -195,20 +210,15 @@ def encoder_parameter_terms(config: ModelConfig) -> list[ParameterTerm]:
     ]
     if config.embedding_size is not None:
         terms.append(ParameterTerm("projection", "E·H + H", e * h + h))
-    shared = {
-        "all": ("attention", "feed-forward"),
-        "attention": ("attention",),
-        "feed_forward": ("feed-forward",),
-        "none": (),
-    }[config.share]
+    attention = ("4(H² + H)", 4 * (h * h + h)) if biases else ("4H²", 4 * h * h)
+    feed_forward = ("2HF + F + H", 2 * h * f + f + h) if biases else ("2HF", 2 * h * f)
     for layer in range(config.num_hidden_layers):
-        parts = ["attention", "feed-forward"]
-        if layer != config.first_layer_of_group(layer):
-            parts = [part for part in parts if part not in shared]
+        shared = () if layer == config.first_layer_of_group(layer) else config.shared_submodules
+        parts = [part for part in ("attention", "feed_forward") if part not in shared]
         if "attention" in parts:
-            terms.append(ParameterTerm(f"layer {layer} attention", "4(H² + H)", 4 * (h * h + h)))
-        if "feed-forward" in parts:
-            terms.append(ParameterTerm(f"layer {layer} feed-forward", "2HF + F + H", 2 * h * f + f + h))
+            terms.append(ParameterTerm(f"layer {layer} attention", *attention))
+        if "feed_forward" in parts:
+            terms.append(ParameterTerm(f"layer {layer} feed-forward", *feed_forward))
         if parts:
             terms.append(ParameterTerm(f"layer {layer} LayerNorms", f"{2 * len(parts)}H", 2 * len(parts) * h))
     if config.norm == "pre":

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import copy
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
@@ -34,35 +34,20 @@ from bertsmith.models.attention_layout import AttentionLayout
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.embeddings import Embeddings
 from bertsmith.models.layers import set_generator
-from bertsmith.models.transformer_layer import (
-    Attention,
-    LayerBuilder,
-    SharedModule,
-    TransformerLayer,
-    build_layer,
-)
+from bertsmith.models.transformer_layer import Attention, SharedModule, TransformerLayer
 from bertsmith.models.weight_init import init_weights
 from bertsmith.packed import Packed
 
-# Submodules that a layer shares with the first layer of its group, by the value of the setting `share` (Lan et al.
-# 2020, section 3.1 and table 4). With "all" the whole layer is shared.
-_SHARED_SUBMODULES = {
-    "attention": ("attention", "attention_norm"),
-    "feed_forward": ("feed_forward", "output_norm"),
-}
 
-
-def _build_blocks(
-    config: ModelConfig, generator: torch.Generator, build: LayerBuilder
-) -> list[TransformerLayer]:
+def _build_blocks(config: ModelConfig, generator: torch.Generator) -> list[TransformerLayer]:
     """Build `Encoder.blocks`: one layer per group if layers share all parameters, else L."""
     if config.share == "all":
-        return [build(config, generator) for _ in range(config.share_groups)]
-    blocks = [build(config, generator) for _ in range(config.num_hidden_layers)]
+        return [TransformerLayer(config, generator) for _ in range(config.share_groups)]
+    blocks = [TransformerLayer(config, generator) for _ in range(config.num_hidden_layers)]
     for i, block in enumerate(blocks):
         first = blocks[config.first_layer_of_group(i)]
         if block is not first:
-            for name in _SHARED_SUBMODULES.get(config.share, ()):
+            for name in config.shared_submodules:
                 setattr(block, name, SharedModule(getattr(first, name)))
     return blocks
 
@@ -82,28 +67,19 @@ class Encoder(nn.Module):
     forward_context: Callable[[], AbstractContextManager[object]] = nullcontext
     is_int8 = False
 
-    def __init__(
-        self,
-        config: ModelConfig,
-        generator: torch.Generator | None = None,
-        *,
-        build_embeddings: Callable[[ModelConfig, torch.Generator], Embeddings] = Embeddings,
-        build_layer: LayerBuilder = build_layer,
-    ) -> None:
+    def __init__(self, config: ModelConfig, generator: torch.Generator | None = None) -> None:
         """Build an encoder with random weights.
 
         Args:
             config: The model's sizes and switches.
             generator: Draws the initial weights and all dropout masks; the encoder is on its device. None: a new
                 generator on the CPU with seed 0.
-            build_embeddings: Builds the embeddings.
-            build_layer: Builds a layer.
         """
         super().__init__()
         self.config = config
         self._generator = torch.Generator().manual_seed(0) if generator is None else generator
-        self.embeddings: Embeddings = build_embeddings(config, self._generator)
-        self.blocks = nn.ModuleList(_build_blocks(config, self._generator, build_layer))
+        self.embeddings = Embeddings(config, self._generator)
+        self.blocks = nn.ModuleList(_build_blocks(config, self._generator))
         eps = config.layer_norm_eps
         self.norm = nn.LayerNorm(config.hidden_size, eps) if config.norm == "pre" else None
         init_weights(self, config.initializer_range, self._generator)
@@ -162,7 +138,11 @@ class Encoder(nn.Module):
         """
         self._check_length(packed.max_seqlen)
         with self.forward_context():
-            states = list(self._layer_outputs(packed))
+            x, layout = self._embed(packed)
+            states = [x]
+            for layer in self.layers:
+                states.append(layer(states[-1], layout))
+            states = [state[: len(packed.tokens)] for state in states]
             if self.norm is not None:
                 states[-1] = self.norm(states[-1])
         return [state.float() for state in states]
@@ -172,15 +152,6 @@ class Encoder(nn.Module):
         x: Tensor = self.embeddings(packed)
         layout = self._layout(packed, x)
         return (F.pad(x, (0, 0, 0, layout.num_padding_rows)) if layout.num_padding_rows else x), layout
-
-    def _layer_outputs(self, packed: Packed) -> Iterator[Tensor]:
-        """Yield the outputs of the embeddings and of each layer."""
-        x, layout = self._embed(packed)
-        num_tokens = len(packed.tokens)
-        yield x[:num_tokens]
-        for layer in self.layers:
-            x = layer(x, layout)
-            yield x[:num_tokens]
 
     def _last_hidden_state(self, packed: Packed, rows: Tensor | None) -> Tensor:
         """Return the output of the last layer, or some rows of it."""
@@ -309,12 +280,12 @@ def _find_invalid_id(ids: Tensor, count: int) -> int | None:
     return int(ids.max()) if int(ids.max()) >= count else int(ids.min())
 
 
-def copy_without_hooks(encoder: Encoder) -> Encoder:
-    """Return a copy without hooks, in evaluation mode, that shares the parameters and the generator."""
+def copy_encoder(encoder: Encoder, *, with_hooks: bool) -> Encoder:
+    """Return a copy in evaluation mode that shares the parameters and the generator, with or without hooks."""
     # deepcopy does not copy an object whose id is in its memo, but takes the memo's value: here the
     # parameters and the generator themselves, and empty dictionaries of hooks.
     memo: dict[int, Any] = {id(shared): shared for shared in (*encoder.parameters(), encoder.generator)}
-    for module in encoder.modules():
+    for module in () if with_hooks else encoder.modules():
         for hooks in (
             module._forward_hooks,
             module._forward_pre_hooks,

@@ -103,9 +103,12 @@ class SecondEncoder(nn.Module):
         self.linear = Linear(2 * config.hidden_size, config.hidden_size)
         init_weights(self.linear, config.initializer_range, generator)
 
-    def forward(self, states: Tensor, other_states: Tensor) -> Tensor:
-        """Join both encoders' states of the same tokens, [M, H] each, to [M, H]."""
-        joined: Tensor = self.linear(torch.cat([states, other_states], 1))
+    def forward(
+        self, encoder: Encoder, packed: Packed, rows: Tensor | None, other_rows: Tensor | None
+    ) -> Tensor:
+        """Join the states of the tokens `rows` and the second encoder's states of `other_rows` to [M, H]."""
+        states = [encoder(packed, rows=rows), self.encoder(packed, rows=other_rows)]
+        joined: Tensor = self.linear(torch.cat(states, 1))
         return joined
 
 
@@ -129,34 +132,32 @@ class FeatureExtractor(nn.Module):
                 argument="task.second_encoder",
                 hint=f"omit {option('head')} and {option('layers')}",
             )
-        hidden_size, num_layers = config.hidden_size, config.num_hidden_layers
         self._config = config
         self._layers: Layers = layers
-        self._num_layers, self._recurrent = num_layers, recurrent
-        if "four" in layers and num_layers < 4:
+        self._recurrent, self._two_encoders = recurrent, second_encoder
+        if "four" in layers and config.num_hidden_layers < 4:
             raise InputError(
                 "too_few_layers",
-                f"{layers} needs 4 layers, and the model has {pluralize(num_layers, 'layer')}",
+                f"{layers} needs 4 layers, and the model has {pluralize(config.num_hidden_layers, 'layer')}",
                 argument="layers",
                 hint="choose last or sum_all",
             )
         if layers == "concat_last_four" and not recurrent:
             self.joined = LayerConcat(config, generator)
         elif layers == "concat_last_four":
-            self.recurrent4 = BiLSTM(config, generator, 4 * hidden_size)
+            self.recurrent4 = BiLSTM(config, generator, 4 * config.hidden_size)
         elif layers != "last":
             self.mix = ScalarMix(config).to(generator.device)
             self.mix.select_layers(self.layers)
         if recurrent and layers != "concat_last_four":
-            self.recurrent = BiLSTM(config, generator, hidden_size)
-        self._two_encoders = second_encoder
+            self.recurrent = BiLSTM(config, generator, config.hidden_size)
         if second_encoder:
             self.beside = SecondEncoder(config, generator)
 
     @property
     def layers(self) -> list[int]:
         """Return the indices of the layers; 0 is the embeddings' output."""
-        return layer_indices(self._layers, self._num_layers)
+        return layer_indices(self._layers, self._config.num_hidden_layers)
 
     @property
     def parts(self) -> Mapping[str, nn.Module]:
@@ -171,16 +172,12 @@ class FeatureExtractor(nn.Module):
         half at the first. The paper does not say which states table 5 uses; only there has each half read the
         whole sequence. For two encoders it is each one's last state.
         """
+        rows = _summary_rows(self._config, packed)
         if self._two_encoders:
-            encoders = (encoder, self.beside.encoder)
-            states = [
-                each(packed, rows=_summary_rows(config, packed))
-                for each, config in zip(encoders, (self._config, self.beside.encoder.config), strict=True)
-            ]
-            joined: Tensor = self.beside(*states)
-            return joined
+            other_rows = _summary_rows(self.beside.encoder.config, packed)
+            return self.beside(encoder, packed, rows, other_rows)  # type: ignore[no-any-return]
         if not self._recurrent:
-            return self(encoder, packed, _summary_rows(self._config, packed))  # type: ignore[no-any-return]
+            return self(encoder, packed, rows)  # type: ignore[no-any-return]
         lstm_states: Tensor = self(encoder, packed)
         direction_size = self._config.hidden_size // 2
         forward = lstm_states[packed.last_token_rows, :direction_size]
@@ -190,9 +187,7 @@ class FeatureExtractor(nn.Module):
     def forward(self, encoder: Encoder, packed: Packed, rows: Tensor | None = None) -> Tensor:
         """Return the input of token heads, [N, H], or [M, H] for the tokens `rows`, long [M]."""
         if self._two_encoders:
-            encoders = (encoder, self.beside.encoder)
-            joined: Tensor = self.beside(*(each(packed, rows=rows) for each in encoders))
-            return joined
+            return self.beside(encoder, packed, rows, rows)  # type: ignore[no-any-return]
         if self._layers == "last" and not self._recurrent:
             return encoder(packed, rows=rows)  # type: ignore[no-any-return]
         x = self._all_tokens(encoder, packed)

@@ -28,13 +28,26 @@ def count_parameters(
             108,808,704 instead of 109,482,240 for bert-base. `omitted_terms` returns the difference.
         pooler: Count the pooler if it is in `heads`.
     """
+    head_terms = _head_terms(config, labels)
+    terms = encoder_parameter_terms(config, biases=biases)
+    for head in heads:
+        if head not in head_terms:
+            raise ValueError(f"unknown head '{head}'; use {', '.join(head_terms)}")
+        if pooler or head != "pooler":
+            terms += head_terms[head]
+    return terms
+
+
+def _head_terms(config: ModelConfig, labels: int) -> dict[str, list[ParameterTerm]]:
+    """Return the terms of each part besides the encoder."""
     v, e, h = config.vocab_size, config.embedding_dim, config.hidden_size
     tied = config.tie_word_embeddings
     symbol = "H" if config.embedding_size is None else "E"
     structure = get_family(config.model_type).heads
     dense = [ParameterTerm("classifier transform", "H² + H", h * h + h)] if structure.dense_act else []
     choice = [ParameterTerm("choice transform", "H² + H", h * h + h)] if structure.choice_act else []
-    head_terms = {
+    second_encoder = sum(term.size for term in encoder_parameter_terms(config))
+    return {
         "pooler": [ParameterTerm("pooler", "H² + H", h * h + h)],
         "masked": [
             ParameterTerm("masked LM transform", f"H·{symbol} + {symbol}", h * e + e),
@@ -50,13 +63,7 @@ def count_parameters(
         "classifier": [*dense, ParameterTerm("classifier", "KH + K", labels * h + labels)],
         "mix": [ParameterTerm("layer mix", "L + 2", config.num_hidden_layers + 2)],
         "joined": [ParameterTerm("four layers joined", "4H² + H", 4 * h * h + h)],
-        "beside": [
-            ParameterTerm(
-                "the other direction",
-                "encoder + 2H² + H",
-                sum(t.size for t in encoder_parameter_terms(config)) + 2 * h * h + h,
-            )
-        ],
+        "beside": [ParameterTerm("the other direction", "encoder + 2H² + H", second_encoder + 2 * h * h + h)],
         "recurrent": [ParameterTerm("BiLSTM", "12H² + 16H", 12 * h * h + 16 * h)],
         "recurrent4": [ParameterTerm("BiLSTM on four layers", "24H² + 16H", 24 * h * h + 16 * h)],
         "tagger": [ParameterTerm("token classifier", "KH + K", labels * h + labels)],
@@ -66,15 +73,6 @@ def count_parameters(
         "chooser": [*choice, ParameterTerm("choice", "H + 1", h + 1)],
         "relater": [ParameterTerm("relation", "2KH + K", 2 * labels * h + labels)],
     }
-    terms = encoder_parameter_terms(config)
-    if not biases:
-        terms = [_without_bias(term, config) for term in terms]
-    for head in heads:
-        if head not in head_terms:
-            raise ValueError(f"unknown head '{head}'; use {', '.join(head_terms)}")
-        if pooler or head != "pooler":
-            terms += head_terms[head]
-    return terms
 
 
 def omitted_terms(config: ModelConfig, *, biases: bool = False, pooler: bool = False) -> list[ParameterTerm]:
@@ -87,17 +85,10 @@ def omitted_terms(config: ModelConfig, *, biases: bool = False, pooler: bool = F
             sum(term.name.startswith("layer ") and term.name.endswith(part) for term in terms)
             for part in ("attention", "feed-forward")
         )
-        size = sum(term.size - _without_bias(term, config).size for term in terms)
+        matrices = encoder_parameter_terms(config, biases=False)
+        size = sum(term.size for term in terms) - sum(term.size for term in matrices)
         omitted.append(ParameterTerm("biases of the layers", f"{attention}·4H + {feed_forward}(F + H)", size))
     return omitted if pooler else [*omitted, ParameterTerm("pooler", "H² + H", h * h + h)]
-
-
-def _without_bias(term: ParameterTerm, config: ModelConfig) -> ParameterTerm:
-    """Return a layer's term for its matrices alone, and any other term unchanged."""
-    h, f = config.hidden_size, config.intermediate_size
-    prefix, _, part = term.name.rpartition(" ")
-    matrices = {"attention": ("4H²", 4 * h * h), "feed-forward": ("2HF", 2 * h * f)}.get(part)
-    return ParameterTerm(term.name, *matrices) if matrices and prefix.startswith("layer ") else term
 
 
 def flops_per_token(config: ModelConfig, masked_fraction: float) -> float:

@@ -11,9 +11,8 @@ products are exact, so no token's result depends on another row.
 
 from __future__ import annotations
 
-import copy
 from functools import partial
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +20,7 @@ from torch import Tensor, nn
 from bertsmith import hardware
 from bertsmith.kernels.linear import DequantParams, QuantizedLinear
 from bertsmith.kernels.reference import REFERENCE, KernelBackend, compute_dtype, set_kernel_backend
-from bertsmith.models.encoder import Encoder, copy_without_hooks
+from bertsmith.models.encoder import Encoder, copy_encoder
 from bertsmith.models.layers import Linear
 from bertsmith.packed import Packed
 
@@ -115,16 +114,13 @@ def quantize_encoder(encoder: Encoder, texts: Packed, kernels: KernelBackend = R
         texts: Random tokens; the layers' inputs on them calibrate the input channels.
         kernels: The kernels of the copy.
     """
-    # deepcopy does not copy an object whose id is in its memo, but takes the memo's value
-    memo: dict[int, Any] = {id(shared): shared for shared in (*encoder.parameters(), encoder.generator)}
-    stats = _channel_stats(copy_without_hooks(encoder), texts)
-    replacements = {
-        id(linear): Int8Linear(linear, stats[name], kernels) for name, linear in _linears(encoder).items()
-    }
-    result = copy.deepcopy(encoder, memo | replacements).eval()
-    result.is_int8 = any(
-        linear.weight.dtype == torch.int8 and linear.weight.dim() == 2 for linear in replacements.values()
-    )
+    stats = _channel_stats(copy_encoder(encoder, with_hooks=False), texts)
+    result = copy_encoder(encoder, with_hooks=True)
+    for name, linear in _linears(result).items():
+        int8_linear = Int8Linear(linear, stats[name], kernels)
+        result.set_submodule(name, int8_linear)
+        # The compiled kernels have weights of another format.
+        result.is_int8 |= int8_linear.weight.dtype == torch.int8 and int8_linear.weight.dim() == 2
     set_kernel_backend(result, kernels)
     return result
 

@@ -63,13 +63,6 @@ _PARAMETERS = {
     "recurrent.lstm": _LSTM,
     "recurrent4.lstm": _LSTM,
 }
-# Modules of a layer, by the starts of their names, that layers share by the value of the setting `share`.
-_SHARED_MODULES: Mapping[str, tuple[str, ...]] = {
-    "none": (),
-    "all": ("attention.", "attention_norm", "feed_forward.", "output_norm"),
-    "attention": ("attention.", "attention_norm"),
-    "feed_forward": ("feed_forward.", "output_norm"),
-}
 
 
 @dataclass(frozen=True)
@@ -156,32 +149,19 @@ def name_table(
         name: tuple(hf_name.format(base=base) for hf_name in hf_names)
         for name, hf_names in (outside_layers | dict(heads)).items()
     }
-    duplicates: dict[str, str] = {}
-    for i in range(config.num_hidden_layers):
-        first = config.first_layer_of_group(i)
-        block = config.group_index(i) if config.share == "all" else i  # index in Encoder.blocks
-        for name, hf_names in layer.items():
-            layer_hf_names = _in_layer(base, layer_name, block, hf_names)
-            if i == first or not name.startswith(_SHARED_MODULES[config.share]):
-                modules[f"encoder.blocks.{block}.{name}"] = layer_hf_names
-            elif config.share != "all":
-                originals = _in_layer(base, layer_name, first, hf_names)
-                for copy, original in zip(layer_hf_names, originals, strict=True):
-                    for parameter in WEIGHT_AND_BIAS:
-                        duplicates[f"{copy}.{parameter}"] = f"{original}.{parameter}"
+    layer_modules, duplicates = _layer_modules(config, f"{base}.{layer_name}", layer)
+    modules |= layer_modules
     tensors = {
         f"{name}.{parameter}": tuple(f"{hf_name}.{parameter}" for hf_name in hf_names)
         for name, hf_names in modules.items()
         for parameter in _PARAMETERS.get(name, WEIGHT_AND_BIAS)
     }
     if config.causal:  # the model may have a second encoder of the other direction
+        second_encoder = {name: hf_names for name, hf_names in tensors.items() if name.startswith("encoder.")}
+        second_encoder |= {f"linear.{parameter}": (f"linear.{parameter}",) for parameter in WEIGHT_AND_BIAS}
         tensors |= {
             f"beside.{name}": tuple(f"beside.{hf_name}" for hf_name in hf_names)
-            for name, hf_names in tensors.items()
-            if name.startswith("encoder.")
-        }
-        tensors |= {
-            f"beside.linear.{parameter}": (f"beside.linear.{parameter}",) for parameter in WEIGHT_AND_BIAS
+            for name, hf_names in second_encoder.items()
         }
     tied: dict[str, str] = {}
     unused: dict[str, str] = {}
@@ -198,5 +178,23 @@ def name_table(
     return NameTable(base, tensors, tied, duplicates, unused)
 
 
-def _in_layer(base: str, layer_name: str, layer: int, hf_names: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(f"{base}.{layer_name.format(layer=layer)}.{hf_name}" for hf_name in hf_names)
+def _layer_modules(
+    config: ModelConfig, layer_name: str, layer: ModuleNames
+) -> tuple[dict[str, tuple[str, ...]], dict[str, str]]:
+    """Return the modules of all layers, and the duplicates of those that layers share (`NameTable.duplicates`)."""
+    modules: dict[str, tuple[str, ...]] = {}
+    duplicates: dict[str, str] = {}
+    for i in range(config.num_hidden_layers):
+        first = config.first_layer_of_group(i)
+        block = config.group_index(i) if config.share == "all" else i  # index in Encoder.blocks
+        hf_layer, first_hf_layer = layer_name.format(layer=block), layer_name.format(layer=first)
+        for name, hf_names in layer.items():
+            if i == first or name.partition(".")[0] not in config.shared_submodules:
+                modules[f"encoder.blocks.{block}.{name}"] = tuple(f"{hf_layer}.{hf}" for hf in hf_names)
+            elif config.share != "all":
+                duplicates |= {
+                    f"{hf_layer}.{hf}.{parameter}": f"{first_hf_layer}.{hf}.{parameter}"
+                    for hf in hf_names
+                    for parameter in WEIGHT_AND_BIAS
+                }
+    return modules, duplicates

@@ -10,7 +10,6 @@ run. Hooks of a layer's dropout and LayerNorms, and of a `SharedModule` itself, 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -119,34 +118,21 @@ class TransformerLayer(nn.Module):
 
     kernels: KernelBackend = REFERENCE
 
-    def __init__(
-        self,
-        attention: nn.Module,
-        feed_forward: nn.Module,
-        attention_norm: nn.Module,
-        output_norm: nn.Module,
-        dropout: Dropout,
-        *,
-        norm_first: bool = False,
-    ) -> None:
+    def __init__(self, config: ModelConfig, generator: torch.Generator) -> None:
         """Build a layer.
 
         Args:
-            attention: The attention sublayer.
-            feed_forward: The feed-forward sublayer.
-            attention_norm: The LayerNorm of attention.
-            output_norm: The LayerNorm of the feed-forward sublayer.
-            dropout: The dropout on the outputs of both sublayers.
-            norm_first: Apply LayerNorm before each sublayer (Xiong et al. 2020) instead of after each residual
-                sum, as BERT and the original Transformer do.
+            config: The model's sizes and switches. With `norm` "pre", LayerNorm is before each sublayer (Xiong et
+                al. 2020) instead of after each residual sum, as in BERT and the original Transformer.
+            generator: Draws dropout.
         """
         super().__init__()
-        self.attention = attention
-        self.attention_norm = attention_norm
-        self.feed_forward = feed_forward
-        self.output_norm = output_norm
-        self.dropout = dropout
-        self._norm_first = norm_first
+        self.attention: nn.Module = Attention(config, generator)
+        self.attention_norm: nn.Module = nn.LayerNorm(config.hidden_size, config.layer_norm_eps)
+        self.feed_forward: nn.Module = FeedForward(config)
+        self.output_norm: nn.Module = nn.LayerNorm(config.hidden_size, config.layer_norm_eps)
+        self.dropout = Dropout(config.hidden_dropout_prob, generator)
+        self._norm_first = config.norm == "pre"
 
     def forward(self, x: Tensor, layout: AttentionLayout, rows: Tensor | None = None) -> Tensor:
         """Compute [N, H] → [N, H], or [M, H] for the tokens `rows` (see the module docstring).
@@ -205,18 +191,6 @@ class TransformerLayer(nn.Module):
         return self.kernels.add_layer_norm(residual, x, self.dropout, norm)
 
 
-def build_layer(config: ModelConfig, generator: torch.Generator) -> TransformerLayer:
-    """Build a layer with BERT's sublayers; LayerNorm is before or after them as `config.norm` says."""
-    return TransformerLayer(
-        Attention(config, generator),
-        FeedForward(config),
-        nn.LayerNorm(config.hidden_size, config.layer_norm_eps),
-        nn.LayerNorm(config.hidden_size, config.layer_norm_eps),
-        Dropout(config.hidden_dropout_prob, generator),
-        norm_first=config.norm == "pre",
-    )
-
-
 class SharedModule(nn.Module):
     """A reference to a module of another layer.
 
@@ -240,7 +214,3 @@ class SharedModule(nn.Module):
 def unwrap_shared(module: nn.Module) -> nn.Module:
     """Return the module that a `SharedModule` refers to, or the module itself."""
     return module.module if isinstance(module, SharedModule) else module
-
-
-LayerBuilder = Callable[[ModelConfig, torch.Generator], TransformerLayer]
-"""Builds one layer."""

@@ -53,13 +53,13 @@ def sinusoidal_positions(positions: int, size: int) -> Tensor:
     return torch.where(column % 2 == 0, angle.sin(), angle.cos())
 
 
-def init_local_attention(qkv: Tensor, heads: int, strength: float = _LOCAL_STRENGTH) -> None:
+def init_local_attention(qkv: Tensor, heads: int) -> None:
     """Initialize the first four heads of a layer [3H, H] on sinusoidal positions of size H to local attention.
 
     A head's keys get the sines and cosines of the highest frequencies, as many as fit, and its queries the same
     rotated by an offset of one or two tokens to the left or right. Their product depends on the distance only: a
-    head attends to the token itself and its neighbors, more on its own side. These weights, `strength` times, are
-    added to the random ones. Otherwise a small model spends its first million tokens on learning locality
+    head attends to the token itself and its neighbors, more on its own side. These weights are added to the random
+    ones. Otherwise a small model spends its first million tokens on learning locality
     (benchmarks/learning.py).
     """
     hidden_size = qkv.shape[1]
@@ -70,12 +70,12 @@ def init_local_attention(qkv: Tensor, heads: int, strength: float = _LOCAL_STREN
             for sine in range(0, head_dim - 1, 2):
                 angle = offset / 10_000 ** (sine / hidden_size)
                 cosine = sine + 1
-                key[sine, sine] += strength
-                key[cosine, cosine] += strength
-                query[sine, sine] += strength * math.cos(angle)
-                query[sine, cosine] += strength * math.sin(angle)
-                query[cosine, sine] -= strength * math.sin(angle)
-                query[cosine, cosine] += strength * math.cos(angle)
+                key[sine, sine] += _LOCAL_STRENGTH
+                key[cosine, cosine] += _LOCAL_STRENGTH
+                query[sine, sine] += _LOCAL_STRENGTH * math.cos(angle)
+                query[sine, cosine] += _LOCAL_STRENGTH * math.sin(angle)
+                query[cosine, sine] -= _LOCAL_STRENGTH * math.sin(angle)
+                query[cosine, cosine] += _LOCAL_STRENGTH * math.cos(angle)
 
 
 def init_token_embeddings(table: Tensor, vectors: NDArray[np.float32], sigma: float) -> None:

@@ -21,7 +21,7 @@ from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import MaskedLMHead
 from bertsmith.models.weight_init import unigram_cross_entropy
-from bertsmith.objectives.objective import MODEL, ModelParts, Objective, check_data_settings
+from bertsmith.objectives.objective import Objective, check_data_settings
 from bertsmith.packed import Packed
 from bertsmith.settings import Settings
 
@@ -78,10 +78,6 @@ class CausalLM(Objective):
         """Return the rows of hidden states that predict a token, and the rows of these tokens, long [M] each."""
         rows = _rows_with_successor(packed)
         return (rows + 1, rows) if self.config.backwards else (rows, rows + 1)
-
-    def export(self, encoder: Encoder) -> dict[str, ModelParts]:
-        """Return the encoder and its head."""
-        return {MODEL: ModelParts(self.config, {"encoder": encoder, "masked": self.masked})}
 
 
 def _rows_with_successor(packed: Packed) -> Tensor:

@@ -26,7 +26,7 @@ from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import build_encoder
 from bertsmith.models.heads import MaskedLMHead
 from bertsmith.models.transformer_layer import SharedModule, unwrap_shared
-from bertsmith.objectives.objective import MODEL, ModelParts, Objective, check_data_settings
+from bertsmith.objectives.objective import Objective, check_data_settings
 from bertsmith.objectives.settings import DistillationSettings
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
@@ -49,13 +49,12 @@ class Distillation(Objective):
         settings: DistillationSettings,
     ) -> None:
         super().__init__()
-        self.config = encoder.config
         self._folder, self._settings = teacher, settings
         weights = {"soft": settings.soft_weight, "mlm": settings.mlm_weight, "cosine": settings.cosine_weight}
         self.loss_weights = {part: weight for part, weight in weights.items() if weight}
         if not settings.mlm_weight:
             self.perplexity_parts = ()
-        self.masked = MaskedLMHead(self.config, generator)
+        self.masked = MaskedLMHead(encoder.config, generator)
         self.teacher = build_encoder(teacher.config, torch.Generator()).requires_grad_(False).eval()
         self.teacher_masked = MaskedLMHead(teacher.config, torch.Generator()).requires_grad_(False).eval()
 
@@ -154,10 +153,6 @@ class Distillation(Objective):
         """Return the path of the teacher."""
         return {"teacher": str(self._folder.path)}
 
-    def export(self, encoder: Encoder) -> dict[str, ModelParts]:
-        """Return the student."""
-        return {MODEL: ModelParts(self.config, {"encoder": encoder, "masked": self.masked})}
-
 
 _COPIED_SETTINGS = (
     "hidden_size",
@@ -253,9 +248,8 @@ def init_from_teacher(
         if encoder.embeddings.segment is None and teacher.embeddings.segment is not None:
             encoder.embeddings.position.weight += teacher.embeddings.segment.weight[0]
         layers = copied_layers(teacher.config.num_hidden_layers, encoder.config.num_hidden_layers)
-        if (
-            teacher.config.share == "all"
-        ):  # a block is then a group of layers, and both models have equally many
+        if teacher.config.share == "all":
+            # A block is then a group of layers, and both models have equally many.
             layers = list(range(len(teacher.blocks)))
         for block, layer in zip(encoder.blocks, layers, strict=True):
             for name, module in block.named_children():

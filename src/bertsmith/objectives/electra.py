@@ -54,16 +54,14 @@ class Electra(Objective):
 
     def __init__(self, encoder: Encoder, torch_generator: torch.Generator, settings: ElectraSettings) -> None:
         super().__init__()
-        self.config = encoder.config
+        config = encoder.config
         self.loss_weights = {"replaced": settings.replaced_weight}
         self._seed = torch_generator.initial_seed()
-        self.generator = build_encoder(
-            generator_config(self.config, settings.generator_size), torch_generator
-        )
+        self.generator = build_encoder(generator_config(config, settings.generator_size), torch_generator)
         for name in ("token", "position", "segment"):
             setattr(self.generator.embeddings, name, getattr(encoder.embeddings, name))
         self.masked = MaskedLMHead(self.generator.config, torch_generator)
-        self.detector = ReplacedTokenHead(self.config, torch_generator)
+        self.detector = ReplacedTokenHead(config, torch_generator)
 
     @classmethod
     def from_settings(
@@ -123,7 +121,7 @@ class Electra(Objective):
     def export(self, encoder: Encoder) -> dict[str, ModelParts]:
         """Return the discriminator and the generator, each with its head."""
         return {
-            MODEL: ModelParts(self.config, {"encoder": encoder, "detector": self.detector}),
+            MODEL: ModelParts(encoder.config, {"encoder": encoder, "detector": self.detector}),
             GENERATOR: ModelParts(self.generator.config, {"encoder": self.generator, "masked": self.masked}),
         }
 

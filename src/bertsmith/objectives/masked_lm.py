@@ -19,7 +19,7 @@ from bertsmith.loss import Loss
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import MaskedLMHead, Pooler, SentencePairHead
-from bertsmith.objectives.objective import MODEL, ModelParts, Objective
+from bertsmith.objectives.objective import Objective
 from bertsmith.settings import Settings
 
 
@@ -48,7 +48,7 @@ class MaskedLM(Objective):
         is_next_label: int = 0,
     ) -> None:
         super().__init__()
-        self.config, self.task, self._is_next_label = config, task, is_next_label
+        self.task, self._is_next_label = task, is_next_label
         self.masked = MaskedLMHead(config, generator)
         if task != "none":
             self.pooler = Pooler(config, generator)
@@ -85,7 +85,3 @@ class MaskedLM(Objective):
         return {"sentence_task": self.task} | (
             {"is_next_label": self._is_next_label} if self._is_next_label else {}
         )
-
-    def export(self, encoder: Encoder) -> dict[str, ModelParts]:
-        """Return one model: the encoder and all heads."""
-        return {MODEL: ModelParts(self.config, {"encoder": encoder, **dict(self.named_children())})}

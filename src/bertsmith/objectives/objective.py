@@ -55,7 +55,7 @@ class ModelParts:
 
 
 class Objective(nn.Module):
-    """Heads and their loss. Subclasses implement `from_settings`, `loss`, and `export`.
+    """Heads and their loss. Subclasses implement `from_settings` and `loss`.
 
     Attributes:
         name: The name in settings.
@@ -168,8 +168,9 @@ class Objective(nn.Module):
         return {}
 
     def export(self, encoder: Encoder) -> dict[str, ModelParts]:
-        """Return the models to save, by the names of their folders."""
-        raise NotImplementedError
+        """Return the models to save, by the names of their folders; by default the encoder and all heads."""
+        heads = {name: module for name, module in self.named_children() if name not in self.frozen_modules}
+        return {MODEL: ModelParts(encoder.config, {"encoder": encoder, **heads})}
 
     def train(self, mode: bool = True) -> Objective:
         """Set training mode, except for frozen modules, which stay in evaluation mode."""
@@ -177,33 +178,6 @@ class Objective(nn.Module):
         for name in self.frozen_modules:
             self.get_submodule(name).eval()
         return self
-
-
-@dataclass
-class _LossTotals:
-    """Totals of losses over batches by part. They stay on the device, so that the host does not wait."""
-
-    sums: dict[str, Tensor] = field(default_factory=dict)
-    num_correct: dict[str, Tensor] = field(default_factory=dict)
-    counts: dict[str, int] = field(default_factory=dict)
-
-    def add(self, loss: Loss) -> None:
-        for part, value in loss.sums.items():
-            self.sums[part] = self.sums.get(part, 0) + value.double()
-            self.counts[part] = self.counts.get(part, 0) + loss.counts[part]
-        for part, value in loss.num_correct.items():
-            self.num_correct[part] = self.num_correct.get(part, 0) + value
-
-    def metrics(self, perplexity_parts: Iterable[str] = ()) -> dict[str, float]:
-        """Return mean losses, accuracies, and the perplexities of these parts, by name."""
-        metrics = {f"{part}_loss": float(v) / max(1, self.counts[part]) for part, v in self.sums.items()}
-        metrics |= {
-            f"{part}_accuracy": float(v) / max(1, self.counts[part]) for part, v in self.num_correct.items()
-        }
-        for part in perplexity_parts:
-            if f"{part}_loss" in metrics:
-                metrics[f"{part}_perplexity"] = math.exp(min(metrics[f"{part}_loss"], _MAX_EXPONENT))
-        return metrics
 
 
 def check_data_settings(data: DataSettings, objective: str, *unsupported_corruptions: str) -> None:
@@ -228,11 +202,26 @@ def evaluate_objective(
     objective: Objective, encoder: Encoder, batches: Iterable[Any], context: ComputeContext
 ) -> dict[str, float]:
     """Return mean losses, accuracies, and perplexities of an objective over held-out batches."""
-    totals, autocast_encoder = _LossTotals(), context.autocast_encoder(encoder)
+    # Totals by part; tensors stay on the device, so that the host does not wait.
+    sums: dict[str, Tensor] = {}
+    num_correct: dict[str, Tensor] = {}
+    counts: dict[str, int] = {}
+    autocast_encoder = context.autocast_encoder(encoder)
     with torch.inference_mode():
         for batch in batches:
-            totals.add(objective.loss(autocast_encoder, context.to_device(batch)))
-    return totals.metrics(objective.perplexity_parts)
+            loss = objective.loss(autocast_encoder, context.to_device(batch))
+            for part, value in loss.sums.items():
+                sums[part] = sums.get(part, 0) + value.double()
+                counts[part] = counts.get(part, 0) + loss.counts[part]
+            for part, value in loss.num_correct.items():
+                num_correct[part] = num_correct.get(part, 0) + value
+    metrics = {f"{part}_loss": float(value) / max(1, counts[part]) for part, value in sums.items()}
+    for part, value in num_correct.items():
+        metrics[f"{part}_accuracy"] = float(value) / max(1, counts[part])
+    for part in objective.perplexity_parts:
+        if part in sums:
+            metrics[f"{part}_perplexity"] = math.exp(min(metrics[f"{part}_loss"], _MAX_EXPONENT))
+    return metrics
 
 
 def infer_objective(config: ModelConfig, parts: Collection[str]) -> str:

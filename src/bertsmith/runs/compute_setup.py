@@ -83,11 +83,10 @@ def measure_update_seconds(
     """
     strategy = GradientStrategy(module, context, settings)
     state, was_training = context.generator.get_state(), module.training
-    objective: Any = module.objective
 
     def seconds_of(size: int) -> float:
         start = hardware.clock()
-        updates = iterate_updates(phase.stream, size, 1, START, 0, objective.counts)
+        updates = iterate_updates(phase.stream, size, 1, START, 0, module.objective.counts)
         with closing(updates):
             train_step(strategy, next(updates), 0.0, 0)
         return hardware.clock() - start

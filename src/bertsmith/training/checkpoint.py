@@ -108,18 +108,8 @@ def save(folder: Path, checkpoint: Checkpoint, keep: int) -> Path:
                 hint="lower train.learning_rate, or raise train.adam_epsilon"
                 + (f"; the newest checkpoint is {newest}" if newest else ""),
             )
-    state_json = state.model_dump_json(indent=1)
-    TrainState.model_validate_json(state_json)
     try:
-        with atomic.atomic_folder(final, replace=True) as temporary:
-            for name, tensors in checkpoint.tensors.items():
-                _save_tensors(tensors, temporary / f"{name}.safetensors")
-            (temporary / _STATE).write_text(state_json)
-            files = {
-                path.name: {"bytes": path.stat().st_size, "sha256": atomic.sha256_of_file(path)}
-                for path in sorted(temporary.iterdir())
-            }
-            (temporary / _MANIFEST).write_text(json.dumps({"step": state.step, "files": files}, indent=1))
+        _write(final, checkpoint)
     except (OSError, SafetensorError) as error:
         if isinstance(error, OSError) and error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
             raise MachineError(
@@ -146,6 +136,22 @@ def save(folder: Path, checkpoint: Checkpoint, keep: int) -> Path:
             hint=f"fix the disk and continue with {option('resume', True)}",
         ) from None
     return final
+
+
+def _write(folder: Path, checkpoint: Checkpoint) -> None:
+    """Write a checkpoint atomically."""
+    state_json = checkpoint.state.model_dump_json(indent=1)
+    TrainState.model_validate_json(state_json)
+    with atomic.atomic_folder(folder, replace=True) as temporary:
+        for name, tensors in checkpoint.tensors.items():
+            _save_tensors(tensors, temporary / f"{name}.safetensors")
+        (temporary / _STATE).write_text(state_json)
+        files = {
+            path.name: {"bytes": path.stat().st_size, "sha256": atomic.sha256_of_file(path)}
+            for path in sorted(temporary.iterdir())
+        }
+        manifest = {"step": checkpoint.state.step, "files": files}
+        (temporary / _MANIFEST).write_text(json.dumps(manifest, indent=1))
 
 
 def _save_tensors(tensors: Mapping[str, Tensor], file: Path) -> None:
@@ -176,12 +182,11 @@ def prune(folder: Path, keep: int) -> None:
     for step in existing[:-keep]:
         atomic.remove_folder(folder / f"step-{step}")
     try:
-        best_steps = {_read_state(folder / f"step-{step}").best_step for step in newest}
+        best_files = {_best_file(folder, _read_state(folder / f"step-{step}").best_step) for step in newest}
     except _DamagedError:
         return
-    for file in folder.glob("best-*.safetensors"):
-        if file.name not in {_best_file(folder, step).name for step in best_steps if step is not None}:
-            file.unlink()
+    for file in set(folder.glob("best-*.safetensors")) - best_files:
+        file.unlink()
 
 
 def steps(folder: Path) -> list[int]:
@@ -223,7 +228,6 @@ def load_newest(folder: Path, expected: ExpectedContent | None = None) -> Checkp
             checkpoint = _read(path)
             if expected is not None:
                 _check_content(checkpoint, expected, path)
-            _check_best_weights(path, checkpoint.state)
         except _DamagedError as error:
             logger.warning("%s", error)
             errors.append(error)
@@ -256,14 +260,17 @@ def _read(path: Path) -> Checkpoint:
 def _find_damage(path: Path) -> str | None:
     """Return what is damaged in a checkpoint, with its location; None if it is complete."""
     try:
-        _check_best_weights(path, _verify(path)[1])
+        _verify(path)
     except _DamagedError as error:
         return str(error)
     return None
 
 
 def _verify(path: Path) -> tuple[_Manifest, TrainState]:
-    """Return the manifest and the state of a checkpoint whose files have the size and digest of the manifest."""
+    """Return the manifest and the state of a checkpoint; raise _DamagedError if it is not complete.
+
+    Its files have the size and digest of the manifest, and the best weights that it refers to are intact.
+    """
     pickles = [file.name for file in path.iterdir() if file.suffix in _PICKLE_SUFFIXES]
     if pickles:
         raise _DamagedError(path / pickles[0], "this is a pickle, which can run code and is never opened")
@@ -283,14 +290,10 @@ def _verify(path: Path) -> tuple[_Manifest, TrainState]:
     state = _read_state(path)
     if state.step != manifest.step or (state.best_step is None) != (state.best_sha256 is None):
         raise _DamagedError(path / _STATE, "the state is damaged")
-    return manifest, state
-
-
-def _check_best_weights(path: Path, state: TrainState) -> None:
-    if state.best_step is not None:
+    if state.best_step is not None and not _has_best_weights(path.parent, state):
         file = _best_file(path.parent, state.best_step)
-        if not file.is_file() or atomic.sha256_of_file(file) != state.best_sha256:
-            raise _DamagedError(file, "the best weights are missing, or are not what was written")
+        raise _DamagedError(file, "the best weights are missing, or are not what was written")
+    return manifest, state
 
 
 def _read_state(path: Path) -> TrainState:
@@ -305,8 +308,6 @@ def _parse(schema: type[_SchemaT], file: Path, title: str) -> _SchemaT:
         if file.stat().st_size > _MAX_JSON_BYTES:
             raise _DamagedError(file, f"the {title} is damaged (larger than any of its kind)")
         return schema.model_validate_json(file.read_bytes())
-    except FileNotFoundError:
-        raise _DamagedError(file, f"the {title} is missing") from None
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise _DamagedError(file, f"the {title} cannot be read ({reason})") from None
@@ -339,8 +340,14 @@ def _check_content(checkpoint: Checkpoint, expected: ExpectedContent, path: Path
                 raise _DamagedError(file, f"tensor '{key}' is not this model's")
 
 
-def _best_file(folder: Path, step: int) -> Path:
+def _best_file(folder: Path, step: int | None) -> Path:
     return folder / f"best-{step}.safetensors"
+
+
+def _has_best_weights(folder: Path, state: TrainState) -> bool:
+    """Return True if the file of the best weights is as it was written."""
+    file = _best_file(folder, state.best_step)
+    return file.is_file() and atomic.sha256_of_file(file) == state.best_sha256
 
 
 def save_best_weights(folder: Path, step: int, tensors: Mapping[str, Tensor]) -> str:
@@ -370,8 +377,8 @@ def save_best_weights(folder: Path, step: int, tensors: Mapping[str, Tensor]) ->
 
 def load_best_weights(folder: Path, state: TrainState) -> dict[str, Tensor]:
     """Load the weights of the best evaluation; raise InputError if the file is missing or has changed."""
-    file = _best_file(folder, state.best_step or 0)
-    if not file.is_file() or atomic.sha256_of_file(file) != state.best_sha256:
+    file = _best_file(folder, state.best_step)
+    if not _has_best_weights(folder, state):
         raise InputError(
             "best_weights_changed",
             "the file of the best weights is missing, or its content has changed",

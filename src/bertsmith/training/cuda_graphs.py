@@ -7,47 +7,21 @@ padding of a batch depends only on the batch, so that a resumed run computes the
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, Self
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from bertsmith.device import ComputeContext
-from bertsmith.kernels.reference import KernelBackend
 from bertsmith.packed import copy_to_device
+from bertsmith.training.optim.optimizer import kernel_backends
 from bertsmith.training.settings import TrainSettings
 from bertsmith.training.train_step import GradientStrategy, TrainModule
 
 _TOKEN_STEPS, _ROW_STEPS = 32, 16  # sizes from one power of two to the next
 _MAX_GRAPHS = 16  # further shapes are computed without a graph
-
-
-class PaddableBatch(Protocol):
-    """A batch that can be padded to fixed sizes, such as `MaskedBatch`."""
-
-    @property
-    def sizes(self) -> Any:
-        """A named tuple: number of sequences, tokens, and rows to predict, and maximum sequence length."""
-        ...
-
-    @property
-    def tensors(self) -> Sequence[Tensor]:
-        """All tensors that passes read."""
-        ...
-
-    def padded_to(self, sizes: Any) -> Self:
-        """Return the batch padded to these sizes; padding changes neither losses nor counts."""
-        ...
-
-    def unmeasured(self, longest: int) -> Self:
-        """Return the batch without sequence lengths on the host, except for an upper bound."""
-        ...
-
-    def to(self, device: torch.device) -> Self:
-        """Copy to a device."""
-        ...
 
 
 @dataclass
@@ -64,17 +38,20 @@ class _Graph:
     """A captured graph with its inputs, to be overwritten before a replay, and its outputs."""
 
     graph: torch.cuda.CUDAGraph
-    batch: PaddableBatch
+    batch: Any
     factors: Tensor
     outputs: _Outputs
 
 
 class CudaGraphStrategy(GradientStrategy):
-    """Replays CUDA graphs in one process on a GPU; see `supports_cuda_graphs`."""
+    """Replays CUDA graphs in one process on a GPU; see `supports_cuda_graphs`.
+
+    Batches have the attributes `sizes`, `tensors`, `padded_to`, and `unmeasured` of `MaskedBatch`.
+    """
 
     def __init__(self, module: TrainModule, context: ComputeContext, settings: TrainSettings) -> None:
         super().__init__(module, context, settings)
-        self._seqlen_multiple = min(kernels.seqlen_multiple for kernels in _kernels_of(module))
+        self._seqlen_multiple = min(kernels.seqlen_multiple for kernels in kernel_backends(module))
         self._graphs: dict[tuple[int, ...], _Graph | None] = {}
         self._first_graph: torch.cuda.CUDAGraph | None = None
         self._can_capture: bool | None = None
@@ -109,7 +86,7 @@ class CudaGraphStrategy(GradientStrategy):
         return {part: value.clone() for part, value in outputs.sums.items()}, outputs.loss.clone()
 
     def _try_without_lengths(
-        self, batch: PaddableBatch, factors: Mapping[str, float]
+        self, batch: Any, factors: Mapping[str, float]
     ) -> tuple[Mapping[str, Tensor], Tensor] | None:
         """Compute a batch without sequence lengths on the host, as in a graph.
 
@@ -126,7 +103,7 @@ class CudaGraphStrategy(GradientStrategy):
         self._can_capture = True
         return result
 
-    def _capture(self, device_batch: PaddableBatch, max_seqlen: int, factors: Mapping[str, float]) -> _Graph:
+    def _capture(self, device_batch: Any, max_seqlen: int, factors: Mapping[str, float]) -> _Graph:
         """Capture the passes of a batch on the device, which becomes the input of the graph."""
         batch = device_batch.unmeasured(max_seqlen)
         graph_factors = torch.tensor(list(factors.values()), device=self.context.device)
@@ -157,15 +134,10 @@ def supports_cuda_graphs(
     They need one batch per update, kernels that ignore rows without a label, an objective whose batches can be
     padded, and the same trainable parameters in all updates.
     """
-    ignores_labels = all(kernels.ignores_negative_labels for kernels in _kernels_of(module))
-    can_pad = bool(getattr(module.objective, "supports_filling", False))
+    ignores_labels = all(kernels.ignores_negative_labels for kernels in kernel_backends(module))
+    can_pad = bool(module.objective.supports_filling)
     is_one_batch = settings.gradient_accumulation_steps == 1
     return context.is_async and can_pad and ignores_labels and is_one_batch and not unfreezes
-
-
-def _kernels_of(module: TrainModule) -> list[KernelBackend]:
-    backends: list[Any] = [getattr(part, "kernels", None) for part in module.modules()]
-    return [kernels for kernels in backends if isinstance(kernels, KernelBackend)]
 
 
 def _padded_sizes(sizes: Any) -> Any:

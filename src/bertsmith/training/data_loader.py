@@ -43,11 +43,7 @@ class EmptyRankBatch:
     """A batch without an instance for this rank; it holds an instance of another rank, whose loss counts as 0."""
 
     batch: Batch
-
-    @property
-    def tokens(self) -> int:
-        """Zero."""
-        return 0
+    tokens: int = 0
 
     @property
     def epoch(self) -> int:
@@ -208,6 +204,11 @@ def iterate_updates(
             yield Update(totals, tokens, batch.epoch, batches_to_use, position)
 
 
+def batch_end(stream: Stream, epoch: int, start: int, size: int) -> int:
+    """Return the end of the batch that starts at an instance; it may exceed the epoch."""
+    return stream.stop(epoch, start, size) if isinstance(stream, VariableSizeStream) else start + size
+
+
 def _batch_ranges(
     stream: Stream, size: int, position: DataPosition
 ) -> Generator[tuple[int, int, int, DataPosition]]:
@@ -220,7 +221,6 @@ def _batch_ranges(
         if start >= num_instances:
             epoch, start = epoch + 1, 0
             continue
-        end = stream.stop(epoch, start, size) if isinstance(stream, VariableSizeStream) else start + size
-        stop = min(end, num_instances)
+        stop = min(batch_end(stream, epoch, start, size), num_instances)
         yield epoch, start, stop, DataPosition(*(epoch, stop) if stop < num_instances else (epoch + 1, 0))
         start = stop

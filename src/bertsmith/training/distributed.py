@@ -33,7 +33,7 @@ from bertsmith.device import ComputeContext
 from bertsmith.errors import BertsmithError, MachineError, Stopped, error_from_dict, option
 from bertsmith.hardware import RankInfo
 from bertsmith.training.cuda_graphs import CudaGraphStrategy, supports_cuda_graphs
-from bertsmith.training.data_loader import Batch, EmptyRankBatch, Stream, Update, VariableSizeStream
+from bertsmith.training.data_loader import Batch, EmptyRankBatch, Stream, Update, batch_end
 from bertsmith.training.settings import TrainSettings
 from bertsmith.training.train_step import GradientStrategy, TrainModule
 
@@ -236,11 +236,7 @@ class _RankStream:
         return self.stream.size(epoch)
 
     def stop(self, epoch: int, start: int, size: int) -> int:
-        return (
-            self.stream.stop(epoch, start, size)
-            if isinstance(self.stream, VariableSizeStream)
-            else start + size
-        )
+        return batch_end(self.stream, epoch, start, size)
 
     def batch(self, epoch: int, start: int, stop: int) -> Batch:
         size = stop - start

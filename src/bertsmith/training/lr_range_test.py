@@ -9,7 +9,6 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,11 +29,6 @@ _MAX_LOSS_RATIO = 4.0  # of the mean loss to the initial loss: no higher rate is
 _MEAN_DECAY = 0.8  # of that mean
 _RATE_DIVISOR = 10.0  # from the rate with the lowest loss to the suggested rate
 _MAX_SEED_DECADES = 0.5  # between the lowest points of different seeds
-
-
-def spaced_rates(low: float, high: float, steps: int) -> list[float]:
-    """Return learning rates from low to high with a constant ratio."""
-    return [float(rate) for rate in np.geomspace(low, high, steps)]
 
 
 def lr_range_test(
@@ -61,7 +55,6 @@ def lr_range_test(
     losses: list[float] = []
     mean = 0.0
     num_initial = _num_initial(len(rates))
-    objective: Any = module.objective
     with _restored(module, context):
         module.train()
         strategy = GradientStrategy(module, context, settings)
@@ -71,7 +64,7 @@ def lr_range_test(
             settings.gradient_accumulation_steps,
             START,
             settings.dataloader_num_workers,
-            objective.counts,
+            module.objective.counts,
         )
         with closing(updates):
             for step, rate in enumerate(rates, 1):

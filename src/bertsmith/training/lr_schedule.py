@@ -3,20 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Literal
 
-SchedulerType = Literal[
-    "linear",
-    "linear_google",
-    "cosine",
-    "constant_with_warmup",
-    "warmup_stable_decay",
-    "one_cycle",
-    "step",
-    "inverse_sqrt",
-    "reduce_lr_on_plateau",
-]
+from bertsmith.training.settings import TrainSettings
 
 _DIV_FACTOR, _FINAL_DIV_FACTOR = 25, 1e4  # of one_cycle, as in torch's OneCycleLR
 _ROUNDING = 1 + 1e-12  # a fraction of all updates may be rounded down in the last bit
@@ -35,20 +23,11 @@ def warmup_updates(warmup_steps: float, num_updates: int) -> int:
     return max(1, round(warmup_steps * num_updates)) if warmup_steps > 0 else 0
 
 
-def learning_rate(
-    update: float,
-    *,
-    peak: float,
-    warmup_steps: float,
-    num_updates: int,
-    scheduler_type: SchedulerType = "linear",
-    decay_ratio: float = 0.4,
-    lr_decay_factor: float = 0.1,
-    lr_milestones: Sequence[float] = (0.5, 0.75),
-) -> float:
+def learning_rate(update: float, warmup_steps: float, num_updates: int, settings: TrainSettings) -> float:
     """Return the learning rate of an update (Devlin et al. 2019, A.2).
 
-    With t the update, W the warm-up, and N all updates, the rate is peak · t / W up to W, and then:
+    With t the update, W the warm-up, N all updates, and the peak `settings.learning_rate`, the rate is
+    peak · t / W up to W, and then by `settings.lr_scheduler_type`:
 
     * linear: peak · (N - t) / (N - W), from the peak to 0;
     * linear_google: peak · (1 - t / N), as if it had decreased from the first update on; in BERT's released code
@@ -69,14 +48,11 @@ def learning_rate(
 
     Args:
         update: The update, from 1 to N; it lies between two updates if the length of the run has changed.
-        peak: The highest learning rate.
         warmup_steps: W, in updates.
         num_updates: N.
-        scheduler_type: The schedule.
-        decay_ratio: The fraction of all updates of the decay of warmup_stable_decay.
-        lr_decay_factor: The factor at each milestone of step.
-        lr_milestones: The milestones of step as fractions of all updates.
+        settings: The settings of the run.
     """
+    peak, scheduler_type = settings.learning_rate, settings.lr_scheduler_type
     if scheduler_type == "one_cycle":
         return _one_cycle(update, peak, warmup_steps, num_updates)
     if update < warmup_steps or (update == warmup_steps and scheduler_type != "linear_google"):
@@ -88,13 +64,13 @@ def learning_rate(
         case "linear_google":
             return peak * (num_updates - update) / num_updates
         case "warmup_stable_decay":
-            decay_updates = min(decay_ratio * num_updates, num_updates - warmup_steps)
+            decay_updates = min(settings.decay_ratio * num_updates, num_updates - warmup_steps)
             return peak * min(1.0, (num_updates - update) / max(1, decay_updates))
         case "cosine":
-            return peak * 0.5 * (1 + math.cos(math.pi * (1 - remaining)))
+            return _cosine(peak, 0.0, 1 - remaining)
         case "step":
-            reductions = sum(update > milestone * num_updates * _ROUNDING for milestone in lr_milestones)
-            return peak * lr_decay_factor**reductions
+            ends = [milestone * num_updates * _ROUNDING for milestone in settings.lr_milestones]
+            return peak * settings.lr_decay_factor ** sum(update > end for end in ends)
         case "inverse_sqrt":
             return peak * math.sqrt(max(1, warmup_steps) / max(1, update))
         case _:

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -20,25 +20,13 @@ from bertsmith.console import format_duration
 from bertsmith.errors import InputError, MachineError, option
 from bertsmith.formatting import pluralize
 from bertsmith.io import atomic
-from bertsmith.training.lr_schedule import SchedulerType, learning_rate, warmup_updates
+from bertsmith.training.lr_schedule import learning_rate, warmup_updates
 from bertsmith.training.settings import TrainSettings
 
 logger = logging.getLogger(__name__)
 
 PLAN = "plan.jsonl"
 _MAX_PLAN_BYTES = 2**22
-
-_DESCRIPTIONS: dict[SchedulerType, str] = {
-    "linear": "decreases linearly to 0",
-    "linear_google": "decreases linearly to 0",
-    "cosine": "decreases along a cosine to 0",
-    "constant_with_warmup": "stays constant",
-    "warmup_stable_decay": "stays constant, then decreases linearly to 0",
-    "one_cycle": "decreases along a cosine to nearly 0",
-    "step": "decreases in steps",
-    "inverse_sqrt": "decreases with the square root of the updates",
-    "reduce_lr_on_plateau": "stays constant while evaluations improve",
-}
 
 _Count = Annotated[int, Field(ge=0, lt=2**53)]
 _PositiveCount = Annotated[int, Field(ge=1, lt=2**53)]
@@ -108,10 +96,9 @@ class RunPlan:
         entry = self.entries_until(step)[-1]
         return entry.progress if entry.step == step else self.position(step) / entry.updates
 
-    def end_at(self, step: int, why: str) -> None:
-        """End the run with update `step`, before the planned end."""
-        changes = {"step": step, "updates": step, "progress": self.progress(step), "why": why}
-        self.entries.append(self.last.model_copy(update=changes))
+    def changed_entry(self, step: int, **changes: Any) -> PlanEntry:
+        """Return the latest entry with changes, for the updates after `step`; its schedule continues."""
+        return self.last.model_copy(update={"step": step, "progress": self.progress(step), **changes})
 
     def restarts_schedule_after(self, step: int) -> bool:
         """Return True if the learning rate schedule starts with the update after `step`."""
@@ -133,7 +120,7 @@ class RunPlan:
                 position = step - start
             elif self.entry_at(start + int(warmup_steps)) is not self.entry_at(step) or start:
                 warmup_steps = self.progress(start + int(warmup_steps)) * total
-        return _scheduled_rate(position, total, warmup_steps, settings)
+        return learning_rate(position, warmup_steps, total, settings)
 
     def phase_index(self, step: int, shares: Sequence[float]) -> int:
         """Return the phase of update `step`; each phase has at least one update.
@@ -148,19 +135,6 @@ class RunPlan:
             end -= max(1, round(total * share))
             ends.append(end)
         return sum(self.position(step) > max(0, end) for end in ends)
-
-
-def _scheduled_rate(position: float, num_updates: int, warmup_steps: float, settings: TrainSettings) -> float:
-    return learning_rate(
-        position,
-        peak=settings.learning_rate,
-        warmup_steps=warmup_steps,
-        num_updates=num_updates,
-        scheduler_type=settings.lr_scheduler_type,
-        decay_ratio=settings.decay_ratio,
-        lr_decay_factor=settings.lr_decay_factor,
-        lr_milestones=settings.lr_milestones,
-    )
 
 
 def read_plan(run: Path, sealed: Sequence[PlanEntry]) -> list[PlanEntry]:
@@ -219,16 +193,18 @@ class TrainingBudget:
 
     def new_plan(self) -> RunPlan:
         """Return the plan of a new run."""
-        return RunPlan([self._entry(0, self.num_updates, 0.0, self.threads, self.limits, "the run begins")])
+        entry = PlanEntry(
+            step=0,
+            updates=max(1, self.num_updates),
+            progress=0.0,
+            threads=self.threads,
+            budget=dict(self.limits),
+            why="the run begins",
+            processes=self.num_processes,
+        )
+        return RunPlan([entry])
 
-    def resumed_plan(
-        self,
-        run: Path,
-        entries: Sequence[PlanEntry],
-        step: int,
-        seconds: float,
-        scheduler_type: SchedulerType,
-    ) -> RunPlan:
+    def resumed_plan(self, run: Path, entries: Sequence[PlanEntry], step: int, seconds: float) -> RunPlan:
         """Return the plan of a resumed run, and log what has changed.
 
         Args:
@@ -236,14 +212,13 @@ class TrainingBudget:
             entries: The plan of the run so far.
             step: The updates of the run so far.
             seconds: The seconds that they took.
-            scheduler_type: The learning rate schedule.
 
         Raises:
             InputError: The run has already used up the budget.
         """
         plan = RunPlan(entries)
         if self.is_explicit and dict(self.limits) != plan.last.budget:
-            plan = self._with_new_budget(run, plan, step, seconds, scheduler_type)
+            plan = self._with_new_budget(run, plan, step, seconds)
         current, last = plan.entry_at(step + 1), plan.last
         coming = [entry for entry in plan.entries if entry.step >= step] + [current]
         threads = last.threads if self.keeps_threads else self.threads
@@ -257,8 +232,14 @@ class TrainingBudget:
             past = RunPlan(plan.entries_until(step))
             same_processes = current.processes == self.num_processes
             change = "on other threads" if same_processes else "in another number of processes"
-            progress = past.progress(step)
-            entry = self._entry(step, last.updates, progress, threads, last.budget, f"resumed {change}")
+            entry = past.changed_entry(
+                step,
+                updates=last.updates,
+                threads=threads,
+                budget=last.budget,
+                why=f"resumed {change}",
+                processes=self.num_processes,
+            )
             plan = RunPlan([*past.entries, entry])
         return plan
 
@@ -266,9 +247,7 @@ class TrainingBudget:
         has_other_threads = not self.keeps_threads and entry.threads != self.threads
         return has_other_threads or entry.processes != self.num_processes
 
-    def _with_new_budget(
-        self, run: Path, plan: RunPlan, step: int, seconds: float, scheduler_type: SchedulerType
-    ) -> RunPlan:
+    def _with_new_budget(self, run: Path, plan: RunPlan, step: int, seconds: float) -> RunPlan:
         """Return a plan with this command's budget instead of the run's."""
         num_updates, is_finished = self._resumed_num_updates(run, step, seconds), step >= plan.num_updates
         if num_updates < step:
@@ -285,30 +264,32 @@ class TrainingBudget:
         about = "about " if "max_minutes" in self.limits else ""
         if is_finished:
             logger.info(
-                "the run was finished after %s; %s adds %s: the learning rate warms up again, then %s over these",
+                "the run was finished after %s; %s adds %s: the learning rate warms up again, and follows its "
+                "schedule over these",
                 pluralize(step, "update"),
                 _describe_limits(self.limits),
                 about + pluralize(num_updates - step, "update"),
-                _DESCRIPTIONS[scheduler_type],
             )
         else:
             logger.info(
-                "the run now ends after %s (%s), not after %s: the learning rate continues at its current value "
-                "and %s until then",
+                "the run now ends after %s (%s), not after %s: the learning rate continues at its current value, "
+                "and follows the rest of its schedule until then",
                 about + pluralize(num_updates, "update"),
                 _describe_limits(self.limits),
                 f"{plan.num_updates:,}",
-                _DESCRIPTIONS[scheduler_type],
             )
         if about:
             logger.info(
                 "minutes count from the beginning of the run; the number of updates is corrected during the run"
             )
-        progress = 0.0 if is_finished else past.progress(step)
-        entry = self._entry(
-            step, num_updates, progress, past.last.threads, self.limits, "resumed with another budget"
+        entry = past.changed_entry(
+            step,
+            updates=max(1, num_updates),
+            progress=0.0 if is_finished else past.progress(step),
+            budget=dict(self.limits),
+            why="resumed with another budget",
         )
-        return RunPlan([*past.entries, entry.model_copy(update={"processes": past.last.processes})])
+        return RunPlan([*past.entries, entry])
 
     def _resumed_num_updates(self, run: Path, step: int, seconds: float) -> int:
         """Return the updates of the whole run that the budget allows, after `step` updates in `seconds`."""
@@ -327,19 +308,6 @@ class TrainingBudget:
             )
         num_updates = step + round((minutes * 60 - seconds) / max(seconds / step, 1e-9))
         return int(min(num_updates, self.limits.get("max_steps", num_updates)))
-
-    def _entry(
-        self, step: int, updates: int, progress: float, threads: int, budget: Mapping[str, float], why: str
-    ) -> PlanEntry:
-        return PlanEntry(
-            step=step,
-            updates=max(1, updates),
-            progress=progress,
-            threads=threads,
-            budget=dict(budget),
-            why=why,
-            processes=self.num_processes,
-        )
 
 
 def _describe_threads(threads: int, processes: int) -> str:

@@ -7,13 +7,24 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from bertsmith.settings import MayChange, Settings
-from bertsmith.training.lr_schedule import SchedulerType
 
 _MAX_MINUTES = 5_256_000  # ten years
 _MAX_UPDATES = 10**15  # the positions of a plan are exact up to here
 
 _Beta = Annotated[float, Field(ge=0, lt=1)]
 _Ratio = Annotated[float, Field(gt=0, lt=1)]
+
+SchedulerType = Literal[
+    "linear",
+    "linear_google",
+    "cosine",
+    "constant_with_warmup",
+    "warmup_stable_decay",
+    "one_cycle",
+    "step",
+    "inverse_sqrt",
+    "reduce_lr_on_plateau",
+]
 
 
 def _as_tuple(value: Any) -> Any:

@@ -15,13 +15,9 @@ from bertsmith.training.settings import TrainSettings
 _CHECK_RATIOS = tuple(2**-n for n in range(6, 0, -1)) + tuple(1 - 2**-n for n in range(2, 7))  # of the budget
 _MAX_DRIFT = 0.02  # of the budget, by which a run may be ahead or behind before it is replanned
 _SMOOTHING_UPDATES = 32
-_FORWARD_RATIO = 1 / 3  # of the time of an update with as many tokens
+_FORWARD_RATIO = 1 / 3  # of the time of an update with as many tokens: the time of a forward pass
+_FINAL_EVALUATIONS = 2.0  # that take as long as the work after the last update
 _BYTES_PER_SECOND = 150e6  # to write, read again for a digest, and synchronize
-
-
-def forward_updates(tokens: int, tokens_per_update: float) -> float:
-    """Return the expected time of forward passes over a number of tokens, in updates."""
-    return _FORWARD_RATIO * tokens / tokens_per_update
 
 
 @dataclass
@@ -32,7 +28,6 @@ class Throughput:
         update_seconds: The seconds of an update, by phase.
         evaluation_seconds: The seconds of an evaluation; None before the first one.
         evaluation_updates: The expected time of an evaluation in updates of the first phase.
-        final_evaluations: The expected time of the work after the last update in evaluations.
         checkpoint_seconds: The seconds of a checkpoint.
         writing_seconds: The seconds to write the model at the end.
     """
@@ -40,7 +35,6 @@ class Throughput:
     update_seconds: dict[int, float] = field(default_factory=dict)
     evaluation_seconds: float | None = None
     evaluation_updates: float = 0.0
-    final_evaluations: float = 2.0
     checkpoint_seconds: float = 0.0
     writing_seconds: float = 0.0
     _num_observed: dict[int, int] = field(default_factory=dict)
@@ -65,7 +59,7 @@ class Throughput:
 
     def expect_evaluation(self, tokens: int, tokens_per_update: float) -> None:
         """Expect an evaluation that reads a number of tokens."""
-        self.evaluation_updates = forward_updates(tokens, tokens_per_update)
+        self.evaluation_updates = _FORWARD_RATIO * tokens / tokens_per_update
 
     def expect_writing(self, num_bytes: int) -> None:
         """Expect the model to have a size; a checkpoint has three times as much, with two running means."""
@@ -82,7 +76,7 @@ class Throughput:
     @property
     def closing_seconds(self) -> float:
         """Seconds after the last update: evaluations, a checkpoint, and the model."""
-        evaluations = self.final_evaluations * self.seconds_of_evaluation
+        evaluations = _FINAL_EVALUATIONS * self.seconds_of_evaluation
         return evaluations + self.checkpoint_seconds + self.writing_seconds
 
 
@@ -119,15 +113,12 @@ class TimeBudget:
         is_repeated = any(entry.step >= step for entry in plan.entries[1:])
         if is_repeated or step >= plan.num_updates or not self._is_due(plan.progress(step), seconds):
             return None
-        progress = plan.progress(step)
-        num_updates = self._num_updates(step, progress, seconds)
+        num_updates = self._num_updates(step, plan.progress(step), seconds)
         if num_updates == plan.num_updates:
             return None
         per_update = self.throughput.seconds_of_update(0)
         why = f"{seconds:.1f} s spent, about {per_update:.4g} s an update"
-        return plan.last.model_copy(
-            update={"step": step, "updates": num_updates, "progress": progress, "why": why}
-        )
+        return plan.changed_entry(step, updates=num_updates, why=why)
 
     def seconds_left(self, seconds: float, num_updates: int) -> float | None:
         """Return the remaining seconds, if the time and not a number of updates ends the run."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar, NoReturn
@@ -72,16 +72,15 @@ def train_step(
     set_learning_rate(optimizer, learning_rate)
     with strategy.context.autocast():  # for the matrix products of Muon; everything else is in fp32
         optimizer.step()
-    return _mean_losses(strategy.module, result.sums, update.counts) | {"gradient_norm": grad_norm.double()}
+    losses = _mean_losses(strategy.module.objective, result.sums, update.counts)
+    return losses | {"gradient_norm": grad_norm.double()}
 
 
-def _mean_losses(
-    module: TrainModule, sums: Mapping[str, Tensor], counts: Mapping[str, int]
-) -> dict[str, Tensor]:
+def _mean_losses(objective: Any, sums: Mapping[str, Tensor], counts: Mapping[str, int]) -> dict[str, Tensor]:
     """Return the total loss and the mean of each part."""
     means = {part: value / max(1, counts[part]) for part, value in sums.items()}
     parts = [
-        mean * (counts[part] if part in module.summed_parts else 1) * module.loss_weights.get(part, 1.0)
+        mean * (counts[part] if part in objective.summed_parts else 1) * objective.loss_weights.get(part, 1.0)
         for part, mean in means.items()
     ]
     return {"loss": torch.stack(parts).sum(), **means}
@@ -110,7 +109,7 @@ class DeferredFiniteCheck:
     """Checks updates for NaN and Inf without waiting for the device: a result is read one update later."""
 
     def __init__(self) -> None:
-        self._pending: Callable[[], None] | None = None
+        self._pending: tuple[Callable[[], Tensor], Callable[[], NoReturn]] | None = None
 
     def defer(self, is_finite: Callable[[], Tensor], raise_diverged: Callable[[], NoReturn]) -> None:
         """Check the previous update, and remember this one.
@@ -123,42 +122,30 @@ class DeferredFiniteCheck:
             Diverged: The previous update was not finite.
         """
         self.wait()
-
-        def check() -> None:
-            if not is_finite().item():
-                raise_diverged()
-
-        self._pending = check
+        self._pending = is_finite, raise_diverged
 
     def wait(self) -> None:
         """Wait for the result of the last update; raise Diverged if it was not finite."""
-        check, self._pending = self._pending, None
-        if check is not None:
-            check()
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            is_finite, raise_diverged = pending
+            if not is_finite().item():
+                raise_diverged()
 
 
 class TrainModule(nn.Module):
-    """The modules that are trained together: an encoder, and an objective or task with heads and a loss."""
+    """The modules that are trained together: an encoder, and an `Objective` with heads and a loss."""
+
+    objective: Any
 
     def __init__(self, encoder: nn.Module, objective: nn.Module) -> None:
         super().__init__()
         self.encoder = encoder
         self.objective = objective
 
-    @property
-    def loss_weights(self) -> Mapping[str, float]:
-        """The weights of the parts of the loss; 1 if omitted."""
-        return getattr(self.objective, "loss_weights", {})
-
-    @property
-    def summed_parts(self) -> Collection[str]:
-        """The parts of the loss that are summed, not averaged."""
-        return getattr(self.objective, "summed_parts", ())
-
     def loss(self, batch: Any) -> Loss:
         """Return the loss of a batch."""
-        objective: Any = self.objective
-        loss: Loss = objective.loss(self.encoder, batch)
+        loss: Loss = self.objective.loss(self.encoder, batch)
         return loss
 
     def forward(self, batch: Any) -> dict[str, Tensor]:
@@ -167,7 +154,7 @@ class TrainModule(nn.Module):
 
     def saved_tensors(self) -> dict[str, Tensor]:
         """Return the tensors of a checkpoint: tied tensors once, without the objective's frozen modules."""
-        frozen = tuple(f"objective.{name}." for name in getattr(self.objective, "frozen_modules", ()))
+        frozen = tuple(f"objective.{name}." for name in self.objective.frozen_modules)
         seen: set[int] = set()
         tensors: dict[str, Tensor] = {}
         for name, tensor in stored_tensors(self).items():
@@ -234,7 +221,8 @@ class GradientStrategy:
 
     def forward_backward(self, update: Update) -> BackwardResult:
         """Compute the gradients of an update."""
-        factors = reduction_factors(update.counts, self.module.loss_weights, self.module.summed_parts)
+        objective = self.module.objective
+        factors = reduction_factors(update.counts, objective.loss_weights, objective.summed_parts)
         sums: dict[str, Tensor] = {}
         batch_losses: list[tuple[str, Tensor]] = []
         for number, batch in enumerate(update.batches, start=1):

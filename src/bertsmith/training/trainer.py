@@ -7,7 +7,6 @@ import signal
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,13 +15,7 @@ from bertsmith import hardware
 from bertsmith.device import ComputeContext
 from bertsmith.errors import MachineError, Stopped, option
 from bertsmith.training import checkpoint
-from bertsmith.training.callbacks import (
-    EarlyStopping,
-    MetricLogger,
-    ReduceLROnPlateau,
-    StepResult,
-    TrainerCallback,
-)
+from bertsmith.training.callbacks import EarlyStopping, MetricLogger, StepResult
 from bertsmith.training.data_loader import START, Update, iterate_updates
 from bertsmith.training.distributed import SINGLE_RANK, RankGroup, count_batch, create_strategy
 from bertsmith.training.optim.optimizer import create_optimizer, expected_state
@@ -61,7 +54,8 @@ class Trainer:
                 invalid.
         """
         self.module, self.job, self.context, self.ranks = module, job, context, ranks
-        self.settings, self.state, self.saving_seconds = job.settings, TrainState(), 0.0
+        self.settings, self.saving_seconds = job.settings, 0.0
+        self.state = TrainState(fingerprint=job.fingerprint)
         self._finite_check = DeferredFiniteCheck()
         saved = self._load_checkpoint() if resume else None
         if saved is not None:
@@ -80,7 +74,7 @@ class Trainer:
         self._start_time = start_time - self.state.seconds
         self.throughput = job.throughput
         self._time_budget = self._create_time_budget()
-        self._callbacks = [*self._evaluation_callbacks(), *job.callbacks]
+        self._callbacks = list(job.callbacks)
         self._metric_logger: MetricLogger | None = None
 
     def fit(self) -> TrainOutput:
@@ -129,7 +123,8 @@ class Trainer:
 
     def end_run(self, why: str) -> None:
         """End the run after the update that was just made, before its budget."""
-        self.plan.end_at(self.state.step, why)
+        step = self.state.step
+        self.plan.entries.append(self.plan.changed_entry(step, updates=step, why=why))
         self.ranks.run_on_main(partial(write_plan, self.job.run, self.plan))
 
     # Start and end
@@ -168,8 +163,7 @@ class Trainer:
         plan = job.budget.new_plan()
         if resume:
             entries = read_plan(job.run, state.plan) or plan.entries
-            schedule = self.settings.lr_scheduler_type
-            plan = job.budget.resumed_plan(job.run, entries, state.step, state.seconds, schedule)
+            plan = job.budget.resumed_plan(job.run, entries, state.step, state.seconds)
             if 0 < state.step < plan.num_updates:
                 logger.info("resumed after update %s of %s", f"{state.step:,}", f"{plan.num_updates:,}")
         write_plan(job.run, plan)
@@ -180,17 +174,6 @@ class Trainer:
         if (minutes := limits.get("max_minutes")) is None:
             return None
         return TimeBudget(minutes, limits.get("max_steps"), self.job.phases, self.settings, self.throughput)
-
-    def _evaluation_callbacks(self) -> list[TrainerCallback]:
-        evaluation = self.job.evaluation
-        if evaluation is None or evaluation.best_metric is None:
-            return []
-        callbacks: list[TrainerCallback] = []
-        if evaluation.lr_patience is not None:
-            callbacks.append(ReduceLROnPlateau(evaluation.lr_patience))
-        if evaluation.patience is not None:
-            callbacks.append(EarlyStopping(evaluation.patience, evaluation.best_metric))
-        return callbacks
 
     @contextmanager
     def _session(self) -> Iterator[Sequence[int]]:
@@ -247,7 +230,6 @@ class Trainer:
     def _updates(self) -> Generator[Update]:
         """Yield this rank's part of the remaining updates of all phases, with the counts of all ranks."""
         state = self.state
-        objective: Any = self.module.objective
         while not self.is_finished:
             phase_index = self._next_phase_index()
             if state.phase != phase_index:
@@ -259,7 +241,7 @@ class Trainer:
                 self.settings.gradient_accumulation_steps,
                 state.position,
                 self.settings.dataloader_num_workers,
-                partial(count_batch, objective.counts),
+                partial(count_batch, self.module.objective.counts),
             )
             with closing(updates):
                 while not self.is_finished and self._next_phase_index() == phase_index:
@@ -370,17 +352,14 @@ class Trainer:
 
     def _write_checkpoint(self, optimizer_state: Mapping[str, Tensor]) -> None:
         assert self._metric_logger is not None
-        saved_fields: dict[str, Any] = {
-            "fingerprint": self.job.fingerprint,
-            "log_bytes": self._metric_logger.sync(),
-            "plan": self.plan.entries_until(self.state.step),
-        }
+        self.state.log_bytes = self._metric_logger.sync()
+        self.state.plan = self.plan.entries_until(self.state.step)
         tensors = {
             "weights": self.module.saved_tensors(),
             "optimizer": optimizer_state,
             "generator": {"state": self.context.generator.get_state()},
         }
-        content = checkpoint.Checkpoint(self.state.model_copy(update=saved_fields), tensors)
+        content = checkpoint.Checkpoint(self.state, tensors)
         checkpoint.save(self.job.checkpoints, content, self.settings.save_total_limit)
 
     def _use_threads_of_all_ranks(self) -> None:

@@ -46,15 +46,10 @@ class Evaluation:
         evaluate: Evaluates the current weights.
         best_metric: The metric whose maximum decides which weights are best and restored after the run; None: the
             last weights are used.
-        patience: The number of evaluations in a row without a better score after which the run ends; None: it does
-            not end early.
-        lr_patience: The number after which the learning rate is reduced; None: it is not.
     """
 
     evaluate: Callable[[], EvaluationResult]
     best_metric: str | None = None
-    patience: int | None = None
-    lr_patience: int | None = None
 
     def run(self, module: TrainModule, step: int) -> EvaluationResult:
         """Evaluate in evaluation mode.
@@ -90,7 +85,7 @@ class TrainingJob:
         budget: The length of the run and its number of threads.
         evaluation: The evaluation during training.
         throughput: The speed that was measured before the run.
-        callbacks: Further callbacks.
+        callbacks: The callbacks, in the order of their calls.
         unfreeze_steps: For parameters that are frozen at first, the first update that trains them.
     """
 
@@ -112,7 +107,7 @@ class TrainingJob:
 
 
 class TrainState(BaseModel):
-    """The state of a training run; `plan`, `fingerprint`, and `log_bytes` are set when it is saved.
+    """The state of a training run; `plan` and `log_bytes` are set when it is saved.
 
     Attributes:
         step: The number of updates.

@@ -19,6 +19,7 @@ from bertsmith.models import layers
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import build_encoder, preset
 from bertsmith.models.layers import Embedding, Linear
+from bertsmith.objectives.objective import Objective
 from bertsmith.training.data_loader import START, iterate_updates
 from bertsmith.training.optim.adamw import AdamW
 from bertsmith.training.optim.optimizer import (
@@ -134,7 +135,7 @@ def test_updates_go_on_to_the_bit_from_a_restored_state(kernels: KernelBackend) 
     assert torch.equal(again, straight)
 
 
-class Sorts(nn.Module):
+class Sorts(Objective):
     """Sequences into two classes by their first token."""
 
     def __init__(self, width: int) -> None:

@@ -43,7 +43,7 @@ def create_optimizer(module: nn.Module, settings: TrainSettings) -> torch.optim.
         weight_decay=settings.weight_decay,
         bias_correction=settings.bias_correction,
         lr_multipliers=multipliers,
-        kernels=_kernels_of(module),
+        kernels=next(iter(kernel_backends(module)), REFERENCE),
     )
     num_joined = {p: 3 if name.endswith(_QKV) else 1 for name, p in matrices.items() if p.requires_grad}
     if not num_joined:
@@ -116,10 +116,10 @@ def _by_multiplier(multipliers: Mapping[nn.Parameter, float]) -> list[tuple[floa
     ]
 
 
-def _kernels_of(module: nn.Module) -> KernelBackend:
-    """Return the kernels of a model."""
-    backends: Iterable[Any] = (getattr(part, "kernels", None) for part in module.modules())
-    return next((kernels for kernels in backends if isinstance(kernels, KernelBackend)), REFERENCE)
+def kernel_backends(module: nn.Module) -> list[KernelBackend]:
+    """Return the kernels of each module in a model that has some."""
+    backends: list[Any] = [getattr(part, "kernels", None) for part in module.modules()]
+    return [kernels for kernels in backends if isinstance(kernels, KernelBackend)]
 
 
 class CombinedOptimizer(torch.optim.Optimizer):
@@ -174,14 +174,12 @@ def clip_grad_norm(optimizer: torch.optim.Optimizer, max_norm: float) -> Tensor:
     Returns:
         The norm before scaling, over all ranks if the gradients are sharded.
     """
-    parameters = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
-    gradients: list[Tensor] = []
+    groups: list[dict[str, Any]] = optimizer.param_groups
+    parameters = [p for group in groups for p in group["params"] if p.grad is not None]
     for p in parameters:
-        if p.grad is not None and p.grad.is_sparse:
+        if p.grad.is_sparse:
             p.grad = p.grad.coalesce()
-            gradients.append(p.grad.values())
-        elif p.grad is not None:
-            gradients.append(p.grad)
+    gradients = [p.grad.values() if p.grad.is_sparse else p.grad for p in parameters]
     if isinstance(optimizer, AdamW) and optimizer.can_scale_grads():
         norm = optimizer.kernels.grad_norm(gradients)
         optimizer.gradient_factor = min(1.0, max_norm / (norm.item() + _CLIP_EPSILON))
