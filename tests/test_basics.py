@@ -73,8 +73,8 @@ def test_durations(seconds: float, text: str) -> None:
 
 def test_the_machine_is_described() -> None:
     machine = hardware.describe()
-    assert machine.cores >= 1
-    assert machine.memory > 2**28
+    assert machine["cores"] >= 1
+    assert machine["memory_gib"] > 0.25
     assert hardware.configure_process(1) == 1
     assert torch.get_num_threads() == 1
 

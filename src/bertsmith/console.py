@@ -26,6 +26,8 @@ if TYPE_CHECKING:  # Rich is imported on first use, so that a short JSON result 
 # Controls (C0, DEL, C1), line separators, marks of the writing direction, and the surrogates by which Python
 # represents bytes of a file name that are not UTF-8.
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
+# A formatted number, such as "1,234", "2.3 %", "1.2 MB", or "0.81 ± 0.02"; "–" is none.
+_NUMBER = re.compile(r"–|(?=.*\d)[0-9.,%+±–×<> ()eGMKBis-]+")
 _MIN_TEXT_WIDTH = 12  # characters: a column of text in a table
 _MIN_WIDTH_WITH_BAR = 60  # characters: a terminal that shows a progress bar next to its text
 _BAR_WIDTH = 10  # characters
@@ -94,7 +96,7 @@ def with_progress_bar(title: str) -> Callable[[Callable[Arguments, Result]], Cal
             if kwargs.get("progress") is not None or not in_notebook():
                 return function(*args, **kwargs)
             with ProgressBar(title, None) as bar:
-                kwargs["progress"] = lambda done: bar.update(done, f"{done / 1e6:,.1f} MB")
+                kwargs["progress"] = bar.update_bytes
                 return function(*args, **kwargs)
 
         return wrapper
@@ -133,26 +135,24 @@ def format_table(
     title: str,
     columns: Sequence[str],
     rows: Iterable[Sequence[object]],
-    width: int | None = None,
     *,
     ruled: bool = False,
 ) -> str:
-    """Return the table that `print_table` prints, as plain text.
+    """Return the table that `print_table` prints, as plain text as wide as the terminal, or of 100 characters.
 
     Args:
         title: The title; empty: none.
         columns: The headings.
         rows: The cells of each row.
-        width: The maximum length of a line; None: the terminal's width, or 100.
         ruled: Draw a line between rows.
     """
     from rich.console import Console
 
-    width = width or shutil.get_terminal_size((100, 24)).columns
-    console = Console(file=StringIO(), width=width, color_system=None, highlight=False, force_jupyter=False)
-    with console.capture() as captured:
-        _print_table(console, title, columns, rows, ruled=ruled)
-    return "\n".join(line.rstrip() for line in captured.get().rstrip("\n").split("\n"))
+    width = shutil.get_terminal_size((100, 24)).columns
+    text = StringIO()
+    console = Console(file=text, width=width, color_system=None, highlight=False, force_jupyter=False)
+    _print_table(console, title, columns, rows, ruled=ruled)
+    return "\n".join(line.rstrip() for line in text.getvalue().rstrip("\n").split("\n"))
 
 
 def _print_table(
@@ -186,7 +186,7 @@ def _print_table(
 
 
 def _is_numeric_column(rows: Sequence[Sequence[str]], column: int) -> bool:
-    return bool(rows) and all(_is_number(row[column]) for row in rows)
+    return bool(rows) and all(_NUMBER.fullmatch(row[column]) for row in rows)
 
 
 def _fits(names: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> bool:
@@ -212,7 +212,7 @@ def _print_paragraphs(
     if title:
         console.print(Text(escape_control_characters(title, one_line=True), style="bold"))
     for row in rows:
-        console.print(Text(row[0] if row[0] else "–", style="bold"))
+        console.print(Text(row[0] or "–", style="bold"))
         for name, cell in zip(names[1:], row[1:], strict=True):
             if not cell:
                 continue
@@ -226,35 +226,21 @@ def _print_largest_confusions(
 ) -> None:
     """Print the largest off-diagonal cells of a square table."""
     cells = [
-        (int(cell.replace(",", "")), row[0], name)
-        for i, row in enumerate(rows)
-        for j, (name, cell) in enumerate(zip(names[1:], row[1:], strict=True))
-        if i != j and int(cell.replace(",", ""))
+        (row[0], name, cell)
+        for row in rows
+        for name, cell in zip(names[1:], row[1:], strict=True)
+        if row[0] != name and cell != "0"
     ]
-    largest = sorted(cells, key=lambda cell: -cell[0])[:_MAX_LISTED_CELLS]
+    largest = sorted(cells, key=lambda cell: -int(cell[2].replace(",", "")))[:_MAX_LISTED_CELLS]
     down, _, across = names[0].partition("; ")
     heads = [down.removesuffix(", down") or "row", across.removesuffix(", across") or "column", "times"]
     rest = f"; {len(cells) - len(largest):,} more with --json" if len(cells) > len(largest) else ""
-    _print_table(
-        console,
-        title or f"the largest off the diagonal{rest}",
-        heads,
-        [(row, column, f"{count:,}") for count, row, column in largest],
-    )
+    _print_table(console, title or f"the largest off the diagonal{rest}", heads, largest)
 
 
 def _cell(cell: object) -> str:
     lines = cell if isinstance(cell, tuple) else (cell,)
     return "\n".join(escape_control_characters(str(line), one_line=True) for line in lines)
-
-
-def _is_number(cell: str) -> bool:
-    """Return True for a formatted number, such as "1,234", "2.3 %", "1.2 MB", or "0.81 ± 0.02"; "–" is none."""
-    return cell == "–" or (
-        bool(cell)
-        and all(c in "0123456789.,%+-±–×<> ()eGMKBis" for c in cell)
-        and any(c.isdigit() for c in cell)
-    )
 
 
 def format_duration(seconds: float) -> str:
@@ -310,7 +296,7 @@ class ProgressBar:
             with suppress(OSError):  # the terminal was closed
                 self._progress.stop()
         if self._notebook_bar and self._text:
-            self._notebook_bar.draw(self.line(), 1.0)
+            self._notebook_bar.draw(self.line(), 1.0, at_once=True)
 
     def update(
         self, done: float, text: str = "", *, total: float | None = None, seconds_left: float | None = None
@@ -331,7 +317,7 @@ class ProgressBar:
             self._history.popleft()
         self._seconds_left = self._estimate_seconds_left() if seconds_left is None else seconds_left
         if self._notebook_bar:
-            self._notebook_bar.update(self.line(), done / self._total if self._total else None)
+            self._notebook_bar.draw(self.line(), done / self._total if self._total else None)
         elif self._progress:
             self._progress.update(self._task, completed=done, total=self._total, description=self.line())
         elif now - self._last_note >= _NOTE_SECONDS:
@@ -347,8 +333,7 @@ class ProgressBar:
         done = f"{100 * self._done / self._total:.0f} %" if self._total else ""
         if self._unit is not None and self._total is not None:
             done = f"{self._done:,.0f}/{self._total:,.0f} {self._unit}"
-        seconds = self._seconds_left
-        time_left = "" if seconds is None else f"time left {format_duration(seconds)}"
+        time_left = "" if self._seconds_left is None else f"time left {format_duration(self._seconds_left)}"
         return " · ".join(filter(None, (f"{self._title} {done}".strip(), time_left, self._text)))
 
     def _estimate_seconds_left(self) -> float | None:
@@ -364,14 +349,12 @@ class _NotebookBar:
     def __init__(self) -> None:
         self._last_frame, self._handle = -_FRAME_SECONDS, None
 
-    def update(self, line: str, fraction: float | None) -> None:
-        """Draw the bar, at most a few times a second."""
-        if time.monotonic() - self._last_frame >= _FRAME_SECONDS:
-            self.draw(line, fraction)
-
-    def draw(self, line: str, fraction: float | None) -> None:
-        """Draw the bar; without a fraction, the total is unknown."""
+    def draw(self, line: str, fraction: float | None, *, at_once: bool = False) -> None:
+        """Draw the bar, unless it was drawn a moment ago; without a fraction, the total is unknown."""
         import html  # only notebooks need it
+
+        if not at_once and time.monotonic() - self._last_frame < _FRAME_SECONDS:
+            return
 
         display: Any = importlib.import_module("IPython.display")
         self._last_frame = time.monotonic()

@@ -82,7 +82,7 @@ class ComputeContext:
         Raises:
             InputError: The device is unknown or missing.
         """
-        torch_device = torch.device(_device_name(device))
+        torch_device = resolve_device(device)
         resolved: Precision = "bf16" if precision == "bf16" else "fp32"
         if precision == "auto":
             resolved = hardware.choose_precision(torch_device)
@@ -125,7 +125,7 @@ class ComputeContext:
     @property
     def init_generator(self) -> torch.Generator:
         """Generator for weight initialization; it is on the CPU, so that weights do not depend on the device."""
-        if self.device.type == "cpu":
+        if self.is_cpu:
             return self.generator
         return torch.Generator().manual_seed(self.generator.initial_seed())
 
@@ -290,15 +290,6 @@ def _default_generator(device: torch.device) -> torch.Generator:
     return generator
 
 
-def check_device(name: str) -> None:
-    """Check that a device exists on this machine; "auto" always does.
-
-    Raises:
-        InputError: It does not.
-    """
-    _device_name(name)
-
-
 def check_precision(name: str, *others: str) -> None:
     """Check the name of a precision.
 
@@ -318,13 +309,11 @@ def check_precision(name: str, *others: str) -> None:
         )
 
 
-def is_cpu(name: str) -> bool:
-    """Return True if a device name means the CPU, as "auto" does on a machine without a GPU."""
-    return torch.device(_device_name(name)).type == "cpu"
+def resolve_device(name: str) -> torch.device:
+    """Return the device of a name; in a distributed run, the GPU of this process.
 
-
-def _device_name(name: str) -> str:
-    """Return the name of a device for torch; in a distributed run, the GPU of this process.
+    Args:
+        name: A device name; "auto": a GPU if there is one, else the CPU.
 
     Raises:
         InputError: There is no such device.
@@ -343,7 +332,13 @@ def _device_name(name: str) -> str:
             hint=f"choose one of these: {_available_devices()}",
         ) from None
     ranks = hardware.rank_info()
-    return f"cuda:{ranks.local_rank}" if ranks.world_size > 1 and device.type == "cuda" else name
+    is_distributed_gpu = ranks.world_size > 1 and device.type == "cuda"
+    return torch.device("cuda", ranks.local_rank) if is_distributed_gpu else device
+
+
+def is_cpu(name: str) -> bool:
+    """Return True if a device name means the CPU, as "auto" does on a machine without a GPU."""
+    return resolve_device(name).type == "cpu"
 
 
 def _available_devices() -> str:

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     import torch
@@ -29,27 +29,6 @@ _BF16_INSTRUCTIONS = ("avx512_bf16", "amx_bf16")  # of matrix products that are 
 _INT8_INSTRUCTIONS = ("avx512_vnni", "amx_int8")  # with which torch's int8 products are fast and exact
 _REPORTED_FLAGS = ("avx2", "avx512f", *_BF16_INSTRUCTIONS, *_INT8_INSTRUCTIONS, "asimd", "bf16", "sve")
 _ZEN_FAMILY = 23  # AMD's CPU family of the first Zen; later ones have higher numbers
-
-
-@dataclass(frozen=True)
-class HardwareInfo:
-    """The hardware, the operating system, and the versions of Python and torch.
-
-    Attributes:
-        system: Operating system, architecture, and versions of Python and torch.
-        processor: The name of the CPU.
-        cores: CPU cores that this process may use.
-        memory: Bytes of memory that this process may use.
-        instruction_sets: Those instruction sets of the CPU that matter for the kernels.
-        gpus: The name and the bytes of memory of each GPU.
-    """
-
-    system: str
-    processor: str
-    cores: int
-    memory: int
-    instruction_sets: tuple[str, ...]
-    gpus: tuple[tuple[str, int], ...]
 
 
 def available_cores() -> int:
@@ -126,23 +105,26 @@ def is_disk_full(error: BaseException) -> bool:
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
-def describe() -> HardwareInfo:
-    """Return a description of the machine; imports torch for the GPUs."""
+def describe() -> dict[str, Any]:
+    """Return a description of the machine; imports torch for the GPUs.
+
+    Returns:
+        `system` (operating system, architecture, and versions of Python and torch), `processor` (the name of the
+        CPU), `cores` and `memory_gib` (that this process may use), `instruction_sets` (those that matter for the
+        kernels), and `gpus` (name and memory of each).
+    """
     import torch
 
-    gpus = tuple(
-        (torch.cuda.get_device_name(i), torch.cuda.get_device_properties(i).total_memory)
-        for i in range(torch.cuda.device_count())
-    )
-    return HardwareInfo(
-        system=f"{platform.system()} {platform.machine()}, Python {platform.python_version()}, "
+    gpus = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
+    return {
+        "system": f"{platform.system()} {platform.machine()}, Python {platform.python_version()}, "
         f"torch {torch.__version__}",
-        processor=_cpu_info().get("model name") or platform.processor() or platform.machine(),
-        cores=available_cores(),
-        memory=memory_bytes(),
-        instruction_sets=tuple(name for name in _REPORTED_FLAGS if name in _cpu_flags()),
-        gpus=gpus,
-    )
+        "processor": _cpu_info().get("model name") or platform.processor() or platform.machine(),
+        "cores": available_cores(),
+        "memory_gib": round(memory_bytes() / 2**30, 1),
+        "instruction_sets": [name for name in _REPORTED_FLAGS if name in _cpu_flags()],
+        "gpus": [{"name": gpu.name, "memory_gib": round(gpu.total_memory / 2**30, 1)} for gpu in gpus],
+    }
 
 
 def choose_precision(device: torch.device | None = None) -> Precision:

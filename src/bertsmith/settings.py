@@ -24,6 +24,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from bertsmith.errors import InputError, option
+from bertsmith.formatting import shorten
 from bertsmith.suggestions import did_you_mean, not_found_error, similar_names
 
 _EXPONENT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$")  # YAML 1.1 reads 1e-4, without a dot, as text
@@ -107,20 +108,11 @@ class Settings(BaseModel):
         Raises:
             InputError: A name is unknown or a value is invalid.
         """
-        _check_names(cls, values, "", source, cls)
         try:
             return cls.model_validate(dict(values))
         except ValidationError as error:
-            first_error = error.errors()[0]
-            name = ".".join(str(part) for part in first_error["loc"])
-            description = describe(cls, name)
-            raise InputError(
-                "invalid_setting",
-                _describe_error(name, first_error),
-                location=_recipe(source),
-                argument=name or None,
-                hint=f"'{name}' means: {description}" if description else None,
-            ) from None
+            location = None if source in ("--set", "settings") else source
+            raise _settings_error(cls, error, location) from None
 
     def changed(self, changes: Changes) -> Self:
         """Return a copy with changed values.
@@ -140,7 +132,7 @@ class Settings(BaseModel):
                 if not isinstance(group, dict):
                     raise InputError(
                         "not_a_group",
-                        f"'{part}' in '{_shorten(name)}' is a setting, not a group of settings",
+                        f"'{part}' in '{shorten(name, _MAX_VALUE_LENGTH)}' is a setting, not a group of settings",
                         argument="settings",
                     )
             group[last] = value
@@ -189,14 +181,14 @@ def _choices(annotation: Any) -> tuple[Any, ...]:
     return tuple(choice for part in get_args(annotation) for choice in _choices(part))
 
 
-def _describe_error(name: str, error: ErrorDetails) -> str:
+def describe_error(name: str, error: ErrorDetails) -> str:
     """Return a message for a validation error of pydantic."""
     message, value = error["msg"].removeprefix("Value error, "), error["input"]
     message = f"{message[:1].lower()}{message[1:]}"
     # An error of a group: the message names its settings, and all settings together have no name.
     if isinstance(value, dict):
-        return f"setting '{name}': {message}" if name else message
-    return f"{name} is {_shorten(repr(value))}: {message}"
+        return f"{name}: {message}" if name else message
+    return f"{name} is {shorten(repr(value), _MAX_VALUE_LENGTH)}: {message}"
 
 
 class _Loader(yaml.SafeLoader):
@@ -274,7 +266,7 @@ def parse_assignment(assignment: str) -> tuple[str, Any]:
     if not equals:
         raise InputError(
             "no_value",
-            f"'{_shorten(assignment)}' has no '='",
+            f"'{shorten(assignment, _MAX_VALUE_LENGTH)}' has no '='",
             argument="settings",
             hint=f"write it as {option('train.max_steps', 500)}",
         )
@@ -283,7 +275,7 @@ def parse_assignment(assignment: str) -> tuple[str, Any]:
     except yaml.YAMLError:
         raise InputError(
             "not_yaml",
-            f"the value of '{_shorten(assignment)}' is not YAML",
+            f"the value of '{shorten(assignment, _MAX_VALUE_LENGTH)}' is not YAML",
             argument="settings",
             hint="quote it: 'key=\"value\"'",
         ) from None
@@ -395,72 +387,49 @@ def _to_python(value: Any) -> Any:
 
 def may_change(field: FieldInfo) -> bool:
     """Return True if a field is marked with `MAY_CHANGE`."""
-    extra = field.json_schema_extra
-    return isinstance(extra, dict) and bool(extra.get("may_change_on_resume"))
-
-
-def describe(cls: type[Settings], name: str) -> str:
-    """Return the one-line description of a setting, or of the setting that an element of a value belongs to."""
-    return next(
-        (f.description or "" for setting, f in cls.names() if f"{name}.".startswith(f"{setting}.")), ""
-    )
+    return field.json_schema_extra == MAY_CHANGE
 
 
 def _is_group(field: FieldInfo) -> bool:
     return isinstance(field.annotation, type) and issubclass(field.annotation, Settings)
 
 
-def _check_names(
-    cls: type[Settings], values: Mapping[str, Any], prefix: str, source: str, root: type[Settings]
-) -> None:
-    """Check the names of a group of settings and of the groups in it.
-
-    Args:
-        cls: The class of the group.
-        values: The values of the group.
-        prefix: The dotted name of the group with a dot at its end; empty for `root`.
-        source: The source of the values, as in `Settings.of`.
-        root: The class of all settings.
-
-    Raises:
-        InputError: A name is unknown.
-    """
-    for key, value in values.items():
-        field = cls.model_fields.get(key)
-        if field is None:
-            dotted_name = f"{prefix}{key}"[:_MAX_NAME_LENGTH]
-            what = "group of settings" if isinstance(value, Mapping) else "setting"
-            raise InputError(
-                "unknown_setting",
-                f"there is no {what} '{dotted_name}'",
-                location=_recipe(source),
-                argument=dotted_name,
-                hint=_suggestion(cls, dotted_name, value, prefix, root),
-            )
-        if _is_group(field) and isinstance(value, Mapping):
-            _check_names(field.annotation, value, f"{prefix}{key}.", source, root)  # type: ignore[arg-type]
+def _settings_error(cls: type[Settings], error: ValidationError, location: str | None) -> InputError:
+    """Return the error for the first unknown name, or else for the first invalid value."""
+    errors = error.errors()
+    unknown = [details for details in errors if details["type"] in ("extra_forbidden", "invalid_key")]
+    first = (unknown or errors)[0]
+    name = ".".join(str(part) for part in first["loc"])
+    if unknown:
+        name = name[:_MAX_NAME_LENGTH]
+        what = "group of settings" if isinstance(first["input"], Mapping) else "setting"
+        hint = _suggestion(cls, name, first["input"])
+        message = f"there is no {what} '{name}'"
+        return InputError("unknown_setting", message, location=location, argument=name, hint=hint)
+    descriptions = (f.description for setting, f in cls.names() if f"{name}.".startswith(f"{setting}."))
+    description = next(descriptions, None)
+    return InputError(
+        "invalid_setting",
+        describe_error(name, first),
+        location=location,
+        argument=name or None,
+        hint=f"'{name}' means: {description}" if description else None,
+    )
 
 
-def _suggestion(cls: type[Settings], name: str, value: Any, prefix: str, root: type[Settings]) -> str:
-    """Return a hint for an unknown name; arguments as in `_check_names`, with the dotted name and its value."""
-    known_names = [setting for setting, _ in root.names()]
+def _suggestion(cls: type[Settings], name: str, value: Any) -> str:
+    """Return a hint for an unknown dotted name with its value."""
+    known_names = [setting for setting, _ in cls.names()]
     full_name = f"{name}.{next(iter(value))}" if isinstance(value, Mapping) and value else name
     if similar := similar_names(full_name, known_names):
         return did_you_mean(similar)
+    prefix = name[: name.rfind(".") + 1]
     names = [setting for setting in known_names if setting.startswith(prefix)]
     if len(names) > _MAX_LISTED_NAMES:
-        names = [f"{prefix}{field}" for field in cls.model_fields]
+        parts = (setting.removeprefix(prefix).partition(".")[0] for setting in names)
+        names = [f"{prefix}{part}" for part in dict.fromkeys(parts)]
     if len(names) > _MAX_LISTED_NAMES:
         return f"--help lists the settings of '{prefix[:-1]}'"
     listed = f"known here: {', '.join(names)}"
-    similar_groups = similar_names(name, root.model_fields)
+    similar_groups = similar_names(name, cls.model_fields)
     return f"{did_you_mean(similar_groups)} {listed}" if similar_groups else listed
-
-
-def _recipe(source: str) -> str | None:
-    """Return the path of the recipe that settings come from, or None for the command line and Python."""
-    return None if source in ("--set", "settings") else source
-
-
-def _shorten(text: str) -> str:
-    return text if len(text) <= _MAX_VALUE_LENGTH else f"{text[: _MAX_VALUE_LENGTH - 1]}…"

@@ -12,10 +12,12 @@ from typing import Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from bertsmith.errors import InputError
+from bertsmith.formatting import shorten
 from bertsmith.hardware import Precision
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.family import FAMILIES, Family, get_family
 from bertsmith.models.heads import ProblemType
+from bertsmith.settings import describe_error
 from bertsmith.suggestions import not_found_error
 
 _MAX_JSON_BYTES = 16 * 2**20  # a config with a hundred thousand labels is far smaller
@@ -69,6 +71,11 @@ class HFConfig(_StrictModel):
         """Return the first of `architectures`, the Hugging Face class of the model."""
         return self.architectures[0] if self.architectures else None
 
+    @property
+    def class_prefix(self) -> str | None:
+        """Return "Bert" for "BertForMaskedLM", "BertModel", and "BertLMHeadModel"."""
+        return re.split("For|LMHead|Model", self.architecture)[0] if self.architecture else None
+
 
 class UnfinishedRun(_StrictModel):
     """The training step of an unfinished run's weights, and the run's number of steps."""
@@ -116,11 +123,8 @@ def validate(model_class: type[ModelT], values: Mapping[str, Any], location: str
         return model_class.model_validate(dict(values), strict=True)
     except ValidationError as error:
         first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"])
-        problem = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
-        problem = "is missing" if first["type"] == "missing" else f"{problem[0].lower()}{problem[1:]}"
-        value = "" if isinstance(first["input"], dict) else f" (got {_shorten(first['input'])})"
-        message = f"{repr(key) + ' ' if key else ''}{problem}{value}"
+        key = ".".join(map(str, first["loc"]))
+        message = describe_error(repr(key) if key else "", first)
         raise InputError("invalid_value", message, location=location, hint=_HINT) from None
 
 
@@ -162,6 +166,15 @@ def _read(path: Path) -> Any:
     return values
 
 
+def _non_finite_key(value: Any, key: str = "") -> str | None:
+    """Return the dotted key of the first number that is infinite or NaN, None if all are finite."""
+    if isinstance(value, float):
+        return None if math.isfinite(value) else key
+    parts = value.items() if isinstance(value, dict) else enumerate(value if isinstance(value, list) else ())
+    keys = (_non_finite_key(part, f"{key}.{name}" if key else str(name)) for name, part in parts)
+    return next((key for key in keys if key is not None), None)
+
+
 def config_from_hf(raw: Mapping[str, Any], model_family: Family, location: str) -> ModelConfig:
     """Return the settings of a config.json; unknown keys are ignored, unsupported values are an InputError."""
     values: dict[str, Any] = {
@@ -183,7 +196,7 @@ def config_from_hf(raw: Mapping[str, Any], model_family: Family, location: str) 
     switches = {_KEYS[name]: value for name, value in model_family.structure.items() if name in _KEYS}
     for key, value in (_FIXED | switches | _fixed_values(model_family, config)).items():
         if raw.get(key) not in (value, None):
-            message = f"'{key}' {_shorten(raw[key])} is not supported"
+            message = f"'{key}' {shorten(repr(raw[key]), _MAX_VALUE_LENGTH)} is not supported"
             hint = f"{model_family.model_type} models have {value!r}"
             raise InputError("unsupported_config", message, location=location, hint=hint)
     return config
@@ -209,33 +222,29 @@ def _key(name: str, model_family: Family) -> str:
 
 def family_from_hf(hf_config: HFConfig, names: list[str], location: str) -> Family:
     """Return the family that config.json names, or else the only one with these tensors and classes."""
-    if hf_config.model_type is not None:
-        model_type = hf_config.model_type.removeprefix(_TYPE_PREFIX)
-        if model_type not in FAMILIES:
-            message = f"unknown model type {_shorten(hf_config.model_type)}"
-            hint = f"supported: {', '.join(FAMILIES)}"
-            raise InputError("unknown_model_type", message, location=location, hint=hint)
-        model_family = get_family(model_type)
-        other_prefixes = {other.class_prefix for other in map(get_family, FAMILIES)} - {
-            model_family.class_prefix
-        }
-        if hf_config.architecture is not None and _class_prefix(hf_config.architecture) in other_prefixes:
-            message = (
-                f"'model_type' is {hf_config.model_type!r}, and 'architectures' {hf_config.architecture}"
-            )
-            hint = "correct the wrong one"
-            raise InputError("model_type_mismatch", message, location=location, hint=hint)
-        return model_family
-    matching = [
-        model_family
-        for model_family in map(get_family, FAMILIES)
-        if _matches(model_family, hf_config.architecture, names)
-    ]
-    if len(matching) != 1:
-        message = "'model_type' is missing, and the tensor names do not determine the family"
-        hint = f"add it: {', '.join(FAMILIES)}"
-        raise InputError("model_type_missing", message, location=location, hint=hint)
-    return matching[0]
+    families = [get_family(model_type) for model_type in FAMILIES]
+    if hf_config.model_type is None:
+        matching = [
+            model_family
+            for model_family in families
+            if model_family.class_prefix == hf_config.class_prefix or _has_base_tensors(model_family, names)
+        ]
+        if len(matching) != 1:
+            message = "'model_type' is missing, and the tensor names do not determine the family"
+            hint = f"add it: {', '.join(FAMILIES)}"
+            raise InputError("model_type_missing", message, location=location, hint=hint)
+        return matching[0]
+    model_type = hf_config.model_type.removeprefix(_TYPE_PREFIX)
+    if model_type not in FAMILIES:
+        message = f"unknown model type {shorten(repr(hf_config.model_type), _MAX_VALUE_LENGTH)}"
+        hint = f"supported: {', '.join(FAMILIES)}"
+        raise InputError("unknown_model_type", message, location=location, hint=hint)
+    model_family = get_family(model_type)
+    class_prefixes = {other.class_prefix for other in families}
+    if hf_config.class_prefix in class_prefixes - {model_family.class_prefix}:
+        message = f"'model_type' is {hf_config.model_type!r}, and 'architectures' {hf_config.architecture}"
+        raise InputError("model_type_mismatch", message, location=location, hint="correct the wrong one")
+    return model_family
 
 
 def json_safe(value: Any) -> Any:
@@ -247,34 +256,11 @@ def json_safe(value: Any) -> Any:
     return [json_safe(part) for part in value] if isinstance(value, list | tuple) else value
 
 
-def _matches(model_family: Family, architecture: str | None, names: list[str]) -> bool:
-    if architecture is not None and _class_prefix(architecture) == model_family.class_prefix:
-        return True
+def _has_base_tensors(model_family: Family, names: list[str]) -> bool:
     one_layer = {"num_hidden_layers": 1, **model_family.defaults, **model_family.structure}
     base = model_family.names(ModelConfig.of(one_layer, model_family.model_type)).base_model_prefix
     return any(name.startswith(f"{base}.") for name in names)
 
 
-def _class_prefix(architecture: str) -> str:
-    """Return "Bert" for "BertForMaskedLM", "BertModel", and "BertLMHeadModel"."""
-    return re.split("For|LMHead|Model", architecture, maxsplit=1)[0] or architecture
-
-
 def _fixed_values(model_family: Family, config: ModelConfig) -> dict[str, Any]:
     return {key: value(config) if callable(value) else value for key, value in model_family.fixed.items()}
-
-
-def _shorten(value: Any) -> str:
-    return repr(str(value)[:_MAX_VALUE_LENGTH]) if isinstance(value, str) else repr(value)[:_MAX_VALUE_LENGTH]
-
-
-def _non_finite_key(value: Any, key: str = "") -> str | None:
-    """Return the dotted key of the first number that is infinite or NaN, None if all are finite."""
-    if isinstance(value, float):
-        return None if math.isfinite(value) else key
-    if isinstance(value, dict):
-        parts = [(f"{key}.{name}" if key else name, part) for name, part in value.items()]
-    else:
-        parts = [(f"{key}.{i}", part) for i, part in enumerate(value)] if isinstance(value, list) else []
-    keys = (_non_finite_key(part, name) for name, part in parts)
-    return next((key for key in keys if key is not None), None)

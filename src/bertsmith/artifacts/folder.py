@@ -48,7 +48,7 @@ from bertsmith.formatting import pluralize
 from bertsmith.io import atomic
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
-from bertsmith.models.family import get_family
+from bertsmith.models.family import build_encoder, get_family
 from bertsmith.models.heads import PART_BUILDERS, ProblemType
 from bertsmith.models.tensor_names import NameTable
 from bertsmith.suggestions import not_found_error
@@ -109,7 +109,8 @@ class ModelFolder:
         """
         generator = torch.Generator().manual_seed(0) if generator is None else generator
         # The meta device needs neither memory nor time for initial weights, which are replaced at once.
-        encoder = _meta_encoder(config or self.config, generator)
+        with torch.device("meta"):
+            encoder = build_encoder(config or self.config, generator)
         self.load_into("encoder", encoder, generator.device, copy=copy)
         return encoder
 
@@ -157,13 +158,7 @@ class ModelFolder:
             InputError: A tensor is missing or has another shape.
         """
         state, weights = module.state_dict(), self.weights()
-        _check_shapes(
-            {f"{part}.{name}": tuple(tensor.shape) for name, tensor in state.items()},
-            {name: tuple(tensor.shape) for name, tensor in weights.items()},
-            self._table,
-            str(self._files.location),
-            self.architecture,
-        )
+        self._check_shapes(part, module, weights)
         new_state = {}
         for name, present in state.items():
             weight = weights[f"{part}.{name}"]
@@ -183,14 +178,27 @@ class ModelFolder:
                 message = "these are not the weights that were written (their SHA-256 differs)"
                 hint = "the file is damaged or was replaced: copy or train it again"
                 raise InputError("weights_changed", message, location=self._files.location, hint=hint)
-            position_ids = frozenset(name for name in self._files.shapes if name.endswith("position_ids"))
-            tensors = self._files.read(skip=position_ids)
-            self._weights = from_hf_names(tensors, self._table, str(self._files.location))
+            self._weights = from_hf_names(self._files.read(), self._table, str(self._files.location))
         return self._weights
 
     def weights_digest(self) -> str:
         """Return the SHA-256 of the weight files."""
         return self._files.digest()
+
+    def _check_shapes(self, part: str, module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+        """Raise an InputError if tensors by bertsmith's names lack one of a part, or it has another shape."""
+        location, state = self._files.location, module.state_dict(prefix=f"{part}.")
+        if missing := [name for name in state if name not in tensors]:
+            message = f"missing {describe_tensors(missing, self._table)}"
+            hint = f"the folder was written as {self.architecture}"
+            raise InputError("tensor_missing", message, location=location, hint=hint)
+        for name, tensor in state.items():
+            shape, expected = tensors[name].shape, tensor.shape
+            if shape != expected:
+                tensor_name = describe_tensors([name], self._table)
+                message = f"{tensor_name} {list(shape)} should be {list(expected)}"
+                hint = "config.json and the weights are from different models"
+                raise InputError("shape_mismatch", message, location=location, hint=hint)
 
 
 def read_folder(path: str | Path) -> ModelFolder:
@@ -214,8 +222,9 @@ def read_folder(path: str | Path) -> ModelFolder:
     config = config_from_hf(raw, model_family, location)
     table = select_checkpoint_parts(model_family.names(config), model_family, hf_config.architecture, names)
     check_names(names, table, weights_location)
-    shapes = _merged_shapes(files, table)
-    parts = frozenset(name.partition(".")[0] for name in shapes) | {"encoder"}
+    meta_tensors = {name: torch.empty(shape, device="meta") for name, shape in files.shapes.items()}
+    tensors = merge_tensors(meta_tensors, table, weights_location)
+    parts = frozenset(name.partition(".")[0] for name in tensors) | {"encoder"}
     architecture = (
         hf_config.architecture or model_family.classes.get(parts) or f"{model_family.class_prefix}Model"
     )
@@ -231,17 +240,19 @@ def read_folder(path: str | Path) -> ModelFolder:
         hint = "only causal models whose head reads the last token are supported"
         raise InputError("causal_head_reads_first_token", message, location=location, hint=hint)
     linear_weights = (f"{part}.linear.weight" for part in _LABELED_PARTS)
-    num_labels = next((shapes[name][0] for name in linear_weights if name in shapes), None)
-    for part in ("encoder", *sorted(parts - {"encoder"})):
-        module = _meta_encoder(config) if part == "encoder" else _meta_part(part, config, num_labels or 1)
-        expected = {f"{part}.{name}": tuple(tensor.shape) for name, tensor in module.state_dict().items()}
-        _check_shapes(expected, shapes, table, weights_location, architecture)
-    record = read_json(path / RECORD_FILE) if (path / RECORD_FILE).exists() else {}
-    validate(Record, record, str(path / RECORD_FILE))
-    labels = _labels(hf_config.id2label, num_labels, location)
-    return ModelFolder(
-        path, config, architecture, parts, labels, hf_config.problem_type, record, files, table
-    )
+    num_labels = next((len(tensors[name]) for name in linear_weights if name in tensors), None)
+    folder = ModelFolder(path, config, architecture, parts, None, hf_config.problem_type, {}, files, table)
+    generator = torch.Generator()
+    with torch.device("meta"):
+        folder._check_shapes("encoder", build_encoder(config, generator), tensors)
+        for part in sorted(parts - {"encoder"}):
+            module = PART_BUILDERS[part](config, generator, num_labels or 1)
+            folder._check_shapes(part, module, tensors)
+    if (path / RECORD_FILE).exists():
+        folder.record = read_json(path / RECORD_FILE)
+        validate(Record, folder.record, str(path / RECORD_FILE))
+    folder.labels = _labels(hf_config.id2label, num_labels, location)
+    return folder
 
 
 def write_folder(
@@ -350,45 +361,6 @@ def check_replaceable(folder: Path) -> None:
         message = "it exists and is not a model folder of bertsmith"
         hint = "name another folder"
         raise InputError("not_a_model_folder", message, location=folder, hint=hint)
-
-
-def _meta_encoder(config: ModelConfig, generator: torch.Generator | None = None) -> Encoder:
-    """Build an encoder on the meta device."""
-    model_family = get_family(config.model_type)
-    model_family.check_config(config)
-    with torch.device("meta"):
-        return model_family.build(config, generator or torch.Generator())
-
-
-def _meta_part(part: str, config: ModelConfig, num_labels: int) -> nn.Module:
-    generator = torch.Generator()
-    with torch.device("meta"):
-        return PART_BUILDERS[part](config, generator, num_labels)
-
-
-def _merged_shapes(files: WeightFiles, table: NameTable) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of the tensors by bertsmith's names."""
-    meta_tensors = {name: torch.empty(shape, device="meta") for name, shape in files.shapes.items()}
-    merged = merge_tensors(meta_tensors, table, str(files.location))
-    return {name: tuple(tensor.shape) for name, tensor in merged.items()}
-
-
-def _check_shapes(
-    expected: Mapping[str, tuple[int, ...]],
-    shapes: Mapping[str, tuple[int, ...]],
-    table: NameTable,
-    location: str,
-    architecture: str,
-) -> None:
-    if missing := [name for name in expected if name not in shapes]:
-        message = f"missing {describe_tensors(missing, table)}"
-        hint = f"the folder was written as {architecture}"
-        raise InputError("tensor_missing", message, location=location, hint=hint)
-    for name, shape in expected.items():
-        if shapes[name] != shape:
-            message = f"{describe_tensors([name], table)} {list(shapes[name])} should be {list(shape)}"
-            hint = "config.json and the weights are from different models"
-            raise InputError("shape_mismatch", message, location=location, hint=hint)
 
 
 def _labels(id2label: Mapping[str, Any] | None, num_labels: int | None, location: str) -> list[str] | None:

@@ -39,13 +39,13 @@ class WeightFiles:
     files: dict[Path, list[str]]
     shapes: dict[str, tuple[int, ...]]
 
-    def read(self, skip: frozenset[str] = frozenset()) -> dict[str, Tensor]:
-        """Read all tensors except those in `skip`; values that are not finite are an InputError."""
+    def read(self) -> dict[str, Tensor]:
+        """Read all tensors except position ids; values that are not finite are an InputError."""
         tensors = {}
         for path, names in self.files.items():
             with _open(path) as file:
                 for name in names:
-                    if name not in skip:
+                    if not name.endswith("position_ids"):
                         tensors[name] = _check_values(file.get_tensor(name), name, path)
         return tensors
 

@@ -25,11 +25,6 @@ _MODES: dict[str, Pooling] = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
 }
-_UNSUPPORTED_MODES = (
-    "pooling_mode_mean_sqrt_len_tokens",
-    "pooling_mode_weightedmean_tokens",
-    "pooling_mode_lasttoken",
-)
 
 
 class SentenceEmbeddingConfig(NamedTuple):
@@ -90,17 +85,20 @@ def read_sentence_embedding_config(folder: Path) -> SentenceEmbeddingConfig | No
         hint = f"set a pooling to ignore these modules: {option('pooling', 'mean')}"
         raise InputError("unsupported_modules", message, location=folder / MODULES, hint=hint)
     path = str(modules[1].get("path") or "")
-    config = read_json(folder / POOLING_CONFIG if path == POOLING_FOLDER else _pooling_config(folder, path))
-    return SentenceEmbeddingConfig(_pooling(config, folder), len(classes) > 2, _max_length(folder))
+    parts = Path(path).parts
+    if len(parts) != 1 or parts[0] in ("..", "/"):
+        message = f"the pooling's path {path!r:.40} is outside of this folder"
+        hint = "copy the folder again from its source"
+        raise InputError("pooling_outside_folder", message, location=folder / MODULES, hint=hint)
+    pooling = _pooling(read_json(folder / path / "config.json"), folder)
+    return SentenceEmbeddingConfig(pooling, len(classes) > 2, _max_length(folder))
 
 
 def _max_length(folder: Path) -> int | None:
     """Return the tokens per text: the library's setting, or else the tokenizer's."""
     for name, key in ((_TRANSFORMER_CONFIG, "max_seq_length"), ("tokenizer_config.json", "model_max_length")):
         length = read_json(folder / name).get(key) if (folder / name).is_file() else None
-        if isinstance(length, int | float) and length > _MAX_PLAUSIBLE_LENGTH:
-            length = None
-        if length is None:
+        if length is None or (isinstance(length, int | float) and length > _MAX_PLAUSIBLE_LENGTH):
             continue
         if not isinstance(length, int) or isinstance(length, bool) or length < 1:
             message = f"{key} is {length!r:.40}, not a number of tokens"
@@ -110,22 +108,12 @@ def _max_length(folder: Path) -> int | None:
     return None
 
 
-def _pooling_config(folder: Path, path: str) -> Path:
-    """Return the pooling's configuration file, which must be inside the model folder."""
-    parts = Path(path).parts
-    if len(parts) != 1 or parts[0] in ("..", "/"):
-        message = f"the pooling's path {path!r:.40} is outside of this folder"
-        hint = "copy the folder again from its source"
-        raise InputError("pooling_outside_folder", message, location=folder / MODULES, hint=hint)
-    return folder / parts[0] / "config.json"
-
-
 def _pooling(config: dict[str, Any], folder: Path) -> Pooling:
     """Return the only pooling of a configuration, given by `pooling_mode` or by a flag for each mode."""
     mode = config.get("pooling_mode")
     if mode is None:
-        modes: list[str] = [pooling for key, pooling in _MODES.items() if config.get(key)]
-        modes += [key for key in _UNSUPPORTED_MODES if config.get(key)]
+        flags = [key for key, value in config.items() if key.startswith("pooling_mode_") and value]
+        modes: list[str] = [_MODES.get(key, key) for key in flags]
     else:
         modes = [mode] if isinstance(mode, str) else list(mode) if isinstance(mode, list) else []
     for pooling in get_args(Pooling):

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from bertsmith.errors import InputError
+from bertsmith.formatting import join_names
 from bertsmith.models.family import Family
 from bertsmith.models.tensor_names import NameTable
 
@@ -68,11 +69,8 @@ def _guess_classifier(
     if architecture is None:
         canonical_names = {canonical_name(name, table.base_model_prefix) for name in names}
         # In RoBERTa and others the pooler's dense layer is in the sequence classifier.
-        pooler_tensors = [name for name in table.tensors if name.startswith(("pooler.", "classifier.dense."))]
-        has_pooler = any(
-            hf_name in canonical_names for name in pooler_tensors for hf_name in table.tensors[name]
-        )
-        return "classifier" if has_pooler else "tagger"
+        pooler_names = _part_hf_names(table, "pooler") | _part_hf_names(table, "classifier.dense")
+        return "tagger" if pooler_names.isdisjoint(canonical_names) else "classifier"
     parts = model_family.parts(architecture)
     if parts is not None:
         return next((part for part in _CLASSIFIER_CLASSES if part in parts), "classifier")
@@ -205,5 +203,4 @@ def describe_tensors(names: Iterable[str], table: NameTable) -> str:
 
 def _format_names(names: Iterable[str]) -> str:
     quoted = [f"'{name}'" for name in names]
-    more = f" and {len(quoted) - _MAX_LISTED} more" if len(quoted) > _MAX_LISTED else ""
-    return f"tensor{'s' if len(quoted) > 1 else ''} {', '.join(quoted[:_MAX_LISTED])}{more}"
+    return f"tensor{'s' if len(quoted) > 1 else ''} {join_names(quoted, _MAX_LISTED)}"

@@ -11,6 +11,7 @@ import inspect
 import re
 import sysconfig
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -50,22 +51,20 @@ class Library:
     files: tuple[tuple[str, Path], ...]
 
 
-def installed(root: str = "bertsmith") -> list[Library]:
-    """Return the standard library, and the installed libraries that `root` requires, directly or not.
+def installed() -> list[Library]:
+    """Return the standard library, and the installed libraries that bertsmith requires, directly or not.
 
-    They are sorted by name, without `root`, so that the corpus does not depend on its source.
+    They are sorted by name, without bertsmith, so that the corpus does not depend on its source.
     """
     distributions: dict[str, Distribution] = {}
-    pending = _requirements(root)
+    pending = ["bertsmith"]
     while pending:
         name = pending.pop()
-        if name in distributions or name == canonicalize_name(root):
-            continue
-        try:
-            distributions[name] = distribution(name)
-        except PackageNotFoundError:
-            continue
-        pending += _requirements(name)
+        if name not in distributions:
+            with suppress(PackageNotFoundError):
+                distributions[name] = distribution(name)
+                pending += _requirements(distributions[name])
+    distributions.pop("bertsmith", None)
     return [_standard_library(), *(_library(name, distributions[name]) for name in sorted(distributions))]
 
 
@@ -84,7 +83,7 @@ def documents(
         for path, file in library.files:
             progress(done := done + 1)
             for location, texts in _texts(f"{library.name}:{path}", file):
-                new = [p for text in texts for p in paragraphs(text) if _is_new(p, seen)]
+                new = [p for text in texts for p in paragraphs(text) if is_new(p, seen)]
                 if new:
                     yield Document("\n".join(new), location)
 
@@ -94,13 +93,9 @@ def library_of(document: Document) -> str:
     return document.location.partition(":")[0]
 
 
-def _requirements(name: str) -> list[str]:
-    try:
-        lines = distribution(name).requires or []
-    except PackageNotFoundError:
-        return []
+def _requirements(source: Distribution) -> list[str]:
     needed: list[str] = []
-    for line in lines:
+    for line in source.requires or []:
         # Other conditions than extras do not matter: what they exclude is not installed. Old installers accepted
         # requirements that the standard does not allow.
         with suppress(InvalidRequirement):
@@ -136,12 +131,13 @@ def _texts(location: str, file: Path) -> Iterator[tuple[str, list[str]]]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of invalid escapes
             tree = ast.parse(source)
+        docstrings = list(_docstrings(tree))
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
         return
     if location.endswith("pydoc_data/topics.py"):
         yield from ((f"{location}#{name}", [text]) for name, text in _topics(tree))
     else:
-        yield location, list(_docstrings(tree))
+        yield location, docstrings
 
 
 def _topics(tree: ast.Module) -> Iterator[tuple[str, str]]:
@@ -153,24 +149,16 @@ def _topics(tree: ast.Module) -> Iterator[tuple[str, str]]:
                     yield str(key.value), str(value.value)
 
 
-def _docstrings(tree: ast.Module) -> Iterator[str]:
+def _docstrings(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+        if text := ast.get_docstring(node):
+            yield text
+    elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+        yield from _passed_docstrings(node.value)
     # Only bodies of modules, classes, functions, and conditions contain docstrings, not expressions.
-    pending: list[ast.AST] = [tree]
-    while pending:
-        node = pending.pop()
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            text = ast.get_docstring(node)
-            if text:
-                yield text
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
-            yield from _passed_docstrings(node.value)
-        pending += reversed(_bodies(node))
-
-
-def _bodies(node: ast.AST) -> list[ast.AST]:
-    return [
-        inner for name in ("body", "orelse", "handlers", "finalbody") for inner in getattr(node, name, [])
-    ]
+    for name in ("body", "orelse", "handlers", "finalbody"):
+        for inner in getattr(node, name, ()):
+            yield from _docstrings(inner)
 
 
 def _passed_docstrings(call: ast.Call) -> Iterator[str]:
@@ -263,14 +251,23 @@ def _is_prose(text: str) -> bool:
     return sum(map(str.isalpha, bare)) >= _MIN_LETTER_RATIO * len(bare)
 
 
-def _is_new(paragraph: str, seen: set[str]) -> bool:
-    letters = "".join(filter(str.isalpha, paragraph)).lower()
+def is_new(text: str, seen: set[str]) -> bool:
+    """Return True if no text in `seen` has the same letters, ignoring case; add these letters to it."""
+    letters = letters_of(text)
     if letters in seen:
         return False
     seen.add(letters)
     return True
 
 
-def count_words(documents: Iterable[Document]) -> int:
-    """Return the number of words in all documents, separated by white space."""
-    return sum(len(document.text.split()) for document in documents)
+def letters_of(text: str) -> str:
+    """Return the letters of a text in lower case, which are equal for texts that differ only in form."""
+    return "".join(filter(str.isalpha, text)).lower()
+
+
+def count_words(documents: Iterable[Document]) -> Counter[str]:
+    """Return the number of words, separated by white space, of each library."""
+    counts: Counter[str] = Counter()
+    for document in documents:
+        counts[library_of(document)] += len(document.text.split())
+    return counts

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import shlex
 import signal
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,7 +29,6 @@ from bertsmith.finetuning.run import finetune
 from bertsmith.formatting import pluralize
 from bertsmith.inference.model import Model
 from bertsmith.io import atomic
-from bertsmith.io.documents import Document
 from bertsmith.objectives.objective import MODEL
 from bertsmith.pretraining.model import first_weights
 from bertsmith.pretraining.run import pretrain
@@ -117,12 +115,17 @@ def _run(
     timer = StepTimer()
     libraries = documentation.installed() if libraries is None else libraries
     with timer.step("read"):
-        task = make_task(_read_documents(libraries), seed)
+        num_files = sum(len(library.files) for library in libraries)
+        with console.ProgressBar("reading", num_files) as bar:
+            modules = documentation.documents(libraries, lambda done: bar.update(done, "source files"))
+            documents = list(modules)
+        task = make_task(documents, seed)
         corpus, files = out / "corpus.txt", write_task(task, out / "task")
         write_whole(corpus, "\n\n".join(document.text for document in task.pretraining_documents) + "\n")
-        num_words = documentation.count_words(task.pretraining_documents)
+        word_counts = documentation.count_words(task.pretraining_documents)
+        num_words = pluralize(word_counts.total(), "word")
         num_documents = pluralize(len(task.pretraining_documents), "document")
-        logger.info("1/5 %s: %s of documentation in %s", corpus, pluralize(num_words, "word"), num_documents)
+        logger.info("1/5 %s: %s of documentation in %s", corpus, num_words, num_documents)
     with timer.step("prepare"):
         tokenizer = train_tokenizer([corpus], out / "tokenizer", vocab_size=_VOCAB_SIZE)
         shards = prepare([corpus], tokenizer, out / "shards")
@@ -141,13 +144,22 @@ def _run(
     with timer.step("finetune"):
         logger.info("4/5 fine-tuning it, and the same BERT with random weights")
         scores = _score_models(out, bert, task, files, seed)
+    versions = {library.name: library.version for library in libraries}
     report = {
         "output_dir": str(out),
         "seed": seed,
         "seconds": round(timer.total(), 1),
         "wall_time": timer.to_list(),
         "machine": {"threads": bert.report["threads"], "precision": bert.report["precision"]},
-        "corpus": _describe_corpus(libraries, task, num_words),
+        "corpus": {
+            "documents": len(task.pretraining_documents),
+            "words": word_counts.total(),
+            "held_out_documents": len(task.held_out_documents),
+            "libraries": [
+                {"name": name, "version": versions[name], "words": count}
+                for name, count in word_counts.most_common()
+            ],
+        },
         "pretrain": {k: bert.report[k] for k in ("steps", "tokens", "seconds", "held_out")},
         "masks": [
             {
@@ -185,12 +197,6 @@ def _report_stop(out: Path) -> Iterator[None]:
         ) from None
 
 
-def _read_documents(libraries: Sequence[Library]) -> list[Document]:
-    total = sum(len(library.files) for library in libraries)
-    with console.ProgressBar("reading", total) as bar:
-        return list(documentation.documents(libraries, lambda done: bar.update(done, "source files")))
-
-
 def _score_models(
     out: Path, bert: Model, task: QuickstartTask, files: Mapping[str, Path], seed: int
 ) -> list[dict[str, Any]]:
@@ -226,20 +232,6 @@ def write_untrained_model(folder: Path, bert: Model) -> Path:
     encoder, objective = first_weights(settings, torch.Generator().manual_seed(settings.train.seed))
     parts = objective.export(encoder)[MODEL]
     return write_folder(folder, parts.config, parts.modules, tokenizer=bert.tokenizer)
-
-
-def _describe_corpus(libraries: Sequence[Library], task: QuickstartTask, num_words: int) -> dict[str, Any]:
-    word_counts: Counter[str] = Counter()
-    for document in task.pretraining_documents:
-        word_counts[documentation.library_of(document)] += len(document.text.split())
-    versions = {library.name: library.version for library in libraries}
-    rows = [{"name": n, "version": versions[n], "words": count} for n, count in word_counts.most_common()]
-    return {
-        "documents": len(task.pretraining_documents),
-        "words": num_words,
-        "held_out_documents": len(task.held_out_documents),
-        "libraries": rows,
-    }
 
 
 _SUMMARY = """On held-out documents: {metrics}.
@@ -297,8 +289,7 @@ def print_report(report: dict[str, Any]) -> None:
         bert=shlex.quote(str(Path(report["output_dir"]) / "bert")),
         classifier=shlex.quote(pretrained["run"]),
     )
-    for line in summary.split("\n"):
-        console.print_result(line)
+    console.print_result(summary)
 
 
 def _format_gain(points: float, name: str) -> str:

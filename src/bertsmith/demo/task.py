@@ -15,7 +15,7 @@ from typing import Any
 
 from bertsmith import rng
 from bertsmith.corpus.sentence_splitter import split_sentences
-from bertsmith.demo.documentation import library_of
+from bertsmith.demo.documentation import is_new, letters_of, library_of
 from bertsmith.errors import InputError, command
 from bertsmith.io.documents import Document
 from bertsmith.runs.run_folder import write_whole
@@ -107,7 +107,9 @@ def _draw_task(
     held_out_documents = [d for group in held_out.values() for d in group]
     locations = {d.location for d in held_out_documents}
     pretraining_documents = [d for d in documents if d.location not in locations]
-    used_letters = {_letters(sentence) for d in pretraining_documents for sentence in split_sentences(d.text)}
+    used_letters = {
+        letters_of(sentence) for d in pretraining_documents for sentence in split_sentences(d.text)
+    }
     class_names = _class_name_pattern(candidates)
     selected: dict[str, list[list[str]]] = {}  # of each part by label
     for label, group in held_out.items():
@@ -144,18 +146,11 @@ def _select_sentences(
         sentences = sentences_of(document)
         for rank, j in enumerate(rng.permutation(seed, f"quickstart {document.location}", len(sentences))):
             ranked.append((rank, i, sentences[j]))
-    selected = []
-    for _, _, sentence in sorted(ranked):
-        letters = _letters(sentence)
-        if letters not in used_letters and not class_name_pattern.search(sentence):
-            used_letters.add(letters)
-            selected.append(sentence)
-    return selected
-
-
-def _letters(text: str) -> str:
-    """Return the letters of a text in lower case, which are equal for sentences that differ only in form."""
-    return "".join(filter(str.isalpha, text)).lower()
+    return [
+        sentence
+        for _, _, sentence in sorted(ranked)
+        if not class_name_pattern.search(sentence) and is_new(sentence, used_letters)
+    ]
 
 
 def write_task(task: QuickstartTask, folder: Path) -> dict[str, Path]:

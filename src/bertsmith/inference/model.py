@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from bertsmith.artifacts.folder import ModelFolder, copy_model, read_folder
 from bertsmith.artifacts.locate import locate
 from bertsmith.artifacts.sentence_transformers import read_sentence_embedding_config
-from bertsmith.device import ComputeContext, check_device, check_precision, is_cpu
+from bertsmith.device import ComputeContext, check_precision, is_cpu, resolve_device
 from bertsmith.errors import InputError, command, option
 from bertsmith.inference.embedding import Embedder, override_config
 from bertsmith.inference.load_task import load_task
@@ -455,7 +455,7 @@ def load(
             hint=f"run its command again with {option('resume', True)}; interrupting it saves a model",
         )
     folder = read_folder(locate(name))
-    check_device(device)
+    resolve_device(device)  # refuse unknown names
     check_precision(precision, INT8)
     if precision == INT8 and not is_cpu(device):
         raise InputError(

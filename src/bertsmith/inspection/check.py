@@ -12,8 +12,7 @@ from bertsmith.corpus.checks.check import CheckOptions, check_files
 from bertsmith.errors import InputError, option
 from bertsmith.formatting import format_percent, pluralize
 from bertsmith.instances.settings import MEAN_FILL_RATIO, TOKEN_REPETITION
-from bertsmith.io import atomic
-from bertsmith.io.compression import check_name
+from bertsmith.io.compression import check_name, is_compressed
 from bertsmith.io.folders import find_files
 from bertsmith.io.sources import Sources, size_of, to_sources
 from bertsmith.io.tables import Table
@@ -40,7 +39,6 @@ _BENCHMARK_SECONDS = 3.0
 _MAX_MEASURED_SECONDS = 5.0  # the time of longer updates is computed from that of a matrix product
 _MATMUL_UTILIZATION = 0.45  # FLOP/s of an update relative to those of a large matrix product
 _MATMUL_SIZE, _MATMUL_SECONDS = 1024, 0.2
-_COMPRESSED = (".gz", ".zst", ".bz2", ".xz", ".parquet")
 
 logger = logging.getLogger(__name__)
 
@@ -92,7 +90,7 @@ def check_corpus(
     if preset_name is not None:
         preset(preset_name)  # refuse unknown names before reading the text
     if html is not None:
-        check_output_file(html, "html")
+        check_page_file(html)
     if tokenizer is not None and not isinstance(tokenizer, Tokenizer):
         tokenizer = Tokenizer.load(tokenizer)
     options, files = with_keywords(options or CheckOptions(), keywords, check_corpus), to_sources(files)
@@ -102,24 +100,23 @@ def check_corpus(
     if preset_name is None:
         preset_name = "bert-mini-chinese" if report["language"] == "zh" else "bert-mini-uncased"
     config = preset(preset_name, **({"vocab_size": tokenizer.vocab_size} if tokenizer is not None else {}))
-    report["forecast"] = forecast(report, config, preset_name, epochs, benchmark, options.sample, files)
+    report["forecast"] = _forecast(report, config, preset_name, epochs, benchmark, options.sample, files)
     if html is not None:
         from bertsmith.reports.corpus import corpus_page
-        from bertsmith.reports.page import report_write_errors
+        from bertsmith.reports.page import write_page
 
-        with report_write_errors(html):
-            atomic.write_text(Path(html), corpus_page(report))
+        write_page(html, corpus_page(report))
     return Report(report, display_keys=("findings", "forecast"))
 
 
-def forecast(
+def _forecast(
     report: dict[str, Any],
     config: ModelConfig,
     preset_name: str,
     epochs: float,
     benchmark: bool,
     sample: int | None,
-    sources: Sequence[str | Path | Table] = (),
+    sources: Sequence[str | Path | Table],
 ) -> dict[str, Any]:
     """Estimate the tokens, bytes of shards, updates, and seconds of training on a corpus.
 
@@ -214,7 +211,7 @@ def _scale(
     """Return the factor by which to extrapolate from a sample, and a description of the text that this covers."""
     if sample is None or not any(limit.startswith("a sample") for limit in report["limits"]):
         return 1.0, "the whole corpus"
-    if any(file.lower().endswith(_COMPRESSED) for file in report["files"]):
+    if any(is_compressed(file) or file.lower().endswith(".parquet") for file in report["files"]):
         return 1.0, "only the sample: the size of the text in compressed files is unknown until they are read"
     total = sum(size_of(source) for source in find_files(sources))
     scale = max(1.0, total / max(1, report["bytes"]))
@@ -242,18 +239,13 @@ def _describe_basis(has_tokenizer: bool) -> str:
     )
 
 
-def check_output_file(path: str | Path, argument: str) -> None:
-    """Raise InputError for a file that cannot be written.
-
-    Args:
-        path: The file.
-        argument: The argument that names it.
-    """
-    path = Path(path)
+def check_page_file(html: str | Path) -> None:
+    """Raise InputError for an HTML file that cannot be written."""
+    path = Path(html)
     check_name(path)
     if path.is_dir():
         raise InputError(
-            "is_a_folder", "this is a folder", location=path, argument=argument, hint="name a file"
+            "is_a_folder", "this is a folder", location=path, argument="html", hint="name a file"
         )
     if not path.parent.is_dir():
         raise not_found_error(path.parent, "folder", "create it first")

@@ -42,8 +42,7 @@ def compare_models(a: str | Path, b: str | Path) -> dict[str, Any]:
     """
     configs = [_config(name) for name in (a, b)]
     run_settings = [_run_settings(name) for name in (a, b)]
-    families = [get_family(config.model_type) for config in configs]
-    settings = [config.model_dump(mode="json") for config in configs]
+    traits = [_family_traits(get_family(config.model_type)) for config in configs]
     counts = [_parameter_counts(config) for config in configs]
     parameters = _differing_rows(*counts)
     parameters.append({"what": "sum", "a": sum(counts[0].values()), "b": sum(counts[1].values())})
@@ -51,25 +50,21 @@ def compare_models(a: str | Path, b: str | Path) -> dict[str, Any]:
         "kind": "difference",
         "a": str(a),
         "b": str(b),
-        "settings": _differing_rows(*settings),
-        "family": _differing_rows(*map(_family_traits, families)),
+        "settings": _differing_rows(*(config.flat() for config in configs)),
+        "family": _differing_rows(*traits),
         "runs": _differing_rows(*run_settings) if all(run_settings) else [],
         "parameters": parameters,
     }
 
 
 def _config(name: str | Path) -> ModelConfig:
-    if Path(name).exists():
-        return read_folder(locate(name)).config
-    if resolve_preset(str(name)):
-        return preset(str(name))
-    if suggestions := similar_presets(str(name), cutoff=0.8):
-        raise InputError(
-            "model_not_found",
-            "there is no preset, run, or model folder of this name",
-            location=name,
-            hint=f"did you mean {suggestions[0]}?",
-        )
+    if not Path(name).exists():
+        if resolve_preset(str(name)):
+            return preset(str(name))
+        if suggestions := similar_presets(str(name), cutoff=0.8):
+            message = "there is no preset, run, or model folder of this name"
+            hint = f"did you mean {suggestions[0]}?"
+            raise InputError("model_not_found", message, location=name, hint=hint)
     return read_folder(locate(name)).config
 
 

@@ -88,16 +88,10 @@ def _describe_preset(name: str) -> dict[str, Any]:
 
 def _describe_machine() -> dict[str, Any]:
     hardware.configure_process()
-    machine = hardware.describe()
     context = ComputeContext.create()
     return {
         "kind": "machine",
-        "system": machine.system,
-        "processor": machine.processor,
-        "cores": machine.cores,
-        "memory_gib": round(machine.memory / 2**30, 1),
-        "instruction_sets": list(machine.instruction_sets),
-        "gpus": [{"name": name, "memory_gib": round(size / 2**30, 1)} for name, size in machine.gpus],
+        **hardware.describe(),
         "runs_on": str(context.device),
         "precision": context.precision,
     }
@@ -146,18 +140,26 @@ def _describe_runs(path: Path) -> dict[str, Any]:
 
 def _describe_run(path: Path) -> dict[str, Any]:
     """Return the progress, settings, scores, and model of a run."""
-    values = read_yaml(path / SETTINGS) if (path / SETTINGS).is_file() else {}
+    settings_file = path / SETTINGS
+    values = read_yaml(settings_file) if settings_file.is_file() else {}
     state = newest_state(path / CHECKPOINTS)
     model = load(path) if (path / MODEL / CONFIG_FILE).is_file() else None
     record = model.folder.record if model is not None else {}
     report = read_report(path / REPORT) if model is not None and model.unfinished is None else {}
+    task = record.get("task") if record.get("task") in TASKS else None
+    settings_class: type[Settings] = FinetuneSettings
+    verb = "finetune" if task is None else f"finetune {task}"
+    if "objective" in values or "data" in values:
+        settings_class, verb = settings_type_of_file(settings_file), "pretrain"
+    elif task is not None:
+        settings_class = settings_type(get_task(task))
     plan = read_plan(path, [])
     max_steps = train.get("max_steps") if isinstance(train := values.get("train"), dict) else None
     if plan:
         max_steps = plan[-1].updates
     step = state.step if state is not None else report.get("steps", 0)
     run = {
-        "verb": "pretrain" if "objective" in values or "data" in values else _finetune_verb(record),
+        "verb": verb,
         "finished": bool(report) and step >= (max_steps or 0),
         "step": step,
         "of": max_steps,
@@ -168,7 +170,7 @@ def _describe_run(path: Path) -> dict[str, Any]:
         or (state.evaluation if state else {}),
         "best_step": state.best_step if state is not None else None,
         "remarks": report.get("remarks", []),
-        "settings": _changed_settings(path / SETTINGS, values, record) | _changed_budget(plan),
+        "settings": _changed_settings(settings_class, values) | _changed_budget(plan),
         "model": None if model is None else str(model.model_folder),
         "model_of_step": (record.get("unfinished") or {}).get("step"),
     }
@@ -184,21 +186,12 @@ def _changed_budget(plan: Sequence[PlanEntry]) -> dict[str, Any]:
     return {f"train.{name}": plan[-1].budget.get(name) for name in names}
 
 
-def _finetune_verb(record: dict[str, Any]) -> str:
-    return f"finetune {record['task']}" if record.get("task") in TASKS else "finetune"
-
-
 def _float_scores(scores: Any) -> dict[str, float]:
     return {k: v for k, v in scores.items() if isinstance(v, float)} if isinstance(scores, dict) else {}
 
 
-def _changed_settings(file: Path, values: dict[str, Any], record: dict[str, Any]) -> dict[str, Any]:
+def _changed_settings(settings_class: type[Settings], values: dict[str, Any]) -> dict[str, Any]:
     """Return the settings that differ from the defaults, without the model's for settings that include them."""
-    settings_class: type[Settings] = FinetuneSettings
-    if "objective" in values or "data" in values:
-        settings_class = settings_type_of_file(file)
-    elif record.get("task") in TASKS:
-        settings_class = settings_type(get_task(record["task"]))
     defaults = settings_class().flat()
     has_model_settings = "model.vocab_size" in defaults
     return {

@@ -11,8 +11,7 @@ from bertsmith import console
 from bertsmith.artifacts.locate import locate_tokenizer
 from bertsmith.corpus.checks.tokenizer_comparison import compare_tokenizers
 from bertsmith.errors import InputError, option
-from bertsmith.inspection.check import check_output_file
-from bertsmith.io import atomic
+from bertsmith.inspection.check import check_page_file
 from bertsmith.io.documents import Reading
 from bertsmith.io.sources import Sources, to_sources
 from bertsmith.keywords import ReadingKeywords
@@ -55,13 +54,13 @@ def inspect_tokenizers(
         InputError: A path is not a tokenizer, one is named twice, or the page cannot be written there.
     """
     if html is not None:
-        check_output_file(html, "html")
+        check_page_file(html)
     names = [str(name) for name in ([tokenizers] if isinstance(tokenizers, str | Path) else tokenizers)]
     if repeated := [name for name in names if names.count(name) > 1]:
         raise InputError(
             "tokenizer_repeated", "this tokenizer is named twice", location=repeated[0], hint="name each once"
         )
-    cased_names = {str(name): None for name in cased}
+    cased_names = [str(name) for name in cased]
     if unknown := [name for name in cased_names if name not in names]:
         raise InputError(
             "cased_not_a_tokenizer",
@@ -85,10 +84,9 @@ def inspect_tokenizers(
     )
     if html is not None:
         from bertsmith.reports.corpus import tokenizers_page
-        from bertsmith.reports.page import report_write_errors
+        from bertsmith.reports.page import write_page
 
-        with report_write_errors(html):
-            atomic.write_text(Path(html), tokenizers_page(report))
+        write_page(html, tokenizers_page(report))
     return Report(report, display_keys=("text", "tokenizers", "notes"))
 
 

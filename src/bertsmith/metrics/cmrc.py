@@ -9,6 +9,8 @@ import re
 from collections.abc import Iterable, Sequence
 from difflib import SequenceMatcher
 
+from bertsmith.metrics.squad import f1_of_counts
+
 # The script's list. The script also lists "……", which has no effect, since it compares single characters.
 _PUNCTUATION = str.maketrans("", "", "-:_*^/\\~`+=，。：？！“”；’《》·、「」（）－～『』")
 _IDEOGRAPH = "\u4e00-\u9fa5"
@@ -45,7 +47,4 @@ def _normalize(answer: str) -> str:
 
 def _substring_f1(answer: Sequence[str], reference: Sequence[str]) -> float:
     match = SequenceMatcher(None, answer, reference, autojunk=False).find_longest_match()
-    if not match.size:
-        return 0.0
-    precision, recall = match.size / len(answer), match.size / len(reference)
-    return 2 * precision * recall / (precision + recall)
+    return f1_of_counts(match.size, len(answer), len(reference))

@@ -38,7 +38,10 @@ def f1(answer: str, references: Iterable[str]) -> float:
         ValueError: There is no reference.
     """
     words = Counter(normalize_answer(answer).split())
-    return max(_word_f1(words, Counter(normalize_answer(text).split())) for text in references)
+    reference_words = (Counter(normalize_answer(text).split()) for text in references)
+    return max(
+        f1_of_counts((words & other).total(), words.total(), other.total()) for other in reference_words
+    )
 
 
 def f1_v2(answer: str, references: Sequence[str]) -> float:
@@ -58,11 +61,11 @@ def exact_match_v2(answer: str, references: Sequence[str]) -> bool:
     return exact_match(answer, [text for text in references if normalize_answer(text)] or [""])
 
 
-def _word_f1(answer: Counter[str], reference: Counter[str]) -> float:
-    shared = (answer & reference).total()
-    if not shared:
+def f1_of_counts(num_shared: int, num_answer: int, num_reference: int) -> float:
+    """Return F1 from the number of words that an answer and a reference share, and from their lengths."""
+    if not num_shared:
         return 0.0
-    precision, recall = shared / answer.total(), shared / reference.total()
+    precision, recall = num_shared / num_answer, num_shared / num_reference
     return 2 * precision * recall / (precision + recall)
 
 

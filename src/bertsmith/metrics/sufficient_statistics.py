@@ -92,10 +92,8 @@ def f1(correct: FloatArray, references: FloatArray, predictions: FloatArray) -> 
 
 def one_hot(ids: Sequence[int], size: int) -> FloatArray:
     """Return one-hot rows [len(ids), size]; all 0 for the id -1."""
-    rows = np.zeros((len(ids), size))
-    valid = np.flatnonzero(np.asarray(ids) >= 0)
-    rows[valid, np.asarray(ids)[valid]] = 1
-    return rows
+    is_id = np.asarray(ids)[:, None] == np.arange(size)
+    return np.asarray(is_id, dtype=np.float64)
 
 
 def matthews_from_sums(correct: FloatArray, references: FloatArray, predictions: FloatArray) -> FloatArray:
@@ -155,9 +153,8 @@ class Counts:
     @property
     def f1(self) -> float:
         """Harmonic mean of precision and recall."""
-        return (
-            2 * self.num_correct / (self.num_references + self.num_predictions) if self.num_correct else 0.0
-        )
+        total = self.num_references + self.num_predictions
+        return 2 * self.num_correct / total if total else 0.0
 
     def to_dict(self) -> dict[str, float]:
         """Return precision, recall, F1, and the numbers of references (`support`) and predictions (`found`)."""

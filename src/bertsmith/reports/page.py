@@ -17,6 +17,7 @@ from markupsafe import Markup, escape
 
 from bertsmith import console, formatting
 from bertsmith.errors import MachineError
+from bertsmith.io import atomic
 
 _NO_BREAK_SPACE = "\u00a0"
 _UNIT = re.compile(r"(?<=\d) (?=%|(?:bytes?|kB|MB|GB|TB|ms|s|min|h)\b)")
@@ -57,6 +58,12 @@ def report_write_errors(path: str | Path) -> Iterator[None]:
         raise MachineError(
             "report_not_written", f"the file could not be written ({error.strerror})", location=path
         ) from None
+
+
+def write_page(path: str | Path, page: str) -> None:
+    """Write a page atomically; MachineError if it cannot be written."""
+    with report_write_errors(path):
+        atomic.write_text(Path(path), page)
 
 
 def number(value: float | None) -> str:
