@@ -278,7 +278,7 @@ def _was_trained_with(base: ModelFolder, model: ModelFolder, parts: ModelParts) 
     sizes = ModelConfig.model_fields.keys() - set(DROPOUT_SETTINGS)
     if any(getattr(model.config, name) != getattr(parts.config, name) for name in sizes):
         return False
-    if not all(model.has(name) for name in parts.modules if name != "encoder"):
+    if not all(map(model.has, parts.modules)):
         return False
     base_weights, weights = base.weights(), model.weights()
     return all(
