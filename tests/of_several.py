@@ -1,6 +1,6 @@
 """What `test_processes` has torchrun start in several processes: small runs, one after the other.
 
-python of_several.py SHARDS OUT runs|sharded|families|lost|fails-main|fails-other
+python of_several.py SHARDS OUT runs|sharded|lost|fails-main|fails-other
 """
 
 from __future__ import annotations
@@ -120,6 +120,10 @@ def main() -> None:
             told(lambda: run("moved", *NO_DROPOUT, *STEPS))
         run("resumed", *STEPS, *MUON, resume=True)
         told(lambda: run("plain", *NO_DROPOUT, *STEPS))  # there is a run already
+        for name in FAMILIES:
+            chosen = [*tiny_run.SETTINGS, *NO_DROPOUT, "train.max_steps=3"]
+            bs.pretrain(shards, out / name, preset=name, settings=chosen)
+        tiny_run.run(shards, out / "minutes", *NO_DROPOUT, minutes=0.05)
     elif what == "sharded":
         with held(out / f"held-{rank_info().rank}"):
             run("plain", *NO_DROPOUT, *STEPS, SHARD, "train.eval_steps=2")
@@ -139,11 +143,6 @@ def main() -> None:
         for name in FAMILIES:
             chosen = [*tiny_run.SETTINGS, *NO_DROPOUT, "train.max_steps=3", SHARD]
             bs.pretrain(shards, out / name, preset=name, settings=chosen)
-    elif what == "families":
-        for name in FAMILIES:
-            chosen = [*tiny_run.SETTINGS, *NO_DROPOUT, "train.max_steps=3"]
-            bs.pretrain(shards, out / name, preset=name, settings=chosen)
-        tiny_run.run(shards, out / "minutes", *NO_DROPOUT, minutes=0.1)
     elif what == "lost":
         with after(6, lambda: os.kill(os.getpid(), signal.SIGKILL), leader=False):
             sys.exit(told(lambda: run("lost", *NO_DROPOUT, *STEPS)))

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from bertsmith.demo.documentation import Library, documents, installed
-from bertsmith.demo.quickstart import print_report, quickstart
+from bertsmith.demo.quickstart import FINETUNING_SETTINGS, print_report, quickstart
 from bertsmith.demo.task import QuickstartTask, make_task
 from bertsmith.errors import InputError, Stopped
 from bertsmith.inference.model import load
@@ -102,7 +102,9 @@ def test_a_folder_that_is_not_empty_is_refused(tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def report(libraries: list[Library], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     out = tmp_path_factory.mktemp("quick") / "start"
-    return quickstart(out, seed=3, libraries=libraries, steps=20)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(FINETUNING_SETTINGS, "train.max_steps", 6)
+        return quickstart(out, seed=3, libraries=libraries, steps=6)
 
 
 def test_the_table_has_a_row_for_each_model(

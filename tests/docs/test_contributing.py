@@ -49,6 +49,11 @@ def test_toy_task_and_toy_family(examples: Path, tmp_path: Path, monkeypatch: py
     loaded = bs.load(toy.path)
     assert loaded.encoder.config.model_type == "toy"
     assert loaded.fill_mask("[MASK]", top_k=1)
+    train = [{"text": text, "label": label} for text, label in tiny_run.examples(20, 0)]
+    classifier = bs.finetune(
+        "classify", toy, tmp_path / "moods", train=train, validation_split=0.2, max_steps=1, threads=1
+    )
+    assert bs.load(classifier.path).predict("kaba").label in classifier.labels
 
 
 def test_callback_example_runs(examples: Path) -> None:

@@ -420,7 +420,7 @@ def test_damaged_best_weights_are_noticed_before_the_remaining_training(
 def test_a_signal_saves_exits_and_the_resumed_run_is_straight(
     shards: Shards, tmp_path: Path, number: int, code: int
 ) -> None:
-    settings = ["train.max_steps=400", "train.save_steps=100000"]
+    settings = ["train.max_steps=150", "train.save_steps=100000"]
     tiny_run.run(shards, tmp_path / "straight", *settings)
     run = tmp_path / "run"
     command = [sys.executable, "-m", "bertsmith", "pretrain", "--preset", "bert-tiny-uncased"]
@@ -442,7 +442,7 @@ def test_a_signal_saves_exits_and_the_resumed_run_is_straight(
     assert "--resume" in told
     newest = checkpoint.newest_name(run / "checkpoints")
     assert newest is not None
-    assert f"after step {newest.removeprefix('step-')} of 400" in told
+    assert f"after step {newest.removeprefix('step-')} of 150" in told
     tiny_run.run(shards, run, *settings, resume=True)
     assert_same(run, outcome(tmp_path / "straight"))
 

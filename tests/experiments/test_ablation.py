@@ -366,7 +366,7 @@ def test_several_models_save_and_stop_when_asked_to(
     settings = [one for one in world["settings"] if "max_steps" not in one]
     world = {
         **world,
-        "settings": [*settings, "train.max_steps=150", "train.save_steps=5"],
+        "settings": [*settings, "train.max_steps=60", "train.save_steps=5"],
         "tasks": None,
     }
     straight = ablate(**{**world, "output_dir": tmp_path / "straight"}, seeds=1)

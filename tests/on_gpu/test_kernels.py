@@ -252,7 +252,7 @@ def check_dropout_draws(kernels: KernelBackend, *, bf16: bool = True) -> None:
 
 
 @needs_interpreter
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     num_sequences=st.integers(1, 4),
     padding=st.tuples(st.integers(1, 3), st.integers(1, 9), st.integers(0, 5)),

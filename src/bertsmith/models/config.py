@@ -29,9 +29,7 @@ Pooling = Literal["mean", "cls", "max"]
 class ModelConfig(Settings):
     """The sizes and switches of a model (Devlin et al. 2019, section 3); the defaults are bert-base-uncased."""
 
-    model_type: str = Field(
-        "bert", description="family: bert, roberta, albert, distilbert, or electra; a preset sets it"
-    )
+    model_type: str = Field("bert", description="family of the model; a preset sets it")
     vocab_size: int = Field(30_522, ge=1, le=4_000_000, description="word pieces in the vocabulary")
     hidden_size: int = Field(768, ge=1, le=16_384, description="size of the hidden states, H")
     embedding_size: int | None = Field(

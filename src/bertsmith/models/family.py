@@ -42,7 +42,8 @@ class HeadStructure:
     Attributes:
         masked_act: Activation of the masked LM head; None: the encoder's.
         pair_dropout: True if the sentence-pair head has dropout on its input.
-        dense_act: Activation of a dense layer between the first token and the classifier; None: a pooler instead.
+        dense_act: Activation of a dense layer between the first token and the classifier; None: a pooler instead,
+            which `architectures` and `names` must have.
         dense_dropout: True if that dense layer has dropout on its input.
         choice_act: Like `dense_act`, of the multiple-choice head, which has no dropout on its input.
         token_dropout: True if token heads, the span head too, have the encoder's dropout. Otherwise token heads
@@ -63,15 +64,17 @@ class Family:
 
     Attributes:
         model_type: config.json's name of the family.
-        names: Returns bertsmith's and Hugging Face's tensor names for a config.
-        architectures: The Hugging Face class for each set of parts.
+        names: Returns bertsmith's and Hugging Face's names of all tensors of encoder and heads, for a config.
+        architectures: The Hugging Face class for each set of parts (keys of `PART_BUILDERS` in models/heads.py);
+            that of {"encoder"} ends in "Model". `task_architectures` returns the usual ones.
         tokenizer: The usual tokenizer algorithm.
         causal: The classes of causal models where they differ from `architectures`.
         presets: The settings of published models.
-        structure: Settings that are the same in every model of the family.
+        structure: Settings that are the same in every model of the family, in presets too. "causal": False if
+            the family has no causal models.
         required: Settings that must not be None.
-        defaults: Values of settings that config.json omits, where BERT's default differs.
-        keys: Settings that have another key in config.json.
+        defaults: Values of settings that a preset or config.json omits, where BERT's default differs.
+        keys: The key in config.json of settings that have another one: {"num_hidden_layers": "n_layers"}.
         parse_extra: Reads settings that config.json expresses in another way.
         fixed: Keys of config.json that must have one value, or one computed from the config.
         derived: Keys of config.json that are written, computed from the config, and not read.
@@ -143,7 +146,8 @@ class Family:
                 "no_class_for_heads",
                 f"{self.model_type} has no class with these heads: {heads}",
                 argument="model.model_type",
-                hint="choose another sentence task or another family",
+                hint=f"choose other heads ({option('data.sentence_task', 'none')} in pre-training, "
+                f"{option('task.pooler', False)} in fine-tuning), or another family",
             )
         return architecture
 

@@ -65,7 +65,7 @@ class Example(ABC):
 
     @property
     def question_key(self) -> Hashable:
-        """The input that has one correct answer: equal keys with different labels are a contradiction."""
+        """The input with one correct answer: equal keys with different `TaskMetrics.labels` contradict."""
         return self.group_key
 
     @property
@@ -80,12 +80,12 @@ class Example(ABC):
 
     @property
     def display_inputs(self) -> dict[str, str]:
-        """The inputs as texts by name, to display beside a prediction."""
+        """The inputs as texts by name, beside a prediction; all examples have the same names."""
         return {}
 
     @property
     def table_row(self) -> Mapping[str, Any] | None:
-        """The row of the user's table by column; None if the example does not come from a table."""
+        """The row of the user's table by column, which CSV output repeats; None without a table."""
         return None
 
 
@@ -100,7 +100,8 @@ class Prediction:
     """One example's answer. The names of a subclass's fields are the keys of its JSON output, in order.
 
     Attributes:
-        tokens: The number of tokens of the example's texts, special tokens excluded; None if it is not counted.
+        tokens: The number of tokens of the example's texts, special tokens excluded, set by `Decoder.decode`;
+            None if it is not counted.
         tokens_read: The number of these that the model read.
         empty: True if the example is empty, so that there is no answer; None otherwise.
     """
@@ -185,7 +186,7 @@ class TaskData(ABC):
 class TaskEncoder(ABC):
     """Turn examples into items: token sequences that the model can read."""
 
-    truncation_hint: ClassVar[str] = ""  # the end of a message that texts are truncated
+    truncation_hint: ClassVar[str] = ""  # the end of a message that texts are truncated: " (…)"
 
     def __init__(self, config: ModelConfig, metadata: Metadata, settings: Any) -> None:
         self.config, self.metadata, self.settings = config, metadata, settings
@@ -216,7 +217,7 @@ class TaskModel(Objective):
         labels: The names of the classes by id; None if there are none.
         problem_type: The `problem_type` of Hugging Face's config.json.
         outputs_per_token: True if outputs depend on the tokenization, so that an ensemble needs one tokenizer.
-        supports_distillation: True if `distillation_loss` is defined.
+        supports_distillation: True if `distillation_loss` fits the outputs.
     """
 
     inherited_heads: ClassVar[tuple[str, ...]] = ("pooler",)
@@ -241,7 +242,7 @@ class TaskModel(Objective):
 
     @property
     def heads(self) -> Mapping[str, nn.Module]:
-        """The heads by their names in a model folder; the default is the parts of `self.head`."""
+        """The heads by their names in a model folder (`TASK_MODULES`); the default is the parts of `self.head`."""
         heads: Mapping[str, nn.Module] = self.head.parts
         return heads
 
@@ -265,7 +266,12 @@ class TaskModel(Objective):
     def distillation_loss(
         self, outputs: Sequence[Tensor], targets: Sequence[Tensor], batch: TaskBatch, temperature: float
     ) -> Tensor:
-        """Return the divergence from a teacher's outputs, summed over what the loss counts."""
+        """Return the divergence from a teacher's outputs, summed over what the loss counts.
+
+        By default, outputs are logits [n, C] of C exclusive classes.
+        """
+        if outputs[0].dim() != 2:
+            raise NotImplementedError(f"{type(self).__name__} needs its own distillation_loss")
         return distillation_kl(torch.cat(list(outputs)), torch.cat(list(targets)), temperature)
 
     @property
@@ -348,7 +354,7 @@ class TaskMetrics(ABC):
 
     Attributes:
         decoder: The decoder of the predictions.
-        baseline_name: The heading of the baseline's scores.
+        baseline_name: The heading of the baseline's scores, which also ends "is no better than …".
         baseline_reads_text: True if the baseline is a rival model that reads the texts.
         comparable_across_models: True if predictions of several models, such as those of cross-validation folds,
             can be scored as one set; False if their scores are on different scales.

@@ -37,10 +37,12 @@ class StepResult:
 
     Attributes:
         tokens: The number of tokens, over all ranks.
+        learning_rate: The learning rate of the update.
         metrics: The metrics to log; None in updates that are not logged.
     """
 
     tokens: int
+    learning_rate: float
     metrics: dict[str, float] | None
 
 

@@ -152,6 +152,7 @@ def rank_group() -> Iterator[RankGroup]:
             traceback.clear_frames(error.__traceback__)  # they hold the groups
             _active[-1], control = RankGroup(info), None
             _destroy_groups()
+            errors.all_have_left()  # they read the error in the store, which ends with rank 0
         if first is not None:
             first.is_reported = True
             raise first from None
@@ -177,6 +178,7 @@ class _ErrorExchange:
         message = json.dumps({"rank": self._info.rank, "error": error.to_dict()})
         try:
             published = self._store.compare_set(f"{self._prefix}/error", "", message).decode()
+            self._store.add(f"{self._prefix}/left", 1)
         except RuntimeError:  # the store has ended with the rank that holds it
             return None
         first = json.loads(published)
@@ -184,15 +186,15 @@ class _ErrorExchange:
 
     def all_have_left(self) -> bool:
         """Wait until every rank has an error; False where one does not get to that by itself."""
-        end, key = time.monotonic() + _LEAVE_SECONDS, f"{self._prefix}/left"
+        end = time.monotonic() + _LEAVE_SECONDS
         try:
-            number = self._store.add(key, 1)
-            while number < self._info.world_size and time.monotonic() < end:
+            while self._store.add(f"{self._prefix}/left", 0) < self._info.world_size:
+                if time.monotonic() > end:
+                    return False
                 time.sleep(0.02)
-                number = self._store.add(key, 0)
-        except RuntimeError:
-            return True
-        return bool(number >= self._info.world_size)
+        except RuntimeError:  # the store has ended
+            pass
+        return True
 
 
 def _portable(error: BaseException, rank: int) -> BertsmithError:

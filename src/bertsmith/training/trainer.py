@@ -96,7 +96,8 @@ class Trainer:
                 state.step, state.position = step, update.next_position
                 state.tokens += update.tokens
                 self._update_plan(hardware.clock() - start)
-                result = StepResult(update.tokens, self._metrics(update, losses, learning_rate))
+                metrics = self._metrics(update, losses, learning_rate)
+                result = StepResult(update.tokens, learning_rate, metrics)
                 for callback in self._callbacks:
                     callback.on_step_end(self, result)
                 if self._is_evaluation_step:
