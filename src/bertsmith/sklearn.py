@@ -17,6 +17,7 @@ import tempfile
 import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -77,6 +78,7 @@ class _SavedModelMixin:
             self.model_ = _remove_with_model(load(folder, self.device), folder)
 
 
+@dataclass(eq=False, repr=False)
 class _FinetunedEstimator(_SavedModelMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     """Fine-tunes a model on texts, or pairs of texts, and one label each.
 
@@ -95,30 +97,17 @@ class _FinetunedEstimator(_SavedModelMixin, BaseEstimator):  # type: ignore[misc
         verbose: Log information about the run, which a notebook shows; otherwise only errors are logged.
     """
 
-    def __init__(
-        self,
-        model: str | Path = "bert-base-uncased",
-        *,
-        num_train_epochs: float = 3.0,
-        batch_size: int = 32,
-        learning_rate: float = 5e-5,
-        max_length: int | None = None,
-        validation_fraction: float | None = None,
-        random_state: Any = None,
-        device: str = "auto",
-        settings: Mapping[str, Any] | None = None,
-        verbose: bool = False,
-    ) -> None:
-        self.model = model
-        self.num_train_epochs = num_train_epochs
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.max_length = max_length
-        self.validation_fraction = validation_fraction
-        self.random_state = random_state
-        self.device = device
-        self.settings = settings
-        self.verbose = verbose
+    model: str | Path = "bert-base-uncased"
+    _: KW_ONLY
+    num_train_epochs: float = 3.0
+    batch_size: int = 32
+    learning_rate: float = 5e-5
+    max_length: int | None = None
+    validation_fraction: float | None = None
+    random_state: Any = None
+    device: str = "auto"
+    settings: Mapping[str, Any] | None = None
+    verbose: bool = False
 
     def _finetune(
         self,
@@ -178,6 +167,7 @@ class _FinetunedEstimator(_SavedModelMixin, BaseEstimator):  # type: ignore[misc
         return self.model_.predict(*columns) if columns[0] else []
 
 
+@dataclass(eq=False, repr=False)
 class BertClassifier(ClassifierMixin, _FinetunedEstimator):  # type: ignore[misc]
     """A BERT classifier that assigns one label to a text or to a pair of texts.
 
@@ -203,34 +193,8 @@ class BertClassifier(ClassifierMixin, _FinetunedEstimator):  # type: ignore[misc
         model_: The `bertsmith.Model` with its report; `model_.save(folder)` saves it.
     """
 
-    def __init__(
-        self,
-        model: str | Path = "bert-base-uncased",
-        *,
-        class_weight: Any = None,
-        num_train_epochs: float = 3.0,
-        batch_size: int = 32,
-        learning_rate: float = 5e-5,
-        max_length: int | None = None,
-        validation_fraction: float | None = None,
-        random_state: Any = None,
-        device: str = "auto",
-        settings: Mapping[str, Any] | None = None,
-        verbose: bool = False,
-    ) -> None:
-        super().__init__(
-            model,
-            num_train_epochs=num_train_epochs,
-            batch_size=batch_size,
-            learning_rate=learning_rate,
-            max_length=max_length,
-            validation_fraction=validation_fraction,
-            random_state=random_state,
-            device=device,
-            settings=settings,
-            verbose=verbose,
-        )
-        self.class_weight = class_weight
+    _: KW_ONLY
+    class_weight: Any = None
 
     def fit(self, X: Any, y: Any) -> Self:
         """Fine-tune a copy of the model.
@@ -316,6 +280,7 @@ class BertRegressor(RegressorMixin, _FinetunedEstimator):  # type: ignore[misc]
         return np.array([self.mean_ if number is None else number for number in numbers], dtype=np.float64)
 
 
+@dataclass(eq=False, repr=False)
 class BertEmbedder(_SavedModelMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """A transformer of texts to embeddings by a model that is not trained here.
 
@@ -331,22 +296,13 @@ class BertEmbedder(_SavedModelMixin, TransformerMixin, BaseEstimator):  # type: 
         model_: The `bertsmith.Model`.
     """
 
-    def __init__(
-        self,
-        model: str | Path = "bert-base-uncased",
-        *,
-        pooling: Pooling | None = None,
-        normalize: bool | None = None,
-        max_length: int | None = None,
-        batch_size: int | None = None,
-        device: str = "auto",
-    ) -> None:
-        self.model = model
-        self.pooling = pooling
-        self.normalize = normalize
-        self.max_length = max_length
-        self.batch_size = batch_size
-        self.device = device
+    model: str | Path = "bert-base-uncased"
+    _: KW_ONLY
+    pooling: Pooling | None = None
+    normalize: bool | None = None
+    max_length: int | None = None
+    batch_size: int | None = None
+    device: str = "auto"
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

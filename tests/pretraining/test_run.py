@@ -86,7 +86,7 @@ def test_a_budget_that_no_plan_counts_is_refused(shards: Shards, tmp_path: Path,
 def test_another_preset_at_resume_is_refused(tmp_path: Path) -> None:
     settings = new_settings("bert-tiny-uncased", None, {}, tiny_run.tokenizer())
     (tmp_path / "settings.yaml").write_text(settings.to_yaml(), encoding="utf-8")
-    assert resumed_settings(tmp_path, "bert-tiny-uncased", None, {}) == settings
+    assert resumed_settings(tmp_path, "bert-tiny-uncased", None, {})[0] == settings
     with pytest.raises(InputError) as caught:
         resumed_settings(tmp_path, "bert-mini-uncased", None, {})
     assert caught.value.code == "setting_differs_from_run"
@@ -461,7 +461,7 @@ def test_the_settings_of_a_small_model_are_told_and_resume_without_being_repeate
     assert "train.learning_rate=0.0001, train.muon_learning_rate=0.005" in changed
     assert "model.hidden_dropout_prob=0.1" in changed
     (tmp_path / "settings.yaml").write_text(settings.to_yaml(), encoding="utf-8")
-    assert resumed_settings(tmp_path, "bert-tiny-uncased", None, {}) == settings
+    assert resumed_settings(tmp_path, "bert-tiny-uncased", None, {})[0] == settings
 
 
 def test_heads_look_at_what_is_near_only_where_positions_are_sinusoids_that_reach_them(

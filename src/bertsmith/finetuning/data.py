@@ -43,7 +43,7 @@ class Examples:
 
 
 def load_examples(
-    task: Task, files: FileSettings, settings: Any, sources: Mapping[str, Source] | None = None
+    task: Task, files: FileSettings, settings: Any, sources: Mapping[str, Source] = {}
 ) -> Examples:
     """Read and check the examples of a run.
 
@@ -66,14 +66,14 @@ def load_examples(
 
 
 def split_examples(
-    task: Task, files: FileSettings, settings: Any, sources: Mapping[str, Source] | None = None
+    task: Task, files: FileSettings, settings: Any, sources: Mapping[str, Source] = {}
 ) -> tuple[list[Any], list[Any], Metadata]:
     """Return the training and validation examples, and the metadata of all training examples."""
     _check_split(files)
     examples, metadata = read_training(task, files, settings, sources)
     if files.validation is not None:
         data: TaskData = task.part("data")(settings, metadata)
-        validation = data.read(_source(data, "validation", files.validation, sources or {}))
+        validation = data.read(_source(data, "validation", files.validation, sources))
         data.check_validation(validation, metadata)
         return examples, validation, metadata
     if files.folds is not None:
@@ -86,11 +86,11 @@ def split_examples(
 
 
 def read_training(
-    task: Task, files: FileSettings, settings: Any, sources: Mapping[str, Source] | None = None
+    task: Task, files: FileSettings, settings: Any, sources: Mapping[str, Source] = {}
 ) -> tuple[list[Any], Metadata]:
     """Return the training examples, or a sample of them, and the metadata of all."""
     data: TaskData = task.part("data")(settings, {})
-    examples = data.read(_source(data, "train", files.train, sources or {}))
+    examples = data.read(_source(data, "train", files.train, sources))
     metadata = data.fit_metadata(examples, files.parsed_label_names)  # a sample may lack a rare label
     if files.sample is not None and files.sample < len(examples):
         indices = rng.permutation(files.seed, "sample", len(examples))[: files.sample]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -10,7 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
-from bertsmith.artifacts.folder import write_folder
 from bertsmith.device import ComputeContext
 from bertsmith.finetuning.data import Examples
 from bertsmith.finetuning.feature_cache import CachedEncoder
@@ -21,8 +19,8 @@ from bertsmith.inference.model import Model
 from bertsmith.models.encoder import Encoder
 from bertsmith.objectives.objective import Objective
 from bertsmith.reports.run import StepTimer, write_figures, write_report
-from bertsmith.runs.run_folder import CHECKPOINTS, IntermediateSaver
-from bertsmith.runs.settings import check_accumulation, fingerprint_settings, with_context
+from bertsmith.runs.run_folder import CHECKPOINTS, IntermediateSaver, write_models
+from bertsmith.runs.settings import fingerprint_settings, updates_in_budget, with_context
 from bertsmith.tasks.batching import Answers, Item, ItemStream
 from bertsmith.tasks.fitted_task import FittedTask
 from bertsmith.tasks.results import Metrics
@@ -40,8 +38,6 @@ from bertsmith.training.training_job import (
     fingerprint,
 )
 
-logger = logging.getLogger(__name__)
-
 
 @dataclass
 class FinetuneJob:
@@ -55,11 +51,12 @@ class FinetuneJob:
         examples: The examples.
         context: The device, the precision, the random numbers, and the kernels.
         timer: The wall time of each step of the workflow.
+        out: The run folder.
         items: The training items.
         validation_items: The validation items.
         objective: The loss: the task's, or that of a distillation.
         teacher_digest: A digest of the teacher's weights; "" without a teacher.
-        cache: The encoder's hidden states on disk; None before `cache_features`, or if the encoder is trained.
+        trained_encoder: The encoder, or after `cache_features` the cache of its hidden states.
     """
 
     settings: FinetuneSettings
@@ -69,11 +66,12 @@ class FinetuneJob:
     examples: Examples
     context: ComputeContext
     timer: StepTimer
+    out: Path
     items: list[Item] = field(init=False)
     validation_items: list[Item] = field(init=False)
     objective: Objective = field(init=False)
     teacher_digest: str = ""
-    cache: CachedEncoder | None = None
+    trained_encoder: Encoder = field(init=False)
 
     def prepare(self) -> None:
         """Encode the examples, choose the kernels, which depend on the number of updates, and load the teacher."""
@@ -85,16 +83,11 @@ class FinetuneJob:
         config = self.base.folder.config
         self.context = self.context.with_kernels(self.settings.train, config.hidden_size, self.num_updates())
         self.context.prepare_modules(self.encoder, self.task.model)
-        self.objective = self.task.model
+        self.trained_encoder, self.objective = self.encoder, self.task.model
         if self.settings.teacher.model:
             self.objective, self.teacher_digest = load_teacher(
                 self.settings.teacher, self.base, self.task, self.context
             )
-
-    @property
-    def trained_encoder(self) -> Encoder:
-        """The encoder, or the cache of its hidden states, which is called as the encoder is."""
-        return self.encoder if self.cache is None else cast("Encoder", self.cache)
 
     @property
     def module(self) -> TrainModule:
@@ -110,15 +103,9 @@ class FinetuneJob:
     def num_updates(self) -> int:
         """Return the number of updates of the run's budget."""
         train = self.settings.train
-        if train.max_steps:
-            return train.max_steps
-        if train.max_tokens:
-            mean_tokens = sum(item.size for item in self.items) / len(self.items)
-            return math.ceil(
-                train.max_tokens / (mean_tokens * train.batch_size * train.gradient_accumulation_steps)
-            )
-        check_accumulation(train, self.updates_per_epoch)
-        return math.ceil(train.num_train_epochs * self.updates_per_epoch)
+        mean_tokens = sum(item.size for item in self.items) / max(1, len(self.items))
+        tokens_per_update = mean_tokens * train.batch_size * train.gradient_accumulation_steps
+        return updates_in_budget(train, self.updates_per_epoch, tokens_per_update)
 
     def complete_train_settings(self) -> None:
         """Set the train settings that the user left open: evaluations once an epoch, and the context."""
@@ -133,24 +120,20 @@ class FinetuneJob:
         Args:
             folder: The folder of the states.
         """
-        layers = self.task.model.features.layers
-        self.cache = CachedEncoder(self.encoder, layers, self.context, folder)
+        cache = CachedEncoder(self.encoder, self.task.model.features.layers, self.context, folder)
         sequences = [s for item in [*self.items, *self.validation_items] for s in item.sequences]
         with self.timer.step("hidden states"):
-            self.cache.fill(sequences, self.base.folder.weights_digest())
+            cache.fill(sequences, self.base.folder.weights_digest())
+        self.trained_encoder = cast("Encoder", cache)  # it is called as the encoder is
 
-    def phase(self) -> Phase:
-        """Return the training data: all epochs are one phase."""
+    def training_job(self, budget: TrainingBudget) -> TrainingJob:
+        """Return what the trainer needs; all epochs are one phase."""
         train = self.settings.train
-        return Phase(ItemStream(self.task.model.collate, self.items, train.seed), 1.0, train.batch_size)
-
-    def training_job(self, budget: TrainingBudget, out: Path) -> TrainingJob:
-        """Return what the trainer needs."""
-        train = self.settings.train
+        stream = ItemStream(self.task.model.collate, self.items, train.seed)
         return TrainingJob(
-            [self.phase()],
+            [Phase(stream, 1.0, train.batch_size)],
             train,
-            out,
+            self.out,
             title=f"finetune {self.task.name}",
             fingerprint=fingerprint(
                 fingerprint_settings(self.settings),
@@ -161,18 +144,18 @@ class FinetuneJob:
             ),
             budget=budget,
             evaluation=Evaluation(self.evaluate_in_training, best_metric=self.task.primary_metric),
-            callbacks=self._callbacks(out),
+            callbacks=self._callbacks(),
             unfreeze_steps=unfreeze_steps(self.encoder, self.task.model, train, self.updates_per_epoch),
         )
 
-    def _callbacks(self, out: Path) -> list[TrainerCallback]:
+    def _callbacks(self) -> list[TrainerCallback]:
         train = self.settings.train
         callbacks: list[TrainerCallback] = []
         if train.lr_scheduler_type == "reduce_lr_on_plateau":
             callbacks.append(ReduceLROnPlateau(train.lr_patience))
         if train.patience is not None:
             callbacks.append(EarlyStopping(train.patience, self.task.primary_metric))
-        return [*callbacks, IntermediateSaver(lambda state, mark: self._save_intermediate(out, state, mark))]
+        return [*callbacks, IntermediateSaver(self._save_intermediate)]
 
     def evaluate(self) -> tuple[Metrics, Answers]:
         """Calibrate the decoder on the validation examples, and return their metrics and answers."""
@@ -190,47 +173,43 @@ class FinetuneJob:
         metrics = {name: values[name] for name in self.task.metrics.logged_metrics}
         return EvaluationResult(metrics, dict(self.task.decoder.state))
 
-    def save(self, out: Path, output: TrainOutput) -> None:
-        """Write the model and the report of a finished run, and log warnings about the training."""
+    def save(self, output: TrainOutput) -> None:
+        """Write the model and the report of a finished run."""
         self.timer.reattribute("training", "checkpoints", output.saving_seconds)
         metrics, answers = self.evaluate()
         saved_metrics = {
             name: metrics.values[name] for name in (*self.task.metrics.logged_metrics, "examples")
         }
         with self.timer.step("writing the model"):
-            self._write_model(out, self._record(output.state) | {"validation": saved_metrics})
+            self._write_model(self._record(output.state) | {"validation": saved_metrics})
         with self.timer.step("the report"):
-            report, warnings = run_report(
-                self.task, self.examples, self.settings, output, metrics, out, self.updates_per_epoch
+            report = run_report(
+                self.task, self.examples, self.settings, output, metrics, self.out, self.updates_per_epoch
             )
-            report |= data_report(
-                self.task, self.examples, (self.items, self.validation_items), metrics, answers
-            )
+            report |= data_report(self.task, self.examples, self.items, metrics, answers)
             report |= {"settings": self.settings.model_dump(mode="json")}
-            figures = write_figures(out, report)
-        for warning in warnings:
-            logger.warning("%s", warning)
-        write_report(out, report | {"wall_time": self.timer.to_list()}, figures)
+            figures = write_figures(self.out, report)
+        write_report(self.out, report | {"wall_time": self.timer.to_list()}, figures)
 
-    def _save_intermediate(self, out: Path, state: TrainState, mark: dict[str, Any]) -> None:
+    def _save_intermediate(self, state: TrainState, mark: dict[str, Any]) -> None:
         """Write the model of a run that has not finished, with the weights of the best evaluation so far."""
-        with self._best_weights(out, state):
+        with self._best_weights(state):
             metrics = (
                 {}
                 if state.best_score is None
                 else {"validation": {self.task.primary_metric: state.best_score}}
             )
-            self._write_model(out, self._record(state) | metrics | mark)
+            self._write_model(self._record(state) | metrics | mark)
 
     @contextmanager
-    def _best_weights(self, out: Path, state: TrainState) -> Iterator[None]:
+    def _best_weights(self, state: TrainState) -> Iterator[None]:
         """Return a context manager in which the model and the decoder are those of the best evaluation, if any."""
         if state.best_step is None:
             yield
             return
         module, latest_state = self.module, self.task.decoder.state
         latest = {name: tensor.clone() for name, tensor in module.saved_tensors().items()}
-        module.load_tensors(load_best_weights(out / CHECKPOINTS, state))
+        module.load_tensors(load_best_weights(self.out / CHECKPOINTS, state))
         self.task.decoder.state = dict(state.best_state)
         try:
             yield
@@ -252,26 +231,14 @@ class FinetuneJob:
             "pretraining_tokens": self.base.folder.record.get("tokens"),
         }
 
-    def _write_model(self, out: Path, record: dict[str, Any]) -> None:
-        for name, parts in self.task.model.export(self.encoder).items():
-            write_folder(
-                out / name,
-                parts.config,
-                parts.modules,
-                tokenizer=self.base.tokenizer,
-                labels=parts.labels,
-                problem_type=parts.problem_type,
-                record=record,
-                json_files=parts.files,
-            )
+    def _write_model(self, record: dict[str, Any]) -> None:
+        write_models(self.out, self.task.model.export(self.encoder), self.base.tokenizer, record)
 
 
 def _content_digest(items: Sequence[Item]) -> str:
     """Return a digest of the items' texts and targets."""
-
-    def parts(item: Item) -> Iterator[str]:
-        yield f"{item.example} {item.target}"
-        for sequence in item.sequences:
-            yield f"{sequence.ids.tolist()}{sequence.segments.tolist()}"
-
-    return fingerprint(*(part for item in items for part in parts(item)))
+    parts = []
+    for item in items:
+        parts.append(f"{item.example} {item.target}")
+        parts += [f"{sequence.ids.tolist()}{sequence.segments.tolist()}" for sequence in item.sequences]
+    return fingerprint(*parts)

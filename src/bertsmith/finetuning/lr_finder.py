@@ -17,7 +17,7 @@ from bertsmith.device import ComputeContext
 from bertsmith.errors import InputError, option
 from bertsmith.finetuning.data import read_training
 from bertsmith.finetuning.feature_cache import CachedEncoder
-from bertsmith.finetuning.model import build_model
+from bertsmith.finetuning.model import build_model, create_context
 from bertsmith.finetuning.resolve_settings import file_settings, new_settings
 from bertsmith.finetuning.settings import OWN_ARGUMENTS, settings_type
 from bertsmith.formatting import pluralize
@@ -27,7 +27,6 @@ from bertsmith.io import atomic
 from bertsmith.io.sources import Source
 from bertsmith.keywords import FinetuneKeywords
 from bertsmith.log_handlers import without_repeats
-from bertsmith.models.parameter_count import count_parameters
 from bertsmith.reports.result_plots import plot_lr_range_test
 from bertsmith.settings import Changes, resolve
 from bertsmith.tasks.batching import Item, ItemStream
@@ -142,10 +141,8 @@ def find_rate(
     files = file_settings(train, sample=sample, label_names=label_names)
     run_settings = new_settings(declaration, base, files, recipe, changes)
     train_settings = run_settings.train
-    context = ComputeContext.for_training(train_settings)
+    context = create_context(train_settings, base.folder)
     logger.info("computing in %s on %s", context.precision, hardware.device_name(context.device))
-    num_parameters = sum(term.size for term in count_parameters(base.folder.config))
-    hardware.check_memory(num_parameters, hardware.memory_bytes(context.device))
     examples, metadata = read_training(declaration, run_settings.files, run_settings.task, {"train": train})
     rates, losses, readings = np.geomspace(low, high, steps).tolist(), {}, {}
     items: list[Item] = []

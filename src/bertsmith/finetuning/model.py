@@ -10,6 +10,7 @@ import logging
 
 from torch import nn
 
+from bertsmith import hardware
 from bertsmith.artifacts.folder import ModelFolder, read_folder
 from bertsmith.artifacts.locate import locate
 from bertsmith.device import ComputeContext
@@ -27,6 +28,18 @@ from bertsmith.tasks.registry import Task
 from bertsmith.tasks.task_distillation import TaskDistillation, check_teacher
 
 logger = logging.getLogger(__name__)
+
+
+def create_context(train: FinetuneTrainSettings, base: ModelFolder) -> ComputeContext:
+    """Create the compute context of a run, still without kernels.
+
+    Raises:
+        InputError: The device is unknown or missing, or the training of the base needs more memory than it has.
+    """
+    context = ComputeContext.for_training(train)
+    num_parameters = sum(term.size for term in count_parameters(base.config))
+    hardware.check_memory(num_parameters, hardware.memory_bytes(context.device))
+    return context
 
 
 def build_model(
@@ -64,11 +77,12 @@ def load_teacher(
     """
     teacher = load(settings.model)
     if teacher.tokenizer.digest != base.tokenizer.digest:
-        message = f"the teacher's tokenizer differs from that of {base.path}"
-        hint, argument = "choose a student with the teacher's vocabulary", "teacher.model"
-        location = teacher.path
         raise InputError(
-            "teacher_tokenizer_differs", message, location=location, argument=argument, hint=hint
+            "teacher_tokenizer_differs",
+            f"the teacher's tokenizer differs from that of {base.path}",
+            location=teacher.path,
+            argument="teacher.model",
+            hint="choose a student with the teacher's vocabulary",
         )
     check_teacher(task, teacher.task, str(teacher.path), teacher.folder.config.max_length)
     distillation = TaskDistillation(

@@ -15,6 +15,7 @@ from bertsmith.finetuning.data import Examples
 from bertsmith.finetuning.settings import FileSettings, FinetuneSettings
 from bertsmith.formatting import pluralize
 from bertsmith.runs.compute_setup import budget_limits
+from bertsmith.runs.run_folder import training_record
 from bertsmith.tasks.base import TaskMetrics
 from bertsmith.tasks.batching import Answers, Item
 from bertsmith.tasks.fitted_task import FittedTask
@@ -106,25 +107,21 @@ def run_report(
     metrics: Metrics,
     run: Path,
     updates_per_epoch: float,
-) -> tuple[dict[str, Any], list[str]]:
-    """Return the part of report.json about the training, and the warnings that are not about the examples."""
+) -> dict[str, Any]:
+    """Return the part of report.json about the training, and log its warnings."""
     baseline = task.metrics.baseline(examples.train, examples.validation)
     labels = {label for labels in task.metrics.labels(examples.validation) for label in labels}
     budget, state = budget_limits(settings.train), output.state
     warnings = learning_warnings(task.metrics, metrics, baseline, state.step, budget, labels)
-    report = {
+    for warning in warnings:
+        logger.warning("%s", warning)
+    return {
         "task": task.name,
         "base": settings.base,
         "labels": task.labels,
         "decided_by": task.primary_metric,
         "train_examples": len(examples.train),
-        "steps": state.step,
-        "tokens": state.tokens,
-        "seconds": round(state.seconds, 1),
-        "tokens_per_second": round(state.tokens / max(state.seconds, 1e-9), 1),
-        "precision": settings.train.precision,
-        "device": settings.train.device,
-        "threads": output.threads,
+        **training_record(settings.train, output),
         "best_step": state.best_step,
         "stopped_early": output.early_stop,
         "chosen_on_validation": {k: v for k, v in task.decoder.state.items() if isinstance(v, float)},
@@ -137,26 +134,21 @@ def run_report(
         "warnings": [*examples.summary.warnings, *warnings],
         "curve": loss_curve(run),
     }
-    return report, warnings
 
 
 def data_report(
-    task: FittedTask,
-    examples: Examples,
-    items: tuple[Sequence[Item], Sequence[Item]],
-    metrics: Metrics,
-    answers: Answers,
+    task: FittedTask, examples: Examples, items: Sequence[Item], metrics: Metrics, answers: Answers
 ) -> dict[str, Any]:
     """Return the part of report.json about the examples and the predictions.
 
     Args:
         task: The task.
         examples: The examples.
-        items: The training and validation items.
+        items: The training items.
         metrics: The metrics of the validation examples.
         answers: The answers to the validation examples.
     """
-    stats = dict(zip(("train", "validation"), map(task.truncation, items), strict=True))
+    stats = {"train": task.truncation(items), "validation": task.truncation(answers.items)}
     losses = task.metrics.example_losses(answers)
     return {
         "answers": prediction_report(task.report, metrics, answers.predictions, answers.examples, losses),

@@ -72,8 +72,8 @@ def new_settings(
 
 def resumed_settings(
     task: Task, out: Path, files: Mapping[str, Any], recipe: str | Path | None, changes: Mapping[str, Any]
-) -> FinetuneSettings:
-    """Return the settings of a run that is resumed.
+) -> tuple[FinetuneSettings, dict[str, Any]]:
+    """Return the settings of a run that is resumed, and those of recipe, files, and changes by dotted names.
 
     Raises:
         InputError: Recipe, files, or changes differ from the run's settings where these must not change.
@@ -82,7 +82,7 @@ def resumed_settings(
     values = read_yaml(recipe) if recipe is not None else {}
     named = {**run_type.dotted(values), **run_type.dotted({"files": dict(files)}), **changes}
     _check_no_minutes(named.get("train.max_minutes"))
-    return settings_of_run(run_type, out, named)
+    return settings_of_run(run_type, out, named), named
 
 
 def _check_no_minutes(max_minutes: float | None) -> None:

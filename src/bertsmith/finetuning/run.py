@@ -6,31 +6,19 @@ from pathlib import Path
 from typing import Unpack
 
 from bertsmith import hardware
-from bertsmith.device import ComputeContext
 from bertsmith.finetuning.data import load_examples, write_split
 from bertsmith.finetuning.feature_cache import FEATURES, remove_features
 from bertsmith.finetuning.job import FinetuneJob
-from bertsmith.finetuning.model import build_model
+from bertsmith.finetuning.model import build_model, create_context
 from bertsmith.finetuning.report import log_examples
 from bertsmith.finetuning.resolve_settings import file_settings, new_settings, resumed_settings
-from bertsmith.finetuning.settings import OWN_ARGUMENTS, FinetuneSettings, settings_type
+from bertsmith.finetuning.settings import OWN_ARGUMENTS, settings_type
 from bertsmith.inference.model import Model, load
 from bertsmith.io.sources import Source, is_path
 from bertsmith.keywords import FinetuneKeywords
-from bertsmith.models.parameter_count import count_parameters
 from bertsmith.reports.run import StepTimer
 from bertsmith.runs.compute_setup import training_budget
-from bertsmith.runs.run_folder import (
-    SETTINGS,
-    check_folders,
-    check_resume,
-    is_written,
-    log_finished,
-    run_alone,
-    start_over,
-    write_whole,
-)
-from bertsmith.runs.settings import with_recipe
+from bertsmith.runs.run_folder import check_folders, check_resume, exclusive_run, finish_run, start_run
 from bertsmith.settings import Changes, resolve
 from bertsmith.tasks.labels import LabelNames
 from bertsmith.tasks.registry import get_task
@@ -38,7 +26,6 @@ from bertsmith.training.time_budget import Throughput
 from bertsmith.training.trainer import Trainer
 
 
-@run_alone
 def finetune(
     task: str,
     model: str | Path | Model,
@@ -85,48 +72,43 @@ def finetune(
         MachineError: The machine failed, or the loss is not finite.
         Stopped: A signal stopped the run, which is saved.
     """
+    hardware.check_single_process("finetune")
     start, out, declaration = hardware.clock(), Path(output_dir), get_task(task)
-    base = load(model)
-    changes = resolve(settings_type(declaration), settings, keywords, finetune, hidden=OWN_ARGUMENTS)
-    is_resuming = check_resume(out, resume=resume, overwrite=overwrite)
-    files = file_settings(train, validation, validation_split, sample, label_names)
-    if is_resuming:
-        run_settings = resumed_settings(declaration, out, files, recipe, changes)
-    else:
-        run_settings = new_settings(declaration, base, files, recipe, changes)
-    context = ComputeContext.for_training(run_settings.train)
-    num_parameters = sum(term.size for term in count_parameters(base.folder.config))
-    hardware.check_memory(num_parameters, hardware.memory_bytes(context.device))
+    with exclusive_run(out, resume=resume):
+        base = load(model)
+        changes = resolve(settings_type(declaration), settings, keywords, finetune, hidden=OWN_ARGUMENTS)
+        is_resuming = check_resume(out, resume=resume, overwrite=overwrite)
+        files = file_settings(train, validation, validation_split, sample, label_names)
+        if is_resuming:
+            run_settings, explicit = resumed_settings(declaration, out, files, recipe, changes)
+        else:
+            run_settings, explicit = new_settings(declaration, base, files, recipe, changes), None
+        context = create_context(run_settings.train, base.folder)
 
-    timer = StepTimer()
-    with timer.step("reading the files"):
-        sources = {"train": train, "validation": validation}
-        examples = load_examples(declaration, run_settings.files, run_settings.task, sources)
-    log_examples(examples.summary, run_settings.files)
-    with timer.step("building the model"):
-        encoder, fitted_task = build_model(declaration, base.folder, run_settings, examples.metadata, context)
-    job = FinetuneJob(run_settings, base, encoder, fitted_task, examples, context, timer)
-    job.prepare()
+        timer = StepTimer()
+        with timer.step("reading the files"):
+            sources = {"train": train, "validation": validation}
+            examples = load_examples(declaration, run_settings.files, run_settings.task, sources)
+        log_examples(examples.summary, run_settings.files)
+        with timer.step("building the model"):
+            encoder, fitted_task = build_model(
+                declaration, base.folder, run_settings, examples.metadata, context
+            )
+        job = FinetuneJob(run_settings, base, encoder, fitted_task, examples, context, timer, out)
+        job.prepare()
 
-    check_folders(out, fitted_task.model.export(encoder))
-    if not is_resuming:
-        start_over(out, base.path, *(data for data in (train, validation) if is_path(data)))
-        job.complete_train_settings()
-        write_whole(out / SETTINGS, job.settings.to_yaml())
-    if run_settings.files.validation is None:
-        write_split(examples, fitted_task.data, out / "split")
-    if run_settings.train.freeze_encoder:
-        job.cache_features(Path(states or out / FEATURES))
+        check_folders(out, fitted_task.model.export(encoder))
+        if not is_resuming:
+            job.complete_train_settings()
+            start_run(out, job.settings, base.path, *(data for data in (train, validation) if is_path(data)))
+        if run_settings.files.validation is None:
+            write_split(examples, fitted_task.data, out / "split")
+        if run_settings.train.freeze_encoder:
+            job.cache_features(Path(states or out / FEATURES))
 
-    named_settings = with_recipe(FinetuneSettings, recipe, changes) if is_resuming else None
-    budget = training_budget(
-        job.settings.train, Throughput(), job.num_updates, start, explicit=named_settings
-    )
-    with timer.step("training"):
-        output = Trainer(job.module, job.training_job(budget, out), job.context, resume=resume).fit()
-    if is_resuming and not output.num_new_updates and is_written(out, output.state.step):
-        log_finished(out, output)
-    else:
-        job.save(out, output)
-    remove_features(out / FEATURES)
-    return load(out)
+        budget = training_budget(job.settings.train, Throughput(), job.num_updates, start, explicit=explicit)
+        with timer.step("training"):
+            output = Trainer(job.module, job.training_job(budget), job.context, resume=resume).fit()
+        finish_run(out, output, job.save, resuming=is_resuming)
+        remove_features(out / FEATURES)
+        return load(out)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, create_model
 
 from bertsmith.models.config import ModelConfig
-from bertsmith.settings import MAY_CHANGE, Settings
+from bertsmith.settings import MayChange, Settings
 from bertsmith.training.settings import TrainSettings
 
 if TYPE_CHECKING:
@@ -27,11 +27,9 @@ def _updates_or_epoch(value: Any) -> Any:
 class FileSettings(Settings):
     """The examples of a run."""
 
-    train: str = Field("", description="the file of training examples", json_schema_extra=MAY_CHANGE)
-    validation: str | None = Field(
-        None,
-        description="the file that decides which evaluation's weights are kept",
-        json_schema_extra=MAY_CHANGE,
+    train: MayChange[str] = Field("", description="the file of training examples")
+    validation: MayChange[str | None] = Field(
+        None, description="the file that decides which evaluation's weights are kept"
     )
     validation_split: float | None = Field(
         None, gt=0, lt=1, description="without a validation file: share of train to hold out"
@@ -62,12 +60,8 @@ class FileSettings(Settings):
 class FinetuneTrainSettings(TrainSettings):
     """Settings of training: by default a few epochs at a low rate (Devlin et al. 2019, A.3)."""
 
-    num_train_epochs: float = Field(
-        3.0,
-        gt=0,
-        le=1e6,
-        description="passes over the examples, where no other budget is given",
-        json_schema_extra=MAY_CHANGE,
+    num_train_epochs: MayChange[float] = Field(
+        3.0, gt=0, le=1e6, description="passes over the examples, where no other budget is given"
     )
     learning_rate: float = Field(
         5e-5, gt=0, le=10, description="the highest learning rate, at the end of warm-up"
@@ -140,10 +134,8 @@ class TeacherSettings(Settings):
 class FinetuneSettings(Settings):
     """All settings of a fine-tuning run."""
 
-    base: str = Field(
-        "",
-        description="the model to start from: a run, a model folder or a published name",
-        json_schema_extra=MAY_CHANGE,
+    base: MayChange[str] = Field(
+        "", description="the model to start from: a run, a model folder or a published name"
     )
     files: FileSettings = Field(default_factory=FileSettings, description="examples")
     model: DropoutSettings = Field(default_factory=DropoutSettings, description="dropout")

@@ -83,7 +83,7 @@ class PretrainData:
             for stream, (_, ratio) in zip(self.streams, self.phase_lengths, strict=True)
         ]
 
-    @property
+    @cached_property
     def updates_per_epoch(self) -> float:
         """The number of updates in an epoch of the first phase."""
         train, stream = self.settings.train, self.streams[0]
@@ -91,7 +91,7 @@ class PretrainData:
             return stream.size(0) / (train.batch_size * train.gradient_accumulation_steps)
         return len(stream.fill_stats(0, train.batch_size).tokens) / train.gradient_accumulation_steps
 
-    @property
+    @cached_property
     def tokens_per_update(self) -> float:
         """The mean number of tokens in an update, over all phases."""
         train = self.settings.train

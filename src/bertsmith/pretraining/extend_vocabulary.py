@@ -238,7 +238,6 @@ def _write_model(
                 )
             tensor = extend_rows(tensor, old.vocab_size, pieces, report["init"])
         parts.setdefault(part, {})[tensor_name] = tensor
-    record = {key: value for key, value in folder.record.items() if key not in ("version", "weights_sha256")}
     extension_record = {
         "words": report["added"],
         "vocab_size_before": config.vocab_size,
@@ -252,7 +251,7 @@ def _write_model(
         tokenizer=extended,
         labels=folder.labels,
         problem_type=folder.problem_type,
-        record={**record, "extended": [*record.get("extended", []), extension_record]},
+        record={**folder.record, "extended": [*folder.record.get("extended", []), extension_record]},
         json_files={RECORD: report},
     )
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import logging
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bertsmith.artifacts.folder import write_folder
 from bertsmith.device import ComputeContext
 from bertsmith.errors import InputError, option
 from bertsmith.formatting import pluralize
@@ -22,8 +20,8 @@ from bertsmith.objectives.objective import MODEL, Objective, evaluate_objective
 from bertsmith.pretraining.data import PretrainData
 from bertsmith.pretraining.report import run_report
 from bertsmith.pretraining.settings import EvaluateSettings, PretrainSettings
-from bertsmith.runs.run_folder import IntermediateSaver, write_report
-from bertsmith.runs.settings import check_accumulation, fingerprint_settings
+from bertsmith.runs.run_folder import IntermediateSaver, write_models, write_report
+from bertsmith.runs.settings import fingerprint_settings, updates_in_budget
 from bertsmith.training.run_plan import TrainingBudget
 from bertsmith.training.time_budget import Throughput
 from bertsmith.training.train_step import TrainModule
@@ -51,6 +49,7 @@ class PretrainJob:
         objective: The heads to train, and their loss.
         context: The device.
         pairs: The minimal pairs that each evaluation scores.
+        out: The run folder.
     """
 
     settings: PretrainSettings
@@ -60,6 +59,7 @@ class PretrainJob:
     objective: Objective
     context: ComputeContext
     pairs: MinimalPairs | None
+    out: Path
 
     @property
     def module(self) -> TrainModule:
@@ -68,13 +68,8 @@ class PretrainJob:
 
     def num_updates(self) -> int:
         """Return the number of updates of the run's budget, if it is not in minutes."""
-        train = self.settings.train
-        if train.max_steps:
-            return train.max_steps
-        if train.max_tokens:
-            return math.ceil(train.max_tokens / self.data.tokens_per_update)
-        check_accumulation(train, self.data.updates_per_epoch)
-        return max(1, math.ceil(train.num_train_epochs * self.data.updates_per_epoch))
+        data = self.data
+        return updates_in_budget(self.settings.train, data.updates_per_epoch, data.tokens_per_update)
 
     def estimate_time(self, throughput: Throughput) -> None:
         """Add the expected time of evaluations and of writing the model to the throughput."""
@@ -99,13 +94,13 @@ class PretrainJob:
         variant = default_variant(self.encoder.config)
         return Scorer(self.encoder, self.data.shards.tokenizer, self.context, head, variant)
 
-    def training_job(self, budget: TrainingBudget, throughput: Throughput, out: Path) -> TrainingJob:
+    def training_job(self, budget: TrainingBudget, throughput: Throughput) -> TrainingJob:
         """Return what the trainer needs."""
         has_evaluation = self.data.validation_batches or self.pairs is not None
         return TrainingJob(
             self.data.phases,
             self.settings.train,
-            out,
+            self.out,
             title="pretrain",
             fingerprint=fingerprint(
                 fingerprint_settings(self.settings),
@@ -117,7 +112,7 @@ class PretrainJob:
             evaluation=Evaluation(self.evaluate) if has_evaluation else None,
             throughput=throughput,
             callbacks=[
-                IntermediateSaver(lambda state, mark: self._write_model(out, state, state.evaluation, mark))
+                IntermediateSaver(lambda state, mark: self._write_model(state, state.evaluation, mark))
             ],
         )
 
@@ -132,20 +127,20 @@ class PretrainJob:
             metrics["pairs_accuracy"] = score_pairs(self.pairs, self.scorer()).accuracy
         return EvaluationResult(metrics)
 
-    def save(self, out: Path, output: TrainOutput) -> None:
+    def save(self, output: TrainOutput) -> None:
         """Write the model and the report of a finished run, and log the report's warnings."""
         metrics = dict(output.state.evaluation)
         for prefix, batches in self.data.validation_batches.items():
             baseline = self.objective.unigram_baseline(self.data.token_counts, batches)
             metrics |= {f"{prefix}{name}": value for name, value in baseline.items()}
-        report = run_report(self.settings, self.data, output, metrics, out)
+        report = run_report(self.settings, self.data, output, metrics, self.out)
         for warning in report["remarks"]:
             logger.warning("%s", warning)
-        self._write_model(out, output.state, metrics)
-        write_report(out, report)
+        self._write_model(output.state, metrics)
+        write_report(self.out, report)
 
     def _write_model(
-        self, out: Path, state: TrainState, metrics: dict[str, float], mark: dict[str, Any] | None = None
+        self, state: TrainState, metrics: dict[str, float], mark: dict[str, Any] | None = None
     ) -> None:
         """Write the models with their records, bertsmith.json; `mark` is for the model of an unfinished run."""
         record = {
@@ -159,10 +154,7 @@ class PretrainJob:
             **self.objective.training_record(),
             **(mark or {}),
         }
-        for name, parts in self.objective.export(self.encoder).items():
-            write_folder(
-                out / name, parts.config, parts.modules, tokenizer=self.data.shards.tokenizer, record=record
-            )
+        write_models(self.out, self.objective.export(self.encoder), self.data.shards.tokenizer, record)
 
 
 def read_evaluation_pairs(settings: EvaluateSettings) -> MinimalPairs | None:

@@ -212,10 +212,8 @@ def read_token_vectors(file: str, tokenizer: Tokenizer, size: int) -> NDArray[np
         )
     vectors = np.zeros((tokenizer.vocab_size, size), dtype=np.float32)
     for token_id, candidates in words.items():
-        for word in candidates:
-            if word in word_vectors:
-                vectors[token_id] = word_vectors[word]
-                break
+        if words_with_vector := [word for word in candidates if word in word_vectors]:
+            vectors[token_id] = word_vectors[words_with_vector[0]]
     has_vector = vectors.any(1)
     num_tokens = int(has_vector.sum())
     if not num_tokens or not np.ptp(vectors[has_vector]):

@@ -54,9 +54,8 @@ def choose_preset(changes: Mapping[str, Any], tokenizer: Tokenizer) -> str | Non
 
     It is None without a time budget, and if the changes name the sizes.
     """
-    if "train.max_minutes" not in changes or not changes.keys().isdisjoint(_SIZE_SETTINGS):
-        return None
-    if (minutes := new_settings(None, None, changes, tokenizer).train.max_minutes) is None:
+    minutes = new_settings(None, None, changes, tokenizer).train.max_minutes
+    if minutes is None or not changes.keys().isdisjoint(_SIZE_SETTINGS):
         return None
     seconds = 60 * minutes
     size, tokens = largest_size(lambda size: _num_tokens(size, seconds, changes, tokenizer))

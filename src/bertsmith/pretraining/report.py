@@ -10,6 +10,7 @@ from bertsmith.formatting import pluralize
 from bertsmith.pretraining.data import PretrainData
 from bertsmith.pretraining.resolve_settings import measured_settings
 from bertsmith.pretraining.settings import PretrainSettings
+from bertsmith.runs.run_folder import training_record
 from bertsmith.training.callbacks import last_loss
 from bertsmith.training.training_job import TrainOutput
 
@@ -50,21 +51,14 @@ def run_report(
     settings: PretrainSettings, data: PretrainData, output: TrainOutput, metrics: dict[str, float], out: Path
 ) -> dict[str, Any]:
     """Return the content of report.json."""
-    train, state = settings.train, output.state
-    warnings = [_learning_warning(settings, data, output, metrics, out)]
+    warning = _learning_warning(settings, data, output, metrics, out)
     return {
         "objective": settings.objective.name,
         **({"base": settings.base} if settings.base else {}),
-        "steps": state.step,
-        "tokens": state.tokens,
-        "seconds": round(state.seconds, 1),
-        "tokens_per_second": round(state.tokens / max(state.seconds, 1e-9), 1),
-        "precision": train.precision,
-        "device": train.device,
-        "threads": output.threads,
+        **training_record(settings.train, output),
         "processes": output.processes,
         "held_out": metrics,
-        "remarks": [warning for warning in warnings if warning is not None],
+        "remarks": [] if warning is None else [warning],
         "corpus": data.shards.counts,
         "first_epoch": data.streams[0].plan(0).counts,
         "batches": data.batch_report,

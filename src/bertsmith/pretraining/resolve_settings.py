@@ -92,15 +92,6 @@ SIZES = (
 Small is estimated; its `min_tokens` is in proportion to the parameters of its layers."""
 
 
-def measured_size(sizes: Mapping[str, Any]) -> MeasuredSize | None:
-    """Return the measured size for these settings of `model`, or None."""
-    layers, hidden_size = sizes.get("num_hidden_layers"), sizes.get("hidden_size")
-    for size in SIZES:
-        if layers in size.layers and preset_sizes(size.preset).hidden_size == hidden_size:
-            return size
-    return None
-
-
 def measured_settings(
     sizes: Mapping[str, Any], *, has_time_budget: bool = False
 ) -> dict[str, dict[str, Any]]:
@@ -108,9 +99,11 @@ def measured_settings(
 
     There are further ones if the budget is in minutes.
     """
-    size = measured_size(sizes)
-    if size is None:
+    layers, hidden_size = sizes.get("num_hidden_layers"), sizes.get("hidden_size")
+    measured = [s for s in SIZES if layers in s.layers and preset_sizes(s.preset).hidden_size == hidden_size]
+    if not measured:
         return {}
+    size = measured[0]
     settings: dict[str, dict[str, Any]] = {
         "model": {"initializer_range": size.initializer_range},
         "train": {
@@ -176,7 +169,9 @@ def new_settings(
     run_type = settings_type(_objective_name(values, changes))
     settings = run_type.of(values, str(recipe or "settings")).changed(without_other_budgets(changes))
     if base is not None:
-        settings = _with_is_next_label(settings, base.folder, values, changes)
+        is_set = "is_next_label" in values["data"] or "data.is_next_label" in changes
+        if settings.data.sentence_task == "nsp" and not is_set:
+            settings = settings.changed({"data.is_next_label": base.folder.is_next_label})
         _check_base(settings, base)
     elif settings.model.vocab_size != tokenizer.vocab_size:
         raise InputError(
@@ -192,8 +187,8 @@ def new_settings(
 
 def resumed_settings(
     out: Path, preset: str | None, recipe: str | Path | None, changes: Mapping[str, Any]
-) -> PretrainSettings:
-    """Return the settings of a run that is resumed.
+) -> tuple[PretrainSettings, dict[str, Any]]:
+    """Return the settings of a run that is resumed, and those of preset, recipe, and changes by dotted names.
 
     Raises:
         InputError: Preset, recipe, or changes differ from the run's settings where these must not change.
@@ -208,7 +203,7 @@ def resumed_settings(
     sizes = {name: value for name, value in sizes.items() if name not in overridden}
     run_type = settings_type(objective)
     named = {**run_type.dotted({"model": sizes}), **run_type.dotted(values), **changes}
-    return settings_of_run(run_type, out, named)
+    return settings_of_run(run_type, out, named), named
 
 
 def _new_model_defaults(
@@ -262,17 +257,6 @@ def _base_model_defaults(
         {"data": objective_type(base_objective).default_data_settings},
         {"data": {} if task is None else {"sentence_task": task}},
     ]
-
-
-def _with_is_next_label(
-    settings: PretrainSettings, base: ModelFolder, values: Mapping[str, Any], changes: Mapping[str, Any]
-) -> PretrainSettings:
-    """Return the settings with the base model's label of IsNext, if pairs need one and the user set none."""
-    is_set = "is_next_label" in values["data"] or "data.is_next_label" in changes
-    if is_set or settings.data.sentence_task != "nsp":
-        return settings
-    data = settings.data.model_copy(update={"is_next_label": base.is_next_label})
-    return settings.model_copy(update={"data": data})
 
 
 def _check_base(settings: PretrainSettings, base: Model) -> None:

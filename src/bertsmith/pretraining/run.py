@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Unpack
 
 from bertsmith import hardware
 from bertsmith.corpus.shards import Shards
@@ -28,17 +28,14 @@ from bertsmith.runs.run_folder import (
     check_folders,
     check_resume,
     exclusive_run,
-    is_written,
-    log_finished,
-    start_over,
-    write_whole,
+    finish_run,
+    start_run,
 )
-from bertsmith.runs.settings import with_context, with_recipe
+from bertsmith.runs.settings import with_context
 from bertsmith.settings import Changes, resolve
 from bertsmith.training.checkpoint import newest_name
-from bertsmith.training.distributed import RankGroup, rank_group
+from bertsmith.training.distributed import rank_group
 from bertsmith.training.trainer import Trainer
-from bertsmith.training.training_job import TrainOutput
 
 
 def pretrain(
@@ -100,51 +97,40 @@ def pretrain(
             model = changes.get("base")
         base = load_base(model, out / SETTINGS if is_resuming else recipe, shards, resuming=is_resuming)
         if is_resuming:
-            run_settings = resumed_settings(out, preset, recipe, changes)
+            run_settings, explicit = resumed_settings(out, preset, recipe, changes)
         else:
             if not (base or recipe or preset):
                 preset = ranks.run_on_main(lambda: choose_preset(changes, shards.tokenizer))
-            run_settings = new_settings(preset, recipe, changes, shards.tokenizer, base)
+            run_settings, explicit = new_settings(preset, recipe, changes, shards.tokenizer, base), None
             if not (base or recipe):
                 log_settings(run_settings)
-        job = _prepare_job(run_settings, shards, base, ranks, out, resuming=is_resuming)
+        has_checkpoint = ranks.run_on_main(lambda: is_resuming and newest_name(out / CHECKPOINTS) is not None)
+        job = _prepare_job(run_settings, shards, base, out, from_checkpoint=has_checkpoint)
 
         train = run_settings.train
         throughput = measure_throughput(
             job.module, job.data.phases, train, job.context, resuming=is_resuming, ranks=ranks
         )
         job.estimate_time(throughput)
-        explicit = with_recipe(PretrainSettings, recipe, changes) if is_resuming else None
         budget = ranks.run_on_main(
             lambda: training_budget(
-                train,
-                throughput,
-                job.num_updates,
-                start,
-                explicit=explicit,
-                num_processes=ranks.world_size,
+                train, throughput, job.num_updates, start, explicit=explicit, num_processes=ranks.world_size
             )
         )
         if not is_resuming:
             log_epochs(budget.num_updates, job.data.updates_per_epoch)
             job.settings = job.settings.model_copy(update={"train": with_context(train, job.context)})
             inputs = (shards.folder, model.path if isinstance(model, Model) else model)
-            ranks.run_on_main(lambda: _start_run(out, job.settings, *inputs))
+            ranks.run_on_main(lambda: start_run(out, job.settings, *inputs))
 
-        training_job = job.training_job(budget, throughput, out)
+        training_job = job.training_job(budget, throughput)
         output = Trainer(job.module, training_job, job.context, resume=resume, ranks=ranks).fit()
-        ranks.run_on_main(lambda: _finish_run(job, out, output, resuming=is_resuming))
+        ranks.run_on_main(lambda: finish_run(out, output, job.save, resuming=is_resuming))
         return load(out)
 
 
 def _prepare_job(
-    settings: PretrainSettings,
-    shards: Shards,
-    base: Model | None,
-    ranks: RankGroup,
-    out: Path,
-    *,
-    resuming: bool,
+    settings: PretrainSettings, shards: Shards, base: Model | None, out: Path, *, from_checkpoint: bool
 ) -> PretrainJob:
     """Split the data, build the model, and check that the run can start."""
     check_lengths(settings)
@@ -154,24 +140,9 @@ def _prepare_job(
     )
     check_memory(settings, context)
     data = PretrainData.from_shards(shards, settings)
-    has_checkpoint = ranks.run_on_main(lambda: resuming and newest_name(out / CHECKPOINTS) is not None)
     encoder, objective = build_model(
-        settings, data, None if base is None else base.folder, context, from_checkpoint=has_checkpoint
+        settings, data, None if base is None else base.folder, context, from_checkpoint=from_checkpoint
     )
     data.log_instances()
     check_folders(out, objective.export(encoder))
-    return PretrainJob(settings, data, base, encoder, objective, context, pairs)
-
-
-def _finish_run(job: PretrainJob, out: Path, output: TrainOutput, *, resuming: bool) -> None:
-    """Write the model and the report, unless the run was finished before."""
-    if resuming and not output.num_new_updates and is_written(out, output.state.step):
-        log_finished(out, output)
-    else:
-        job.save(out, output)
-
-
-def _start_run(out: Path, settings: PretrainSettings, *inputs: Any) -> None:
-    """Remove the run that is replaced, and write the settings of the new one."""
-    start_over(out, *inputs)
-    write_whole(out / SETTINGS, settings.to_yaml())
+    return PretrainJob(settings, data, base, encoder, objective, context, pairs, out)

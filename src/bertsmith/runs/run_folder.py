@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
 import json
 import logging
 import signal
@@ -11,18 +9,20 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from bertsmith import hardware
-from bertsmith.artifacts.folder import check_replaceable
+from bertsmith.artifacts.folder import check_replaceable, write_folder
 from bertsmith.artifacts.run_collection import read_report
 from bertsmith.errors import InputError, MachineError, Stopped, option
 from bertsmith.formatting import pluralize
 from bertsmith.io import atomic
 from bertsmith.models.family import get_family
 from bertsmith.objectives.objective import GENERATOR, ModelParts
+from bertsmith.settings import Settings
+from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.training.callbacks import TrainerCallback
 from bertsmith.training.checkpoint import newest_name
+from bertsmith.training.settings import TrainSettings
 from bertsmith.training.training_job import TrainOutput, TrainState
 
 if TYPE_CHECKING:
@@ -52,23 +52,6 @@ _LAYOUT = atomic.FolderLayout(
         GENERATOR,
     ),
 )
-
-Arguments = ParamSpec("Arguments")
-Returned = TypeVar("Returned")
-
-
-def run_alone(function: Callable[Arguments, Returned]) -> Callable[Arguments, Returned]:
-    """Decorate a function of a single process so that it locks its run folder, the argument `output_dir`."""
-    signature = inspect.signature(function)
-
-    @functools.wraps(function)
-    def locked(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Returned:
-        hardware.check_single_process(function.__name__)
-        bound: dict[str, Any] = signature.bind(*args, **kwargs).arguments
-        with exclusive_run(Path(bound["output_dir"]), resume=bound.get("resume", False)):
-            return function(*args, **kwargs)
-
-    return locked
 
 
 @contextmanager
@@ -164,11 +147,30 @@ def check_resume_or_overwrite(out: Path, *, resume: bool, overwrite: bool) -> No
         raise InputError("resume_and_overwrite", message, location=out, hint=hint)
 
 
-def start_over(out: Path, *inputs: Any) -> None:
-    """Remove the run that is to be replaced; raise InputError if inputs of the new run are in it."""
+def start_run(out: Path, settings: Settings, *inputs: Any) -> None:
+    """Remove the run that is to be replaced, and write the settings of the new one.
+
+    Raises:
+        InputError: One of the inputs of the new run is in the folder of the old one.
+    """
     if holds_run(out):
         check_inputs_outside(out, *inputs)
         atomic.clear_folder(out)
+    write_whole(out / SETTINGS, settings.to_yaml())
+
+
+def finish_run(
+    out: Path, output: TrainOutput, save: Callable[[TrainOutput], None], *, resuming: bool
+) -> None:
+    """Save the model and the report of a run, unless they are saved and the resumed run had no updates left."""
+    if not resuming or output.num_new_updates or not _is_written(out, output.state.step):
+        save(output)
+        return
+    logger.info(
+        "%s: the run %s; its model is unchanged. To train it further, set a larger budget",
+        out,
+        output.early_stop or f"is finished after {pluralize(output.state.step, 'update')}",
+    )
 
 
 def check_inputs_outside(out: Path, *inputs: Any) -> None:
@@ -187,7 +189,24 @@ def check_folders(out: Path, folders: Mapping[str, ModelParts]) -> None:
         get_family(parts.config.model_type).architecture(parts.modules)
 
 
-def is_written(out: Path, step: int) -> bool:
+def write_models(
+    out: Path, folders: Mapping[str, ModelParts], tokenizer: Tokenizer, record: Mapping[str, Any]
+) -> None:
+    """Write the model folders of a run, each with the record in bertsmith.json."""
+    for name, parts in folders.items():
+        write_folder(
+            out / name,
+            parts.config,
+            parts.modules,
+            tokenizer=tokenizer,
+            labels=parts.labels,
+            problem_type=parts.problem_type,
+            record=record,
+            json_files=parts.files,
+        )
+
+
+def _is_written(out: Path, step: int) -> bool:
     """Return True if the report and the models of a run with this many updates are written."""
     steps: object = read_report(out / REPORT).get("steps")
     return steps == step and any(out.glob("model*"))
@@ -223,15 +242,6 @@ class IntermediateSaver(TrainerCallback):
         self._next_time = time.monotonic() + (time.monotonic() - start) / _MAX_SAVING_RATIO
 
 
-def log_finished(out: Path, output: TrainOutput) -> None:
-    """Log that a resumed run has no updates left."""
-    logger.info(
-        "%s: the run %s; its model is unchanged. To train it further, set a larger budget",
-        out,
-        output.early_stop or f"is finished after {pluralize(output.state.step, 'update')}",
-    )
-
-
 def write_whole(path: Path, text: str) -> None:
     """Write a file; the old one stays until the new one is on the disk."""
     try:
@@ -245,6 +255,20 @@ def write_whole(path: Path, text: str) -> None:
 def write_json(path: Path, values: Any) -> None:
     """Write values as JSON, as `write_whole` does."""
     write_whole(path, json.dumps(values, indent=2, ensure_ascii=False) + "\n")
+
+
+def training_record(train: TrainSettings, output: TrainOutput) -> dict[str, Any]:
+    """Return the part of report.json about the training."""
+    state = output.state
+    return {
+        "steps": state.step,
+        "tokens": state.tokens,
+        "seconds": round(state.seconds, 1),
+        "tokens_per_second": round(state.tokens / max(state.seconds, 1e-9), 1),
+        "precision": train.precision,
+        "device": train.device,
+        "threads": output.threads,
+    }
 
 
 def write_report(out: Path, report: Mapping[str, Any]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -12,7 +13,7 @@ from bertsmith.device import ComputeContext
 from bertsmith.errors import InputError, option
 from bertsmith.runs.compute_setup import without_other_budgets
 from bertsmith.runs.run_folder import SETTINGS
-from bertsmith.settings import Settings, read_yaml
+from bertsmith.settings import Settings
 from bertsmith.training.settings import TrainSettings
 
 logger = logging.getLogger(__name__)
@@ -63,15 +64,6 @@ def settings_of_run(settings_class: type[AnySettings], out: Path, changes: Mappi
     return after
 
 
-def with_recipe(
-    settings_class: type[Settings], recipe: str | Path | None, changes: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Return the settings of a recipe and the changes by dotted names."""
-    values = {} if recipe is None else read_yaml(recipe)
-    values.pop("preset", None)
-    return {**settings_class.dotted(values), **changes}
-
-
 def with_context(train: AnyTrainSettings, context: ComputeContext) -> AnyTrainSettings:
     """Return the settings with the precision, device, and kernels of a compute context."""
     values = {
@@ -88,8 +80,16 @@ def fingerprint_settings(settings: Settings) -> str:
     return json.dumps({k: v for k, v in settings.flat().items() if k not in may_change}, sort_keys=True)
 
 
-def check_accumulation(train: TrainSettings, updates_per_epoch: float) -> None:
-    """Raise InputError if one update takes more passes over the data than the run has."""
+def updates_in_budget(train: TrainSettings, updates_per_epoch: float, tokens_per_update: float) -> int:
+    """Return the number of updates of a budget that is not in minutes.
+
+    Raises:
+        InputError: One update takes more passes over the data than the run has.
+    """
+    if train.max_steps:
+        return train.max_steps
+    if train.max_tokens:
+        return math.ceil(train.max_tokens / tokens_per_update)
     if train.gradient_accumulation_steps > 1 and train.num_train_epochs * updates_per_epoch < 0.5:
         raise InputError(
             "update_longer_than_run",
@@ -100,3 +100,4 @@ def check_accumulation(train: TrainSettings, updates_per_epoch: float) -> None:
             hint="lower train.gradient_accumulation_steps, or set the number of updates with "
             f"{option('train.max_steps')}",
         )
+    return math.ceil(train.num_train_epochs * updates_per_epoch)
