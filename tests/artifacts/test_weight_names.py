@@ -148,7 +148,7 @@ def test_the_class_decides_between_heads_of_one_name(
 ) -> None:
     model_family = get_family(name)
     full_table = model_family.names(preset(PRESETS[name], **SMALL))
-    table = select_checkpoint_parts(full_table, model_family, architecture, names)
+    table = select_checkpoint_parts(full_table, architecture, names)
     parts = {
         tensor.partition(".")[0] for tensor in table.tensors if "classifier.weight" in table.tensors[tensor]
     }
@@ -159,6 +159,6 @@ def test_heads_of_two_names_may_both_be_present() -> None:
     """RoBERTa's sequence classifier has its own tensor names; its tagger and its chooser share one."""
     roberta = get_family("roberta")
     full_table = roberta.names(preset("roberta-base", **SMALL))
-    table = select_checkpoint_parts(full_table, roberta, None, [])
+    table = select_checkpoint_parts(full_table, None, [])
     parts = {name.partition(".")[0] for name in table.tensors}
     assert {name.partition(".")[0] for name in full_table.tensors} - parts == {"chooser"}

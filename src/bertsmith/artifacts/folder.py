@@ -220,7 +220,7 @@ def read_folder(path: str | Path) -> ModelFolder:
     names = list(files.shapes)
     model_family = family_from_hf(hf_config, names, location)
     config = config_from_hf(raw, model_family, location)
-    table = select_checkpoint_parts(model_family.names(config), model_family, hf_config.architecture, names)
+    table = select_checkpoint_parts(model_family.names(config), hf_config.architecture, names)
     check_names(names, table, weights_location)
     meta_tensors = {name: torch.empty(shape, device="meta") for name, shape in files.shapes.items()}
     tensors = merge_tensors(meta_tensors, table, weights_location)

@@ -14,17 +14,16 @@ from torch import Tensor
 
 from bertsmith.errors import InputError
 from bertsmith.formatting import join_names
-from bertsmith.models.family import Family
 from bertsmith.models.tensor_names import NameTable
 
 _COPY_AGAIN = "Copy the folder again from its source."
 _MAX_LISTED = 4  # names in a message
 _CLASSIFIER_CLASSES = {
-    "classifier": "SequenceClassification",
-    "tagger": "TokenClassification",
-    "chooser": "MultipleChoice",
+    "classifier": ("SequenceClassification",),
+    "tagger": ("TokenClassification", "FeatureTagging"),
+    "chooser": ("MultipleChoice",),
 }
-"""Parts whose tensors may have the same names in Hugging Face's files, with the part of their class's name."""
+"""Parts whose tensors may have the same names in Hugging Face's files, with marks of their classes' names."""
 _BASE_MODEL_MODULES = frozenset(
     {
         "embeddings",
@@ -38,9 +37,7 @@ _BASE_MODEL_MODULES = frozenset(
 """The top-level modules of the families' base models, such as BertModel."""
 
 
-def select_checkpoint_parts(
-    table: NameTable, model_family: Family, architecture: str | None, names: Collection[str]
-) -> NameTable:
+def select_checkpoint_parts(table: NameTable, architecture: str | None, names: Collection[str]) -> NameTable:
     """Keep, of the classifiers that share Hugging Face's names, the one that a checkpoint contains.
 
     Hugging Face gives the tensors of sequence, token, and multiple-choice classifiers the same names; the
@@ -48,11 +45,10 @@ def select_checkpoint_parts(
 
     Args:
         table: The family's table.
-        model_family: The family.
         architecture: The Hugging Face class; None if config.json names none.
         names: The names of the checkpoint's tensors.
     """
-    classifier = _guess_classifier(table, model_family, architecture, names)
+    classifier = _guess_classifier(table, architecture, names)
     selected_hf_names: set[str] = set()
     for part in (classifier, *(part for part in _CLASSIFIER_CLASSES if part != classifier)):
         hf_names = _part_hf_names(table, part)
@@ -62,21 +58,17 @@ def select_checkpoint_parts(
     return table
 
 
-def _guess_classifier(
-    table: NameTable, model_family: Family, architecture: str | None, names: Collection[str]
-) -> str:
+def _guess_classifier(table: NameTable, architecture: str | None, names: Collection[str]) -> str:
     """Return the part to which a checkpoint's classifier belongs, if it has one."""
     if architecture is None:
         canonical_names = {canonical_name(name, table.base_model_prefix) for name in names}
         # In RoBERTa and others the pooler's dense layer is in the sequence classifier.
         pooler_names = _part_hf_names(table, "pooler") | _part_hf_names(table, "classifier.dense")
         return "tagger" if pooler_names.isdisjoint(canonical_names) else "classifier"
-    parts = model_family.parts(architecture)
-    if parts is not None:
-        return next((part for part in _CLASSIFIER_CLASSES if part in parts), "classifier")
-    return next(
-        (part for part, class_part in _CLASSIFIER_CLASSES.items() if class_part in architecture), "classifier"
+    matching = (
+        part for part, classes in _CLASSIFIER_CLASSES.items() if any(name in architecture for name in classes)
     )
+    return next(matching, "classifier")
 
 
 def _part_hf_names(table: NameTable, part: str) -> set[str]:

@@ -141,17 +141,15 @@ def extract_entities(tags: Sequence[str], strict: Scheme | None = None) -> list[
         strict: Return only entities whose tags are valid in this scheme.
     """
     entities: list[Entity] = []
-    start: int | None = None
-    previous = (OUTSIDE, "")
-    for i, tag in enumerate([*tags, OUTSIDE]):
-        current = split_tag(tag)
-        starts = _starts_entity(previous, current)
-        if start is not None and (starts or current[0] == OUTSIDE or previous[0] in ("E", "S")):
-            entities.append(Entity(previous[1], start, i))
-            start = None
-        if starts:
+    start = 0
+    previous_prefix, previous_type = OUTSIDE, ""
+    for i, (prefix, type_) in enumerate(map(split_tag, [*tags, OUTSIDE])):
+        ends = previous_prefix in ("E", "S") or prefix in ("B", "S", OUTSIDE) or type_ != previous_type
+        if previous_prefix != OUTSIDE and ends:
+            entities.append(Entity(previous_type, start, i))
+        if previous_prefix == OUTSIDE or ends:
             start = i
-        previous = current
+        previous_prefix, previous_type = prefix, type_
     if strict is None:
         return entities
     valid_tags = [split_tag(tag) for tag in entities_to_tags(entities, len(tags), strict)]
@@ -200,10 +198,3 @@ def count_entities(
             counter.update(entity.type for entity in entities)
     types = sorted(counters[0] | counters[1])
     return {type_: Counts(*(counter[type_] for counter in counters)) for type_ in types}
-
-
-def _starts_entity(previous: tuple[str, str], current: tuple[str, str]) -> bool:
-    prefix, type_ = current
-    if prefix == OUTSIDE:
-        return False
-    return prefix in ("B", "S") or type_ != previous[1] or previous[0] in (OUTSIDE, "E", "S")

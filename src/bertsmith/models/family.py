@@ -151,11 +151,6 @@ class Family:
             )
         return architecture
 
-    def parts(self, architecture: str) -> frozenset[str] | None:
-        """Return the parts of a class, None if bertsmith never writes it."""
-        classes = (*self.classes.items(), *self.causal.items())
-        return max((parts for parts, name in classes if name == architecture), key=len, default=None)
-
     def default_of(self, name: str) -> Any:
         """Return the family's default of a setting."""
         return {**self.defaults, **self.structure}.get(name, ModelConfig.model_fields[name].default)
