@@ -408,9 +408,10 @@ def _settings_error(cls: type[Settings], error: ValidationError, location: str |
         return InputError("unknown_setting", message, location=location, argument=name, hint=hint)
     descriptions = (f.description for setting, f in cls.names() if f"{name}.".startswith(f"{setting}."))
     description = next(descriptions, None)
+    subject = f"setting '{name}'" if name and isinstance(first["input"], dict) else name
     return InputError(
         "invalid_setting",
-        describe_error(name, first),
+        describe_error(subject, first),
         location=location,
         argument=name or None,
         hint=f"'{name}' means: {description}" if description else None,

@@ -97,7 +97,7 @@ def test_a_machine_without_processor_details(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(hardware, "_cpu_info", dict)
     hardware.onednn_is_faster.cache_clear()
     assert not hardware.onednn_is_faster()
-    assert hardware.describe().processor  # Python's description
+    assert hardware.describe()["processor"]  # Python's description
     monkeypatch.undo()
     hardware.onednn_is_faster.cache_clear()
 

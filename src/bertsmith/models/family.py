@@ -147,7 +147,7 @@ class Family:
                 f"{self.model_type} has no class with these heads: {heads}",
                 argument="model.model_type",
                 hint=f"choose other heads ({option('data.sentence_task', 'none')} in pre-training, "
-                f"{option('task.pooler', False)} in fine-tuning), or another family",
+                f"{option('pooler', False)} in fine-tuning), or another family",
             )
         return architecture
 
