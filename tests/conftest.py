@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -91,7 +92,7 @@ def one_figure_per_report() -> Iterator[None]:
 
     report_figures = run.report_figures
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run, "report_figures", lambda report: report_figures(report)[:1])
+        patch.setattr(run, "report_figures", lambda report: islice(report_figures(report), 1))
         yield
 
 

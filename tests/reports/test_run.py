@@ -221,7 +221,7 @@ def test_a_scatter_plot_is_evenly_sampled() -> None:
 def test_writing_a_figure_does_not_change_it() -> None:
     document = report()
     expected = render_run_page(document)
-    figures = report_figures(document)
+    figures = list(report_figures(document))
     for figure in figures:
         figure.figure.savefig("/dev/null", format="png")
     assert render_run_page(document, figures) == expected

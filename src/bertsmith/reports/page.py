@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,11 @@ _OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*")  # browsers break lines after 
 
 def render(template: str, **values: Any) -> str:
     """Render a template of templates/; all values are escaped except Markup, such as that of `plots.to_svg`."""
+    return _environment().get_template(template).render(**values)
+
+
+@cache
+def _environment() -> jinja2.Environment:
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("bertsmith.reports", "templates"),
         autoescape=True,
@@ -46,7 +52,7 @@ def render(template: str, **values: Any) -> str:
         "seconds": _unbroken(formatting.format_seconds),
         "duration": _unbroken(console.format_duration),
     }
-    return environment.get_template(template).render(**values)
+    return environment
 
 
 @contextmanager

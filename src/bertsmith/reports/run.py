@@ -66,7 +66,7 @@ class StepTimer:
 
 def write_figures(folder: Path, report: Mapping[str, Any]) -> list[ReportFigure]:
     """Write the figures of a report to FOLDER/figures/*.png, replacing earlier ones, and return them."""
-    figures = report_figures(report)
+    figures = list(report_figures(report))
     with report_write_errors(folder / FIGURES):
         if (folder / FIGURES).is_dir():
             atomic.remove_folder(folder / FIGURES)

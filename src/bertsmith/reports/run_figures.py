@@ -37,9 +37,11 @@ class ReportFigure(NamedTuple):
     in_page: bool = True
 
 
-def report_figures(report: Mapping[str, Any]) -> list[ReportFigure]:
-    """Return the figures for which a report has numbers, in the order of the page."""
-    return [*_training_curves(report), *_answer_figures(report.get("answers", {})), *_length_figures(report)]
+def report_figures(report: Mapping[str, Any]) -> Iterator[ReportFigure]:
+    """Draw the figures for which a report has numbers, in the order of the page."""
+    yield from _training_curves(report)
+    yield from _answer_figures(report.get("answers", {}))
+    yield from _length_figures(report)
 
 
 def _training_curves(report: Mapping[str, Any]) -> Iterator[ReportFigure]:
