@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from bertsmith.inference.model import Model
 
 # Examples may take long on a machine under load. `pytest --hypothesis-profile=thorough` tries more of them.
-settings.register_profile("fast", deadline=None, max_examples=40)
+settings.register_profile("fast", deadline=None, max_examples=25)
 settings.register_profile("thorough", deadline=None, max_examples=200)
 settings.load_profile("fast")
 
