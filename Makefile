@@ -14,8 +14,10 @@ check:
 docs:
 	sphinx-build -W --keep-going -q docs docs/_build
 
-# The tests' files have a short name, since their paths stand in tables of 80 columns.
-test: check
+# The kernels are compiled once, during the checks. The tests' files have a short name, since their paths stand in
+# tables of 80 columns.
+test:
+	python -m bertsmith.kernels.background_compile & $(MAKE) check && wait
 	files=$$(mktemp -d /tmp/XXXXXX); trap 'rm -rf "$$files"' EXIT; pytest -n auto --dist=loadfile --basetemp="$$files"
 
 slow:

@@ -152,7 +152,7 @@ def rank_group() -> Iterator[RankGroup]:
             traceback.clear_frames(error.__traceback__)  # they hold the groups
             _active[-1], control = RankGroup(info), None
             _destroy_groups()
-            errors.all_have_left()  # they read the error in the store, which ends with rank 0
+            atexit.register(errors.wait_for_readers)
         if first is not None:
             first.is_reported = True
             raise first from None
@@ -195,6 +195,14 @@ class _ErrorExchange:
         except RuntimeError:  # the store has ended
             pass
         return True
+
+    def wait_for_readers(self) -> None:
+        """Keep the store, which may end with this process, until the ranks in a collective have read the error.
+
+        They leave it when this process releases its groups, which callers of `rank_group` hold until they end.
+        """
+        gc.collect()
+        self.all_have_left()
 
 
 def _portable(error: BaseException, rank: int) -> BertsmithError:
