@@ -17,7 +17,8 @@ docs:
 # The kernels are compiled once, during the checks. The tests' files have a short name, since their paths stand in
 # tables of 80 columns.
 test:
-	python -m bertsmith.kernels.background_compile & $(MAKE) check && wait
+	python -m bertsmith.kernels.background_compile & compiler=$$!; \
+		$(MAKE) check || { kill $$compiler; exit 1; }; wait $$compiler || true
 	files=$$(mktemp -d /tmp/XXXXXX); trap 'rm -rf "$$files"' EXIT; pytest -n auto --dist=loadfile --basetemp="$$files"
 
 slow:

@@ -257,3 +257,11 @@ def test_what_is_given_twice_is_refused(
     code, _, told = run(capsys, monkeypatch, "pretrain", "--data", "x", "--output-dir", "y", *words)
     assert code == 2
     assert f"error: {both[0]} and {both[1]} exclude each other" in told
+
+
+def test_an_option_and_the_same_assignment_are_no_conflict(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["--seed", "3", "--set", "train.seed=3", "--steps", "4", "--set", "train.max_steps=4"]
+    code, _, told = run(capsys, monkeypatch, "pretrain", "--data", "x", "--output-dir", "y", *words)
+    assert (code, told.splitlines()[0]) == (2, "error: x: no such folder")

@@ -66,6 +66,14 @@ def test_rows_with_the_names_of_their_classes(hub: Path) -> None:
     ]
 
 
+def test_a_struct_with_a_field_named_feature_is_no_list(hub: Path) -> None:
+    value = {"feature": 1, "other": "x"}
+    features = {"both": {"feature": FEATURES["label"], "other": FEATURES["text"]}}
+    written(hub / "default" / "train" / "0000.parquet", {"both": [value]}, features)
+    (row,) = to_source("hub:owner/moods:train", "train")
+    assert row.values == {"both": value}
+
+
 def test_a_table_without_types_is_read_as_it_is(hub: Path) -> None:
     written(hub / "default" / "train" / "0000.parquet", {"text": ["kaba"], "label": [1]})
     (row,) = to_source("hub:owner/moods:train", "train")

@@ -213,6 +213,11 @@ def test_published_labelled_txt_reads_without_a_word_about_it(shared_data: Path)
     assert set(found.column("2")) == {"sadness", "anger", "love", "surprise", "fear", "joy"}
 
 
+def test_a_carriage_return_is_no_space(tmp_path: Path) -> None:
+    found = read_table(table(tmp_path, "a.txt", "text,label\n\rkaba\n"), delimiter=" ")
+    assert found.is_plain
+
+
 @pytest.mark.parametrize("delimiter", [None, ","])
 def test_a_workbook_is_recognized_before_its_suffix(tmp_path: Path, delimiter: str | None) -> None:
     file = tmp_path / "all.xlsx"

@@ -79,7 +79,7 @@ class Command(click.RichCommand):
             passed = [option for option in options if not option.is_argument]
             values = {option.setting: ctx.params.pop(str(option.name), None) for option in passed}
             settings = {name: value for name, value in values.items() if value is not None}
-            ctx.params["settings"] = settings | assigned
+            ctx.params["settings"] = assigned | settings
         return rest
 
 

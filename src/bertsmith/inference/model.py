@@ -428,7 +428,8 @@ def load(
     probabilities of the most probable token for a mask that differ by more than 0.05 are errors.
 
     Args:
-        name: A run, a model folder, or a published name; a model is returned as it is.
+        name: A run, a model folder, or a published name. A model is returned as it is; the other arguments are
+            then ignored.
         device: "cpu", "cuda", "cuda:1", or "auto": a GPU if there is one.
         precision: The precision of matrix products: fp32; bf16 (about three digits); int8 (about two; on a CPU);
             or auto: bf16 if it is faster on the device, unless the model was trained in fp32 or bf16 would change

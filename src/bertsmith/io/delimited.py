@@ -72,9 +72,9 @@ def detect_delimiter(
 
 
 def _first_lines(path: str | Path, encoding: str | None, number: int) -> list[str]:
-    """Return the first readable lines that are not blank, without carriage returns, which csv refuses."""
+    """Return the first readable lines that are not blank."""
     ignored = ErrorCollector(path, lambda row: None)  # The reader of the rows reports errors.
-    lines = (line.text.replace("\r", " ").rstrip(" ") for line in LineReader(ignored, encoding))
+    lines = (line.text for line in LineReader(ignored, encoding))
     return list(islice(filter(str.strip, lines), number))
 
 
@@ -87,6 +87,7 @@ def _csv_delimiter(lines: Sequence[str]) -> str:
 
 def _label_delimiter(lines: Sequence[str]) -> str | None:
     """Return the delimiter between texts and labels; None for prose, where a space follows a comma."""
+    lines = [line.replace("\r", " ").rstrip(" ") for line in lines]  # csv refuses carriage returns
     if lines and "\t" in lines[0]:
         return "\t"
     return next((mark for mark in ";," if lines and _separates_labels(lines, mark)), None)

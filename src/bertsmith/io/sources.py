@@ -231,13 +231,14 @@ def _arrow_rows(table: Any, name: str, features: Mapping[str, Any]) -> Table:
 def _class_names(feature: Any) -> Callable[[Any], Any] | None:
     """Return a function from a class's number, or a list of them, to its name; None for other features."""
     if isinstance(feature, list):
-        feature = {"feature": feature[0]}
+        feature = {"feature": feature[0], "_type": "List"}
     if not isinstance(feature, Mapping):
         return None
     names = feature.get("names")
     if feature.get("_type") == "ClassLabel" and names:
         return lambda value: None if value is None or value < 0 else names[value]
-    if (convert := _class_names(feature.get("feature"))) is not None:
+    is_list = isinstance(feature.get("_type"), str)  # else a struct, whose keys are its fields
+    if is_list and (convert := _class_names(feature.get("feature"))) is not None:
         return lambda values: None if values is None else [convert(value) for value in values]
     return None
 

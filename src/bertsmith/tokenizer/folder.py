@@ -182,7 +182,7 @@ def _from_tokenizer_json(
         raise corrupt_file_error("tokenizers_library_error", message, location=file) from None
     kind = _KINDS.get(type(backend.model).__name__)
     if kind is None or (kind == "byte_level_bpe" and "ByteLevel(" not in str(backend.pre_tokenizer)):
-        message = "the model is not WordPiece, byte-level BPE, or Unigram"
+        message = f"the model is {type(backend.model).__name__}, not WordPiece, byte-level BPE, or Unigram"
         raise InputError("unsupported_tokenizer_model", message, location=file, hint="use another tokenizer")
     backend.no_truncation()
     backend.no_padding()

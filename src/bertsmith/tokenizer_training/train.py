@@ -185,7 +185,7 @@ def train_tokenizer(
             "max_length": max_length,
             "normalizer": normalizer,
         },
-        "train_tokenizer",
+        "settings",
     )
     _check_options(settings, cased)
     split_runs, split_words = _splitters(settings)

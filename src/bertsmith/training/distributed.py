@@ -13,10 +13,11 @@ import itertools
 import json
 import logging
 import signal
+import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -178,9 +179,10 @@ class _ErrorExchange:
         message = json.dumps({"rank": self._info.rank, "error": error.to_dict()})
         try:
             published = self._store.compare_set(f"{self._prefix}/error", "", message).decode()
-            self._store.add(f"{self._prefix}/left", 1)
         except RuntimeError:  # the store has ended with the rank that holds it
             return None
+        with suppress(RuntimeError):
+            self._store.add(f"{self._prefix}/left", 1)
         first = json.loads(published)
         return None if first["rank"] == self._info.rank else error_from_dict(first["error"])
 
@@ -201,6 +203,12 @@ class _ErrorExchange:
 
         They leave it when this process releases its groups, which callers of `rank_group` hold until they end.
         """
+        for name in (
+            "last_exc",
+            "last_value",
+            "last_traceback",
+        ):  # an uncaught error, which holds its callers
+            vars(sys).pop(name, None)
         gc.collect()
         self.all_have_left()
 
