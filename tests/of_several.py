@@ -91,7 +91,8 @@ def told(run: Callable[[], Any]) -> int:
         run()
     except BertsmithError as error:
         said = f"exit code {error.exit_code}" if error.is_reported else error.sentence_for("command line")
-        print(f"{rank_info().rank}: {type(error).__name__}: {said}", flush=True)
+        # In one write: torchrun starts Python unbuffered, and lines of several processes must not mix.
+        print(f"{rank_info().rank}: {type(error).__name__}: {said}\n", end="", flush=True)
         return error.exit_code
     return 0
 
