@@ -250,3 +250,11 @@ def test_no_part_has_more_than_ten_methods_to_override(part: type) -> None:
         if not name.startswith("_") and (callable(value) or isinstance(value, property))
     ]
     assert len(methods) <= 10, methods
+
+
+def test_the_default_distillation_refuses_outputs_without_classes() -> None:
+    """One softmax over outputs [n] would mix all examples of a batch."""
+    model: Any = object()
+    outputs = [torch.zeros(3), torch.zeros(2)]
+    with pytest.raises(NotImplementedError):
+        TaskModel.distillation_loss(model, outputs, outputs, None, 1.0)  # type: ignore[arg-type]

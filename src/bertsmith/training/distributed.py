@@ -203,11 +203,8 @@ class _ErrorExchange:
 
         They leave it when this process releases its groups, which callers of `rank_group` hold until they end.
         """
-        for name in (
-            "last_exc",
-            "last_value",
-            "last_traceback",
-        ):  # an uncaught error, which holds its callers
+        # Python keeps an error that nobody caught, and with it the callers.
+        for name in ("last_exc", "last_value", "last_traceback"):
             vars(sys).pop(name, None)
         gc.collect()
         self.all_have_left()
