@@ -52,10 +52,7 @@ def main() -> None:
         pairs=write_sampled_pairs(),
         rows=None if options.rows is None else options.rows.split(","),
         seeds=options.seeds,
-        settings=[
-            f"train.max_tokens={options.tokens}",
-            f"train.precision={hardware.choose_precision()}",
-        ],
+        settings=[f"train.max_tokens={options.tokens}", f"train.precision={hardware.choose_precision()}"],
         jobs=options.jobs,
         resume=out.exists(),
     )

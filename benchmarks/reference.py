@@ -70,13 +70,7 @@ def instance_streams(shards: Shards, settings: PretrainSettings) -> tuple[Instan
     split, length = DocumentSplit.from_settings(shards, settings.data), settings.data.sequence_length
     return (
         create_stream(shards, split.train, settings, length),
-        create_stream(
-            shards,
-            split.validation,
-            settings,
-            length,
-            seed=VALIDATION_SEED,
-        ),
+        create_stream(shards, split.validation, settings, length, seed=VALIDATION_SEED),
     )
 
 
@@ -203,9 +197,7 @@ class ReferenceTrainer:
             self.optimizer.load_state_dict(state["optimizer"])
 
 
-def time_interleaved(
-    windows: Iterable[tuple[int, Callable[[], None], Callable[[], None]]],
-) -> dict[str, Any]:
+def time_interleaved(windows: Iterable[tuple[int, Callable[[], None], Callable[[], None]]]) -> dict[str, Any]:
     """Time both sides alternately. Return their tokens per second and the ratios by window.
 
     windows: (number of tokens, run of ours, run of the reference); the first one only warms up.

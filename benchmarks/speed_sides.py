@@ -40,14 +40,7 @@ from bertsmith.training.settings import TrainSettings
 from corpus import prepare_corpus
 from finetune import TASKS, checkpoint, task_file
 from ours import OurTrainer
-from reference import (
-    instance_streams,
-    load_reference,
-    make_adamw,
-    pad_batch,
-    pad_packed,
-    write_model,
-)
+from reference import instance_streams, load_reference, make_adamw, pad_batch, pad_packed, write_model
 
 LEARNING_RATE, MLM_PROBABILITY = 1e-4, 0.15
 NATURAL_LENGTH = 128  # the longest pair of sentences

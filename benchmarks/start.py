@@ -16,15 +16,7 @@ import sys
 import time
 from pathlib import Path
 
-from record import (
-    WORK,
-    argument_parser,
-    environment,
-    markdown_table,
-    median_and_range,
-    ratios,
-    write_section,
-)
+from record import WORK, argument_parser, environment, markdown_table, median_and_range, ratios, write_section
 
 ROUNDS = 9
 

@@ -273,13 +273,7 @@ def test_a_missing_text_in_memory_is_an_empty_text(
     messages: list[str] = []
     with tiny_run.logged(messages):
         bs.finetune(
-            "classify",
-            bert,
-            tmp_path / "run",
-            train=rows,
-            validation=ROWS[:9],
-            text_column="title",
-            **SHORT,
+            "classify", bert, tmp_path / "run", train=rows, validation=ROWS[:9], text_column="title", **SHORT
         )
     assert any("1 text is empty" in line for line in messages)
     with pytest.raises(bs.InputError) as caught:

@@ -86,11 +86,7 @@ def test_labels_of_any_type_are_returned_unchanged(base: Path, labels: list[Any]
 
 def test_every_container_of_texts_is_accepted(fitted: BertClassifier) -> None:
     expected = fitted.predict_proba(TEXTS[:6])
-    for texts in (
-        np.array(TEXTS[:6]),
-        tuple(TEXTS[:6]),
-        np.array(TEXTS[:6], dtype=object),
-    ):
+    for texts in (np.array(TEXTS[:6]), tuple(TEXTS[:6]), np.array(TEXTS[:6], dtype=object)):
         assert np.array_equal(fitted.predict_proba(texts), expected)
 
 

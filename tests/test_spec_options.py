@@ -86,12 +86,7 @@ NOT_OFFERED: list[tuple[str, type[Settings], str, str]] = [
     ("E18", PretrainSettings, "data.replacement_probabilities=[0.8, 0.1, 0.2]", "does not sum to 1"),
     ("E26", PretrainSettings, "train.optim=adam", "train.optim is "),
     ("E27", PretrainSettings, "train.decay=step", "no setting 'train.decay'"),
-    (
-        "E27",
-        PretrainSettings,
-        "train.lr_scheduler_type=per_epoch",
-        "train.lr_scheduler_type is ",
-    ),
+    ("E27", PretrainSettings, "train.lr_scheduler_type=per_epoch", "train.lr_scheduler_type is "),
     ("E22", PretrainSettings, "objective.reduction=none", "objective.reduction is "),
     ("E22", PretrainSettings, "objective.loss=binary", "no setting 'objective.loss'"),
     ("E23", PretrainSettings, "data.nsp_sampling=same_doc", "data.nsp_sampling is "),

@@ -132,11 +132,7 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[obje
 
 
 def format_table(
-    title: str,
-    columns: Sequence[str],
-    rows: Iterable[Sequence[object]],
-    *,
-    ruled: bool = False,
+    title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], *, ruled: bool = False
 ) -> str:
     """Return the table that `print_table` prints, as plain text as wide as the terminal, or of 100 characters.
 

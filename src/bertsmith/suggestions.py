@@ -49,9 +49,7 @@ def did_you_mean(names: list[str]) -> str:
 
 
 def not_found_error(
-    path: str | Path,
-    what: Literal["file", "folder", "file or folder"] = "file",
-    hint: str = "check the path",
+    path: str | Path, what: Literal["file", "folder", "file or folder"] = "file", hint: str = "check the path"
 ) -> InputError:
     """Return the error for a path that does not exist.
 

@@ -415,8 +415,7 @@ def test_values_that_are_not_finite_are_written_as_null(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "value"),
-    [("inner_group_num", 2), ("is_decoder", True), ("add_cross_attention", True)],
+    ("key", "value"), [("inner_group_num", 2), ("is_decoder", True), ("add_cross_attention", True)]
 )
 def test_unsupported_values_of_a_family_are_refused(tmp_path: Path, key: str, value: Any) -> None:
     path = write_model(tmp_path / "m", "albert")

@@ -63,14 +63,7 @@ def test_the_whole_way(capsys: pytest.CaptureFixture[str], tmp_path: Path, as_js
         call("data", "prepare", tmp_path / "corpus.txt", "--tokenizer", tokenizer, "--output-dir", shards),
         "documents",
     )
-    pretrain = [
-        "pretrain",
-        recipe,
-        "--preset",
-        "bert-mini-uncased",
-        "--data",
-        shards,
-    ]
+    pretrain = ["pretrain", recipe, "--preset", "bert-mini-uncased", "--data", shards]
     pretrain += ["--output-dir", bert, *TINY, "--set", "train.max_steps=5"]
     report = call(*pretrain)
     call(*pretrain, "--resume")

@@ -200,10 +200,7 @@ def test_a_wrong_command_line_is_an_error_like_all_others(
     error = json.loads(out)["error"]
     assert error["exit_code"] == 2
     assert error["kind"] == "usage"
-    assert lines == [
-        f"error: {error['message']}",
-        *([f"       {error['hint']}"] if error["hint"] else []),
-    ]
+    assert lines == [f"error: {error['message']}", *([f"       {error['hint']}"] if error["hint"] else [])]
 
 
 @pytest.mark.parametrize(

@@ -157,10 +157,7 @@ def test_a_vote_comes_back_as_the_outcome(pair: Pair) -> None:
     ]  # both have one tokenizer
     decoder = pair.a.task.for_ensemble([pair.b.task]).decoder
     for one, other in zip(*outputs, strict=True):
-        votes = [
-            pair.a.task.decoder.ensemble_output(one),
-            pair.b.task.decoder.ensemble_output(other),
-        ]
+        votes = [pair.a.task.decoder.ensemble_output(one), pair.b.task.decoder.ensemble_output(other)]
         found = decoder.ensemble_output(decoder.combine_outputs(votes))
         if pair.a.task.name == "embed":
             a, b = (vote @ vote.T for vote in votes)

@@ -178,10 +178,7 @@ def test_what_has_no_deterministic_algorithm_is_said(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8")
     torch.set_deterministic_debug_mode("warn")
     try:
-        with (
-            pytest.raises(InputError) as caught,
-            place.deterministic(),
-        ):
+        with pytest.raises(InputError) as caught, place.deterministic():
             raise RuntimeError("index_sum does not have a deterministic implementation, but you set …")
         assert (caught.value.code, caught.value.argument) == ("not_deterministic", "train.deterministic")
         with pytest.raises(RuntimeError, match="another"), place.deterministic():

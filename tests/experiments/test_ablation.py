@@ -364,11 +364,7 @@ def test_several_models_save_and_stop_when_asked_to(
     """SIGTERM to the parent as soon as one has a checkpoint, long before either can end; --resume then ends with
     the figures of the run that nobody stopped."""
     settings = [one for one in world["settings"] if "max_steps" not in one]
-    world = {
-        **world,
-        "settings": [*settings, "train.max_steps=60", "train.save_steps=5"],
-        "tasks": None,
-    }
+    world = {**world, "settings": [*settings, "train.max_steps=60", "train.save_steps=5"], "tasks": None}
     straight = ablate(**{**world, "output_dir": tmp_path / "straight"}, seeds=1)
 
     def stop_early() -> None:

@@ -19,7 +19,7 @@ from bertsmith.experiments.glue import GLUE, finetune_glue
 
 WORDS = tiny_run.WORDS
 QUICK: dict[str, Any] = {
-    "settings": ["train.threads=1", "train.precision=fp32", "train.report_to=none", "train.max_steps=2"],
+    "settings": ["train.threads=1", "train.precision=fp32", "train.report_to=none", "train.max_steps=2"]
 }
 # A task's header, and its cells by a first text, a second one and a label; "" for no header.
 FORMS: dict[str, tuple[str, str]] = {

@@ -509,8 +509,7 @@ def test_tensors_of_another_model_with_a_fitting_manifest_fall_back(
         save(tmp_path, Checkpoint(good.state, {**good.tensors, "optimizer": moments}), keep=2)
     parts = {"w": torch.ones(6)}
     expected = checkpoint.ExpectedContent(
-        "f",
-        {"weights": parts, "optimizer": moments, "generator": {"state": torch.ones(6).byte()}},
+        "f", {"weights": parts, "optimizer": moments, "generator": {"state": torch.ones(6).byte()}}
     )
     assert load_newest(tmp_path, expected).state.step == 2  # type: ignore[union-attr]
     file = tmp_path / "step-2" / f"{name}.safetensors"

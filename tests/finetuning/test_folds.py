@@ -18,11 +18,7 @@ def example(text: int, label: int) -> SingleLabelExample:
     return SingleLabelExample(f"text {text}", None, f"{label}", f"all.csv:{text}")
 
 
-@given(
-    st.lists(st.integers(0, 3), min_size=2, max_size=60),
-    st.integers(2, 7),
-    st.integers(0, 2**40),
-)
+@given(st.lists(st.integers(0, 3), min_size=2, max_size=60), st.integers(2, 7), st.integers(0, 2**40))
 def test_of_different_texts_sizes_and_labels_differ_by_one_at_most(
     labels: list[int], folds: int, seed: int
 ) -> None:

@@ -193,13 +193,7 @@ def test_a_finished_run_has_the_bases_weights_where_they_were_frozen(
     caplog.set_level(logging.INFO, "bertsmith")
     rows = tiny_run.table(tmp_path / "rows.csv", tiny_run.examples(12))
     run = bs.finetune(
-        "classify",
-        base,
-        tmp_path / "run",
-        train=rows,
-        validation=rows,
-        settings=FEW,
-        freeze_layers=1,
+        "classify", base, tmp_path / "run", train=rows, validation=rows, settings=FEW, freeze_layers=1
     )
     assert any(line.startswith("the embeddings and the first layer are frozen: ") for line in caplog.messages)
     before, after = (load_file(model.model_folder / "model.safetensors") for model in (base, run))

@@ -202,11 +202,7 @@ def test_weights_that_change_are_made_into_integers_again(
     """In vectors and in a task's answers, alone and in an ensemble; they are compared again first."""
     model, exact = bs.load(run, precision="int8"), bs.load(run, precision="fp32")
     together = Ensemble([model])
-    first = (
-        model.embed(TEXTS),
-        model.predict(TEXTS),
-        together.predict(TEXTS),
-    )
+    first = (model.embed(TEXTS), model.predict(TEXTS), together.predict(TEXTS))
     assert model.predictor is model.predictor
     assert len(logged()) == 2
     for each in (model, exact):
@@ -264,10 +260,7 @@ def test_scores_are_near_and_compared_first(
     model = bs.load(folder, precision="int8")
     model.score([""])
     assert not any("int8" in message for message in logged())  # nothing to compare
-    found, exact = (
-        model.score(texts),
-        bs.load(folder, precision="fp32").score(texts),
-    )
+    found, exact = (model.score(texts), bs.load(folder, precision="fp32").score(texts))
     apart = [abs(a.score - b.score) for a, b in zip(found, exact, strict=True) if a.score is not None]
     tokens = sum(one.tokens for one in exact)
     assert 0 < sum(apart) < 0.02 * tokens

@@ -15,11 +15,7 @@ from hypothesis import strategies as st
 import tiny_run
 from bertsmith.corpus.shards import Shards
 from bertsmith.errors import InputError
-from bertsmith.instances.batches import (
-    InstanceStream,
-    check_type_vocab_size,
-    token_counts,
-)
+from bertsmith.instances.batches import InstanceStream, check_type_vocab_size, token_counts
 from bertsmith.instances.holdout_split import split_documents
 from bertsmith.instances.settings import DataSettings
 
@@ -195,12 +191,7 @@ FORMS: list[dict[str, object]] = [
     {},
     {"sentence_task": "sop", "masking": "whole_word"},
     {"sentence_task": "none", "masking": "span"},
-    {
-        "dynamic_masking": False,
-        "dupe_factor": 2,
-        "mlm_probability_of": "all",
-        "maskable_tokens": "all",
-    },
+    {"dynamic_masking": False, "dupe_factor": 2, "mlm_probability_of": "all", "maskable_tokens": "all"},
     {"instances": "sentence_pair"},
     {"instances": "sentence_pair", "random_tokens": "all", "masking": "whole_word"},
     {"instances": "sentence_pair", "sentence_task": "sop"},

@@ -25,10 +25,7 @@ from bertsmith.tokenizer.tokenizer import Tokenizer
 
 IntArray = NDArray[np.int64]
 LENGTH = 40
-FORMS = [
-    {"instances": "segment_pair"},
-    {"instances": "full_sentences", "sentence_task": "none"},
-]
+FORMS = [{"instances": "segment_pair"}, {"instances": "full_sentences", "sentence_task": "none"}]
 
 
 @dataclass(frozen=True)

@@ -94,8 +94,7 @@ def test_task_files_are_looked_at_too(tmp_path: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "data",
-    [b"a\0b", b"PK is a name", b"a\x01\x02\x03\x04\x05 " * 20, "…\0".encode() * 3, b"RIF", b"BZ"],
+    "data", [b"a\0b", b"PK is a name", b"a\x01\x02\x03\x04\x05 " * 20, "…\0".encode() * 3, b"RIF", b"BZ"]
 )
 def test_text_with_odd_characters_is_text(tmp_path: Path, data: bytes) -> None:
     file = tmp_path / "a.txt"

@@ -502,14 +502,7 @@ def test_adamw_of_unsupported_tensors_is_pytorchs() -> None:
     """Other dtypes and tensors that are not contiguous."""
     ones = torch.ones(6, 4)
     assert TRAINING.has_fused_adamw(ones)
-    for grad in (
-        ones.double(),
-        ones.bfloat16(),
-        ones.T,
-        ones[:, ::2],
-        ones.to_sparse(),
-        nn.Parameter(ones),
-    ):
+    for grad in (ones.double(), ones.bfloat16(), ones.T, ones[:, ::2], ones.to_sparse(), nn.Parameter(ones)):
         assert not TRAINING.has_fused_adamw(grad)
     step = AdamWStep((0.9, 0.98), decay_factor=0.99, step_size=0.01, sqrt_bias_correction2=0.3, epsilon=1e-6)
     params = []

@@ -362,9 +362,7 @@ def test_the_inference_backend_fuses_layers_with_gradients() -> None:
 
 
 @pytest.mark.parametrize("change", [use_relu, add_hook, replace_norm])
-def test_other_layers_are_not_fused_in_inference(
-    change: Callable[[TransformerLayer], None],
-) -> None:
+def test_other_layers_are_not_fused_in_inference(change: Callable[[TransformerLayer], None]) -> None:
     layer, kernels = random_layer(0.0), RecordingBackend(fuses=True)
     change(layer)
     set_kernel_backend(layer, kernels)

@@ -226,10 +226,7 @@ def test_the_objective_is_inferred_from_a_model(tmp_path: Path, caplog: pytest.L
     caplog.clear()
     base_settings = [s for s in tiny_run.SETTINGS if not s.startswith(("model.", "start."))]
     again = bs.pretrain(
-        shards,
-        tmp_path / "again",
-        model=model,
-        settings=[*base_settings, "train.max_steps=2"],
+        shards, tmp_path / "again", model=model, settings=[*base_settings, "train.max_steps=2"]
     )
     assert again.report["objective"] == "replaced"
     assert not any("a new one is trained" in message for message in caplog.messages)
@@ -243,10 +240,7 @@ def test_the_objective_is_inferred_from_a_model(tmp_path: Path, caplog: pytest.L
     (tmp_path / "moved").mkdir()
     shutil.copytree(model.model_folder, tmp_path / "moved" / "model")
     bs.pretrain(
-        shards,
-        tmp_path / "alone",
-        model=tmp_path / "moved",
-        settings=[*base_settings, "train.max_steps=1"],
+        shards, tmp_path / "alone", model=tmp_path / "moved", settings=[*base_settings, "train.max_steps=1"]
     )
     assert any("generator of this model; a new one is trained" in line for line in caplog.messages)
     other = bs.pretrain(
@@ -269,11 +263,7 @@ def same_weights(a: bs.Model, b: bs.Model) -> bool:
     ("name", "settings", "pattern"),
     [
         (PRESET, ["data.instances=segment_pair", "data.sentence_task=nsp"], r"data\.sentence_task"),
-        (
-            "bert-tiny-uncased",
-            ["objective.name=replaced", "data.sentence_task=none"],
-            "detector",
-        ),
+        ("bert-tiny-uncased", ["objective.name=replaced", "data.sentence_task=none"], "detector"),
         (PRESET, ["objective.generator_size=2"], "generator_size"),
     ],
 )

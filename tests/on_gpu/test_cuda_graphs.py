@@ -28,8 +28,7 @@ pytest.importorskip("triton", reason="needs Triton, which the extra `dev` has on
 from bertsmith.kernels.gpu.triton_backend import TritonBackend
 
 pytestmark = pytest.mark.skipif(
-    torch.cuda.is_available(),
-    reason="Triton uses the GPU, and the tensors of these tests are on the CPU",
+    torch.cuda.is_available(), reason="Triton uses the GPU, and the tensors of these tests are on the CPU"
 )
 
 
@@ -212,12 +211,7 @@ def test_checkpoint_waits_for_the_finite_check(
         return update(strategy, *args)
 
     monkeypatch.setattr(trainer, "train_step", update_with_inf)
-    settings = (
-        "train.max_steps=9",
-        "train.logging_steps=100",
-        "train.save_steps=2",
-        "train.precision=bf16",
-    )
+    settings = ("train.max_steps=9", "train.logging_steps=100", "train.save_steps=2", "train.precision=bf16")
     with pytest.raises(Diverged) as caught:
         tiny_run.run(shards, tmp_path / "run", *settings)
     assert caught.value.code == "loss_not_finite"

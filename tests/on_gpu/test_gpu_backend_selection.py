@@ -23,8 +23,7 @@ from bertsmith.kernels.gpu.loss import cross_entropy
 DEVICE = torch.device("cpu")
 
 pytestmark = pytest.mark.skipif(
-    torch.cuda.is_available(),
-    reason="Triton uses the GPU, and the tensors of these tests are on the CPU",
+    torch.cuda.is_available(), reason="Triton uses the GPU, and the tensors of these tests are on the CPU"
 )
 
 

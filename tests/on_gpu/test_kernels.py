@@ -45,8 +45,7 @@ CONFIG = ModelConfig(
     attention_probs_dropout_prob=0.0,
 )
 needs_interpreter = pytest.mark.skipif(
-    torch.cuda.is_available(),
-    reason="Triton uses the GPU, and the tensors of these tests are on the CPU",
+    torch.cuda.is_available(), reason="Triton uses the GPU, and the tensors of these tests are on the CPU"
 )
 BF16_TOLERANCE = 0.1  # relative, of a whole model
 
@@ -169,9 +168,7 @@ def test_layer_saves_no_masks_scores_or_sums(fp32_attention: None) -> None:
     apply = encoder_layer._EncoderLayer.apply
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            encoder_layer._EncoderLayer,
-            "apply",
-            lambda *args: outputs.append(apply(*args)) or outputs[-1],
+            encoder_layer._EncoderLayer, "apply", lambda *args: outputs.append(apply(*args)) or outputs[-1]
         )
         encoder(random_packed([15, 37]))
     for output in outputs:

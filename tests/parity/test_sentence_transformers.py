@@ -49,11 +49,7 @@ def test_its_folder_gives_the_same_vectors_here(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "settings",
-    [
-        {"pooling": "mean", "max_length": 32},
-        {"pooling": "cls", "normalize": False},
-    ],
+    "settings", [{"pooling": "mean", "max_length": 32}, {"pooling": "cls", "normalize": False}]
 )
 def test_a_run_opens_there_with_the_same_vectors(
     folder: Path, tmp_path: Path, settings: dict[str, Any]

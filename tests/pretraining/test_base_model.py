@@ -101,17 +101,9 @@ def test_without_an_update_the_weights_are_the_models(bert: bs.Model, shards: Sh
 def test_sizes_are_the_models_and_dropout_may_be_set(bert: bs.Model, shards: Shards, tmp_path: Path) -> None:
     for more, code, argument in (
         ({"preset": "bert-mini-uncased"}, "size_differs_from_model", "model.hidden_size"),
-        (
-            {"settings": ["model.num_hidden_layers=3"]},
-            "size_differs_from_model",
-            "model.num_hidden_layers",
-        ),
+        ({"settings": ["model.num_hidden_layers=3"]}, "size_differs_from_model", "model.num_hidden_layers"),
         ({"settings": ["start.output_bias=unigram"]}, "start_with_model", "start"),
-        (
-            {"settings": ["data.sequence_length=65"]},
-            "sequence_length_too_large",
-            "data.sequence_length",
-        ),
+        ({"settings": ["data.sequence_length=65"]}, "sequence_length_too_large", "data.sequence_length"),
     ):
         given: dict[str, Any] = {**more, "settings": [*FEW, *more.get("settings", [])]}
         with pytest.raises(InputError) as caught:

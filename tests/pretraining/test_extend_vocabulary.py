@@ -337,10 +337,7 @@ def test_a_list_for_unigram_has_letters_and_digits(shared_data: Path, tmp_path: 
         (tmp_path / "list.txt").write_text(f"{line}\n")
         with pytest.raises(InputError) as caught:
             extend_tokenizer(
-                [],
-                None,
-                tokenizer=shared_data / "vocabs" / "albert-base",
-                word_list=tmp_path / "list.txt",
+                [], None, tokenizer=shared_data / "vocabs" / "albert-base", word_list=tmp_path / "list.txt"
             )
         assert caught.value.code == "word_has_other_characters"
 

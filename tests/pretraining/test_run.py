@@ -103,7 +103,7 @@ def test_other_kernels_at_resume_are_logged(
     other = ["train.max_steps=2", "train.kernels=torch"]
     tiny_run.run(shards, tmp_path / "run", *other, resume=True)
     assert [line.partition(":")[0] for line in caplog.messages if "bit-identical" in line] == [
-        "computing with train.kernels=torch from here on, not numba",
+        "computing with train.kernels=torch from here on, not numba"
     ]
 
 
@@ -257,10 +257,7 @@ def test_the_papers_recipe_is_the_papers() -> None:
     chosen = new_settings(None, recipe, {}, tiny_run.tokenizer())
     rate = {
         t: learning_rate(
-            t,
-            warmup_updates(chosen.train.warmup_steps, 1_000_000),
-            chosen.train.max_steps or 0,
-            chosen.train,
+            t, warmup_updates(chosen.train.warmup_steps, 1_000_000), chosen.train.max_steps or 0, chosen.train
         )
         for t in (5_000, 500_000)
     }
@@ -367,10 +364,7 @@ def test_small_models_have_settings_that_they_learn_with(preset: str) -> None:
     found = (minutes.data.sequence_length, minutes.data.mlm_probability, minutes.train.batch_size)
     assert found == (64, 0.3, size.batch_size)
     minutes = new_settings(
-        preset,
-        None,
-        {"data.sequence_length": 96, "train.max_minutes": 5},
-        tiny_run.tokenizer(),
+        preset, None, {"data.sequence_length": 96, "train.max_minutes": 5}, tiny_run.tokenizer()
     )
     assert (minutes.data.sequence_length, minutes.train.batch_size) == (96, size.batch_size)
 
@@ -392,17 +386,11 @@ def test_small_models_of_other_families_learn_with_what_their_width_does(preset:
     assert own.start.attention == ("normal" if between else "local")
     assert (own.data.sequence_length, own.train.batch_size) == (64, size.batch_size)
     left = new_settings(
-        None,
-        None,
-        {"objective.name": "causal", "data.sentence_task": None},
-        tiny_run.tokenizer(),
+        None, None, {"objective.name": "causal", "data.sentence_task": None}, tiny_run.tokenizer()
     )
     assert (left.start.tokens, left.start.attention) == ("neighbours", "local")
     taught = new_settings(
-        None,
-        None,
-        {"objective.name": "distil", "data.sentence_task": None},
-        tiny_run.tokenizer(),
+        None, None, {"objective.name": "distil", "data.sentence_task": None}, tiny_run.tokenizer()
     )
     assert (taught.start.tokens, taught.start.output_bias) == ("normal", "zero")
 

@@ -102,8 +102,7 @@ def test_few_bars_do_not_fill_the_plot(edges: list[int]) -> None:
 
 @settings(max_examples=25)
 @given(
-    st.lists(st.integers(1, 10**7), min_size=2, max_size=42, unique=True).map(sorted),
-    st.integers(0, 10**9),
+    st.lists(st.integers(1, 10**7), min_size=2, max_size=42, unique=True).map(sorted), st.integers(0, 10**9)
 )
 def test_ticks_of_a_histogram_are_few_and_distinct(edges: list[int], count: int) -> None:
     figure = plots.histogram(edges, [count] * (len(edges) - 1), "x", "y")

@@ -172,8 +172,7 @@ def test_a_folder_without_files_is_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("file", "number", "choices"),
-    [("dream/dev.json.gz", 2040, 3), ("commonsenseqa/dev.jsonl", 611, 5)],
+    ("file", "number", "choices"), [("dream/dev.json.gz", 2040, 3), ("commonsenseqa/dev.jsonl", 611, 5)]
 )
 def test_published_files(file: str, number: int, choices: int) -> None:
     path = Path(__file__).parents[3] / "shared" / "data" / "tasks" / file

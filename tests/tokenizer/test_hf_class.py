@@ -190,10 +190,7 @@ def test_class_with_a_built_in_template(tmp_path: Path) -> None:
         (lambda post: post["pair"].append(post["pair"][1]), "post_processor_text_count"),
         (lambda post: post["pair"][1]["Sequence"].update(type_id=2), "post_processor_segment_out_of_range"),
         (lambda post: post["special_tokens"]["[CLS]"].update(ids=[4_000]), "post_processor_id_out_of_range"),
-        (
-            lambda post: post["single"][0]["SpecialToken"].update(id="[A]"),
-            "post_processor_token_without_id",
-        ),
+        (lambda post: post["single"][0]["SpecialToken"].update(id="[A]"), "post_processor_token_without_id"),
     ],
 )
 def test_unsupported_templates(change: Callable[[dict[str, Any]], None], code: str, tmp_path: Path) -> None:

@@ -102,10 +102,7 @@ def test_ideographs_are_not_isolated_without_handle_chinese_chars() -> None:
     assert [
         w
         for w, _ in bert_pre_tokenizer(handle_chinese_chars=False, variant="google").pre_tokenize_str("中国!")
-    ] == [
-        "中国",
-        "!",
-    ]
+    ] == ["中国", "!"]
 
 
 def test_steps_are_the_librarys() -> None:

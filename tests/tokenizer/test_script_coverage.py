@@ -7,11 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bertsmith.tokenizer.script_coverage import (
-    describe_script_mismatch,
-    recommended_options,
-    script_ratios,
-)
+from bertsmith.tokenizer.script_coverage import describe_script_mismatch, recommended_options, script_ratios
 
 TEXTS = {
     "en": "The king went home to the land of his father, and nobody saw him again. " * 20 + "He said 你好.",

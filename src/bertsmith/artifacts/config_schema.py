@@ -25,10 +25,7 @@ _HINT = "Correct the file, or copy it again from its source."
 _MAX_VALUE_LENGTH = 60  # characters of a wrong value in a message
 
 # Keys of config.json that change the computation, with the only value that is supported.
-_FIXED = {
-    "position_embedding_type": "absolute",
-    "add_cross_attention": False,
-}
+_FIXED = {"position_embedding_type": "absolute", "add_cross_attention": False}
 # Settings whose key in config.json differs from the setting's name in all families.
 _KEYS = {"causal": "is_decoder"}
 # Settings that config.json omits if they have the family's default.

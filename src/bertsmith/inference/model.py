@@ -414,11 +414,7 @@ class Model(TaskInterface):
 
 
 def load(
-    name: str | Path | Model,
-    device: str = "auto",
-    *,
-    precision: str = "auto",
-    mapped: bool = False,
+    name: str | Path | Model, device: str = "auto", *, precision: str = "auto", mapped: bool = False
 ) -> Model:
     """Load a model.
 

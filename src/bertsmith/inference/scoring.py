@@ -230,9 +230,7 @@ class Scorer(TokenPredictor):
 
 
 def score_and_rank(
-    located: Sequence[tuple[str, str]],
-    scorer: Scorer,
-    progress: Callable[[int], None] = lambda done: None,
+    located: Sequence[tuple[str, str]], scorer: Scorer, progress: Callable[[int], None] = lambda done: None
 ) -> list[dict[str, Any]]:
     """Return a row for each text that is not empty: its line, the text, its rank from 1, and its score.
 

@@ -46,10 +46,7 @@ def texts_of_lines(lines: Iterable[bytes], location: str) -> Iterator[tuple[str,
 
 
 def read_text_rows(
-    source: Source,
-    text_column: str | None = None,
-    id_column: str | None = None,
-    encoding: str | None = None,
+    source: Source, text_column: str | None = None, id_column: str | None = None, encoding: str | None = None
 ) -> Iterator[TextRow]:
     """Yield the texts of a source with their ids.
 

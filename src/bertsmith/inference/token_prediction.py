@@ -94,10 +94,7 @@ class TokenPredictor(Predictor):
     head: MaskedLMHead
 
     def outputs_of(
-        self,
-        items: Sequence[PredictedTokens],
-        compute: Callable[[Tensor, Tensor], Tensor],
-        offset: int = 0,
+        self, items: Sequence[PredictedTokens], compute: Callable[[Tensor, Tensor], Tensor], offset: int = 0
     ) -> list[Tensor]:
         """Return the outputs for the tokens of each item, a tensor [n, …] per item.
 

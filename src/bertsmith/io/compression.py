@@ -153,11 +153,7 @@ def _format_error(path: str | Path, error: Exception | None, num_frames: int, he
 # By suffix: a function that makes a decoder, the first bytes of each file, and the bytes to decompress at a time.
 _FORMATS: dict[str, tuple[Callable[[], Any], bytes, int]] = {
     ".gz": (partial(zlib.decompressobj, wbits=31), b"\x1f\x8b", _INPUT_BYTES),
-    ".zst": (
-        lambda: zstandard.ZstdDecompressor().decompressobj(),
-        b"\x28\xb5\x2f\xfd",
-        _ZSTD_INPUT_BYTES,
-    ),
+    ".zst": (lambda: zstandard.ZstdDecompressor().decompressobj(), b"\x28\xb5\x2f\xfd", _ZSTD_INPUT_BYTES),
     ".bz2": (bz2.BZ2Decompressor, b"BZh", _INPUT_BYTES),
     ".xz": (
         partial(lzma.LZMADecompressor, lzma.FORMAT_XZ, memlimit=_MAX_XZ_MEMORY),

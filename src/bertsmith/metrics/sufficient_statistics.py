@@ -54,11 +54,7 @@ _CountScores = Callable[[FloatArray, FloatArray, FloatArray, FloatArray], dict[s
 
 
 def count_statistics(
-    correct: ArrayLike,
-    references: ArrayLike,
-    predictions: ArrayLike,
-    extra: ArrayLike,
-    scores: _CountScores,
+    correct: ArrayLike, references: ArrayLike, predictions: ArrayLike, extra: ArrayLike, scores: _CountScores
 ) -> SufficientStatistics:
     """Return the statistics of scores that are functions of counts by class.
 

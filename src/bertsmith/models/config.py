@@ -47,9 +47,7 @@ class ModelConfig(Settings):
         "none", description="parameters that all layers share: none, the whole layer, or a part of it"
     )
     share_groups: int = Field(
-        1,
-        ge=1,
-        description="groups of consecutive layers; layers share parameters inside their group only",
+        1, ge=1, description="groups of consecutive layers; layers share parameters inside their group only"
     )
     hidden_act: Literal["gelu", "gelu_new", "relu"] = Field(
         "gelu",
@@ -72,24 +70,20 @@ class ModelConfig(Settings):
         "zero", description="position of the first token: 0, or pad_token_id + 1 (RoBERTa)"
     )
     position: Literal["learned", "sinusoidal", "none"] = Field(
-        "learned",
-        description="position embeddings: learned, fixed sinusoids, or none (zeros)",
+        "learned", description="position embeddings: learned, fixed sinusoids, or none (zeros)"
     )
     norm: Literal["post", "pre"] = Field(
         "post",
         description="LayerNorm after each residual sum, as in BERT, or before each sublayer and at the end",
     )
     causal: bool = Field(
-        False,
-        description="causal attention: tokens attend only to themselves and earlier tokens, as in GPT",
+        False, description="causal attention: tokens attend only to themselves and earlier tokens, as in GPT"
     )
     tie_word_embeddings: bool = Field(
-        True,
-        description="use the token embeddings as the weights of the masked LM decoder, as in BERT",
+        True, description="use the token embeddings as the weights of the masked LM decoder, as in BERT"
     )
     backwards: bool = Field(
-        False,
-        description="causal attention from right to left: tokens attend to themselves and later tokens",
+        False, description="causal attention from right to left: tokens attend to themselves and later tokens"
     )
     type_vocab_size: int = Field(
         2, ge=0, le=1_024, description="number of segment embeddings; 1: the same for all tokens, 0: none"

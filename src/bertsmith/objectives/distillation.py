@@ -60,11 +60,7 @@ class Distillation(Objective):
 
     @classmethod
     def from_settings(
-        cls,
-        encoder: Encoder,
-        generator: torch.Generator,
-        data: DataSettings,
-        settings: DistillationSettings,
+        cls, encoder: Encoder, generator: torch.Generator, data: DataSettings, settings: DistillationSettings
     ) -> Distillation:
         """Build the student's head and the teacher.
 

@@ -20,12 +20,7 @@ from bertsmith.models.config import DROPOUT_SETTINGS, ModelConfig
 from bertsmith.models.family import get_family
 from bertsmith.models.family import preset as preset_sizes
 from bertsmith.objectives.objective import infer_objective, objective_type
-from bertsmith.pretraining.settings import (
-    DEFAULT_OBJECTIVE,
-    PretrainSettings,
-    StartSettings,
-    with_objective,
-)
+from bertsmith.pretraining.settings import DEFAULT_OBJECTIVE, PretrainSettings, StartSettings, with_objective
 from bertsmith.runs.compute_setup import without_other_budgets
 from bertsmith.runs.run_folder import SETTINGS
 from bertsmith.runs.settings import settings_of_run
@@ -231,10 +226,7 @@ def _new_model_defaults(
         if not objective.uses_corpus_init:
             measured.pop("start", None)
         defaults.append(measured)
-    return [
-        *defaults,
-        {"data": objective.default_data_settings, "model": objective.required_model_settings},
-    ]
+    return [*defaults, {"data": objective.default_data_settings, "model": objective.required_model_settings}]
 
 
 def _base_model_defaults(

@@ -15,11 +15,7 @@ from bertsmith.pretraining.job import PretrainJob, read_evaluation_pairs
 from bertsmith.pretraining.model import build_model, check_memory, load_base
 from bertsmith.pretraining.model_size import choose_preset
 from bertsmith.pretraining.report import log_epochs, log_settings
-from bertsmith.pretraining.resolve_settings import (
-    new_settings,
-    resumed_settings,
-    settings_type_of_arguments,
-)
+from bertsmith.pretraining.resolve_settings import new_settings, resumed_settings, settings_type_of_arguments
 from bertsmith.pretraining.settings import PretrainSettings
 from bertsmith.runs.compute_setup import measure_throughput, training_budget
 from bertsmith.runs.run_folder import (

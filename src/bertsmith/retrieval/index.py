@@ -23,14 +23,7 @@ from bertsmith.formatting import pluralize
 from bertsmith.io import atomic
 from bertsmith.io.tables import TextRow
 from bertsmith.models.config import Pooling
-from bertsmith.retrieval.approximate import (
-    GRAPH,
-    Recall,
-    build_graph,
-    import_faiss,
-    open_graph,
-    search_graph,
-)
+from bertsmith.retrieval.approximate import GRAPH, Recall, build_graph, import_faiss, open_graph, search_graph
 from bertsmith.retrieval.exact import exact_products, normalize_vectors, search_vectors
 from bertsmith.retrieval.vector_file import map_vectors, open_vector_file
 

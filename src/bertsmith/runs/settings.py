@@ -66,11 +66,7 @@ def settings_of_run(settings_class: type[AnySettings], out: Path, changes: Mappi
 
 def with_context(train: AnyTrainSettings, context: ComputeContext) -> AnyTrainSettings:
     """Return the settings with the precision, device, and kernels of a compute context."""
-    values = {
-        "precision": context.precision,
-        "device": str(context.device),
-        "kernels": context.kernels.name,
-    }
+    values = {"precision": context.precision, "device": str(context.device), "kernels": context.kernels.name}
     return train.model_copy(update=values)
 
 

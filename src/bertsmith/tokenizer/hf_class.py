@@ -89,10 +89,7 @@ def _roberta_or_gpt2_candidate(definition: Mapping[str, Any], special_tokens: Ma
         return None
     add_prefix_space = bool(pre_tokenizer["add_prefix_space"])
     backend = build_byte_level_bpe(
-        model["vocab"],
-        model["merges"],
-        special_tokens=special_tokens,
-        add_prefix_space=add_prefix_space,
+        model["vocab"], model["merges"], special_tokens=special_tokens, add_prefix_space=add_prefix_space
     )
     name = "RobertaTokenizer" if "cls" in special_tokens else "GPT2Tokenizer"
     return {"tokenizer_class": name, "add_prefix_space": add_prefix_space}, backend

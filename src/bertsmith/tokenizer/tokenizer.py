@@ -132,10 +132,7 @@ class Tokenizer:
         """
         special_tokens = dict(BERT_SPECIAL_TOKENS)
         backend = build_wordpiece(
-            tokens,
-            lowercase=lowercase,
-            special_tokens=special_tokens,
-            normalizer=normalizer,
+            tokens, lowercase=lowercase, special_tokens=special_tokens, normalizer=normalizer
         )
         return cls(backend.to_str(), max_length, special_tokens)
 

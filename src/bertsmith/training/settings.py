@@ -146,10 +146,7 @@ class TrainSettings(Settings):
     )
     device: str = Field("auto", description="cpu, cuda, or cuda:1; auto: a GPU if there is one")
     threads: MayChange[int | None] = Field(
-        None,
-        ge=1,
-        le=1024,
-        description="number of threads; none: OMP_NUM_THREADS, or the number of cores",
+        None, ge=1, le=1024, description="number of threads; none: OMP_NUM_THREADS, or the number of cores"
     )
     dataloader_num_workers: MayChange[int] = Field(
         1, ge=0, description="threads that build batches in advance; 0: the training loop builds them"

@@ -139,11 +139,7 @@ def trained(seed: int = 0) -> TrainModule:
 @pytest.mark.parametrize("own", [None, 0.3, 0.0])
 def test_muon_moves_the_layers_matrices_and_adamw_the_rest_each_at_its_rate(own: float | None) -> None:
     settings = TrainSettings(
-        optim="muon",
-        learning_rate=1e-3,
-        muon_learning_rate=1e-2,
-        muon_momentum=0.8,
-        muon_weight_decay=own,
+        optim="muon", learning_rate=1e-3, muon_learning_rate=1e-2, muon_momentum=0.8, muon_weight_decay=own
     )
     whole = trained()
     optimizer = create_optimizer(whole, settings)

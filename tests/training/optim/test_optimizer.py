@@ -62,12 +62,7 @@ def test_fifty_updates_follow_the_formula_and_decay_spares_biases_and_norms(
     named = parameters()
     start = {name: p.detach().clone() for name, p in named.items()}
     optimizer = create_adamw(
-        named.items(),
-        betas=betas,
-        epsilon=1e-6,
-        weight_decay=0.1,
-        bias_correction=corrected,
-        kernels=kernels,
+        named.items(), betas=betas, epsilon=1e-6, weight_decay=0.1, bias_correction=corrected, kernels=kernels
     )
     draw = torch.Generator().manual_seed(1)
     gradients: dict[str, list[Tensor]] = {name: [] for name in named}

@@ -51,12 +51,7 @@ def made(corrected: bool, kernels: KernelBackend = REFERENCE) -> tuple[nn.Parame
     table = nn.Parameter(torch.randn(ROWS, WIDTH, generator=torch.Generator().manual_seed(0)))
     named = {"table": table}.items()
     return table, create_adamw(
-        named,
-        betas=(0.9, 0.98),
-        epsilon=1e-6,
-        weight_decay=0.1,
-        bias_correction=corrected,
-        kernels=kernels,
+        named, betas=(0.9, 0.98), epsilon=1e-6, weight_decay=0.1, bias_correction=corrected, kernels=kernels
     )
 
 

@@ -40,12 +40,7 @@ class LeakageCheck:
     Memory: about 20 bytes per n-gram of the evaluation sets, and their locations.
     """
 
-    def __init__(
-        self,
-        files: Sequence[str | Path | Table],
-        n: int,
-        encoding: str | None,
-    ) -> None:
+    def __init__(self, files: Sequence[str | Path | Table], n: int, encoding: str | None) -> None:
         """Read the evaluation sets: .csv, .tsv, .txt, .jsonl, .json, .parquet; text files also compressed.
 
         Each field is compared by itself. Lines of one word and its label (CoNLL) are joined to sentences.

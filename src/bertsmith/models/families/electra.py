@@ -53,12 +53,7 @@ ELECTRA = Family(
     },
     structure={"share": "none", "first_position": "zero", "causal": False},
     # transformers' defaults for keys that config.json omits
-    defaults={
-        "hidden_size": 256,
-        "embedding_size": 128,
-        "num_attention_heads": 4,
-        "intermediate_size": 1024,
-    },
+    defaults={"hidden_size": 256, "embedding_size": 128, "num_attention_heads": 4, "intermediate_size": 1024},
     fixed={"embedding_size": lambda config: config.embedding_dim},
     derived={"summary_last_dropout": lambda config: config.head_dropout},
     none_if_equal={"embedding_size": "hidden_size"},
