@@ -21,7 +21,7 @@ from bertsmith.artifacts.run_collection import RUNS_FILE, RUNS_REPORT_FILE, run_
 from bertsmith.errors import Diverged, InputError, option
 from bertsmith.experiments.grid import Grid, PlannedRun, plan_runs
 from bertsmith.finetuning.data import split_examples
-from bertsmith.finetuning.feature_cache import FEATURES, remove_features
+from bertsmith.finetuning.model import FEATURES, remove_features
 from bertsmith.finetuning.run import finetune
 from bertsmith.finetuning.settings import OWN_ARGUMENTS, FinetuneSettings, settings_type
 from bertsmith.formatting import join_names, pluralize

@@ -19,6 +19,7 @@ from bertsmith.runs.run_folder import write_whole
 from bertsmith.tasks.base import Metadata, TaskData
 from bertsmith.tasks.data_checks import find_overlap
 from bertsmith.tasks.fitted_task import create_report
+from bertsmith.tasks.labels import LabelNames, label_names_to_list, read_label_names
 from bertsmith.tasks.registry import Task
 from bertsmith.tasks.results import DataSummary, Diagnostic
 
@@ -40,6 +41,24 @@ class Examples:
     validation: list[Any]
     metadata: Metadata
     summary: DataSummary
+
+
+def file_settings(
+    train: Source,
+    validation: Source | None = None,
+    validation_split: float | None = None,
+    sample: int | None = None,
+    label_names: str | Path | LabelNames | None = None,
+) -> dict[str, Any]:
+    """Return the arguments of `finetune` that name examples as settings, without those that are None."""
+    values = {
+        "train": name_of(train, "train"),
+        "validation": None if validation is None else name_of(validation, "validation"),
+        "validation_split": validation_split,
+        "sample": sample,
+        "label_names": None if label_names is None else label_names_to_list(read_label_names(label_names)),
+    }
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def load_examples(

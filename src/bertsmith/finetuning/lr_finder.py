@@ -15,10 +15,9 @@ from torch import nn
 from bertsmith import console, hardware
 from bertsmith.device import ComputeContext
 from bertsmith.errors import InputError, option
-from bertsmith.finetuning.data import read_training
-from bertsmith.finetuning.feature_cache import CachedEncoder
-from bertsmith.finetuning.model import build_model, create_context
-from bertsmith.finetuning.resolve_settings import file_settings, new_settings
+from bertsmith.finetuning.data import file_settings, read_training
+from bertsmith.finetuning.model import CachedEncoder, build_model, create_context
+from bertsmith.finetuning.run import new_settings
 from bertsmith.finetuning.settings import OWN_ARGUMENTS, settings_type
 from bertsmith.formatting import pluralize
 from bertsmith.inference.model import Model, load

@@ -1,17 +1,21 @@
-"""The budget and the threads of a run, from settings, environment, and timed updates."""
+"""The settings, the budget, and the threads of a run, from settings, environment, and timed updates."""
 
 from __future__ import annotations
 
+import json
 import logging
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from bertsmith import hardware
 from bertsmith.console import format_duration
 from bertsmith.device import ComputeContext
+from bertsmith.errors import InputError, option
 from bertsmith.formatting import pluralize
+from bertsmith.settings import Settings
 from bertsmith.training.data_loader import START, Phase, iterate_updates
 from bertsmith.training.distributed import SINGLE_RANK, RankGroup
 from bertsmith.training.run_plan import TrainingBudget
@@ -28,6 +32,9 @@ _MIN_PLANNED_UPDATES = 20  # so that one slow measurement does not end a run aft
 _MIN_USEFUL_UPDATES = 500
 
 
+AnyTrainSettings = TypeVar("AnyTrainSettings", bound=TrainSettings)
+
+
 def without_other_budgets(changes: Mapping[str, Any]) -> dict[str, Any]:
     """Return changes of settings that also remove the other budgets, if they set one."""
     if changes.keys().isdisjoint({*_LIMITS, "train.num_train_epochs"}):
@@ -40,6 +47,41 @@ def budget_limits(train: TrainSettings) -> dict[str, float]:
     limits = {name: getattr(train, name) for name in ("max_steps", "max_tokens", "max_minutes")}
     limits = {name: value for name, value in limits.items() if value is not None}
     return limits or {"num_train_epochs": train.num_train_epochs}
+
+
+def with_context(train: AnyTrainSettings, context: ComputeContext) -> AnyTrainSettings:
+    """Return the settings with the precision, device, and kernels of a compute context."""
+    values = {"precision": context.precision, "device": str(context.device), "kernels": context.kernels.name}
+    return train.model_copy(update=values)
+
+
+def fingerprint_settings(settings: Settings) -> str:
+    """Return the settings that a run's results depend on, as JSON."""
+    may_change = type(settings).may_change()
+    return json.dumps({k: v for k, v in settings.flat().items() if k not in may_change}, sort_keys=True)
+
+
+def updates_in_budget(train: TrainSettings, updates_per_epoch: float, tokens_per_update: float) -> int:
+    """Return the number of updates of a budget that is not in minutes.
+
+    Raises:
+        InputError: One update takes more passes over the data than the run has.
+    """
+    if train.max_steps:
+        return train.max_steps
+    if train.max_tokens:
+        return math.ceil(train.max_tokens / tokens_per_update)
+    if train.gradient_accumulation_steps > 1 and train.num_train_epochs * updates_per_epoch < 0.5:
+        raise InputError(
+            "update_longer_than_run",
+            f"with train.gradient_accumulation_steps={train.gradient_accumulation_steps}, one update takes "
+            f"{1 / updates_per_epoch:,.0f} passes over the data, and train.num_train_epochs is "
+            f"{train.num_train_epochs:g}",
+            argument="train.gradient_accumulation_steps",
+            hint="lower train.gradient_accumulation_steps, or set the number of updates with "
+            f"{option('train.max_steps')}",
+        )
+    return math.ceil(train.num_train_epochs * updates_per_epoch)
 
 
 def measure_throughput(
@@ -117,9 +159,9 @@ def training_budget(
     throughput: Throughput,
     num_updates: Callable[[], int],
     start_time: float,
+    num_processes: int = 1,
     *,
     explicit: Collection[str] | None = None,
-    num_processes: int = 1,
 ) -> TrainingBudget:
     """Return the budget of a run, and log a time budget that is too short and threads that are too many.
 
@@ -128,8 +170,8 @@ def training_budget(
         throughput: The measured speed of a new run with a time budget.
         num_updates: Returns the number of updates that a budget without minutes allows.
         start_time: The clock at the start of the command.
-        explicit: The settings that a command that resumes a run names; None for a new run.
         num_processes: The number of processes.
+        explicit: The settings that a command that resumes a run names; None for a new run.
     """
     is_new, names = explicit is None, set(explicit or ())
     names_threads = "train.threads" in names and train.threads is not None

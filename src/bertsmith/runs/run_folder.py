@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from bertsmith.artifacts.folder import check_replaceable, write_folder
 from bertsmith.artifacts.run_collection import read_report
@@ -18,6 +18,7 @@ from bertsmith.formatting import pluralize
 from bertsmith.io import atomic
 from bertsmith.models.family import get_family
 from bertsmith.objectives.objective import GENERATOR, ModelParts
+from bertsmith.runs.compute_setup import without_other_budgets
 from bertsmith.settings import Settings
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.training.callbacks import TrainerCallback
@@ -32,6 +33,13 @@ logger = logging.getLogger(__name__)
 
 SETTINGS, CHECKPOINTS, REPORT = "settings.yaml", "checkpoints", "report.json"
 _MAX_SAVING_RATIO = 0.01  # of the time may be spent on writing models of the unfinished run
+
+_CHOSEN_AT_START = {  # settings that the run chooses when it starts, with the values that let it
+    "train.precision": "auto",
+    "train.device": "auto",
+    "train.kernels": "auto",
+    "train.eval_steps": None,
+}
 
 _LAYOUT = atomic.FolderLayout(
     "a run",
@@ -52,6 +60,9 @@ _LAYOUT = atomic.FolderLayout(
         GENERATOR,
     ),
 )
+
+
+AnySettings = TypeVar("AnySettings", bound=Settings)
 
 
 @contextmanager
@@ -145,6 +156,41 @@ def check_resume_or_overwrite(out: Path, *, resume: bool, overwrite: bool) -> No
         message = f"{option('resume', True)} and {option('overwrite', True)} exclude each other"
         hint = "choose one of the two"
         raise InputError("resume_and_overwrite", message, location=out, hint=hint)
+
+
+def settings_of_run(settings_class: type[AnySettings], out: Path, changes: Mapping[str, Any]) -> AnySettings:
+    """Return the settings with which a run continues.
+
+    Args:
+        settings_class: The class of the settings.
+        out: The run folder.
+        changes: Settings as in the command that started the run, or others that may change. A budget replaces the
+            run's. Values that let the run choose, such as train.precision=auto, keep its choice.
+
+    Raises:
+        InputError: A changed setting would change the results.
+    """
+    before = settings_class.from_file(out / SETTINGS)
+    changes = without_other_budgets(changes)
+    requested = before.changed(changes).flat()
+    left_open = {name for name, value in _CHOSEN_AT_START.items() if requested[name] == value}
+    after = before.changed({name: value for name, value in changes.items() if name not in left_open})
+    old_values = before.flat()
+    for name, value in after.flat().items():
+        if value == old_values[name]:
+            continue
+        if name not in settings_class.may_change():
+            message = f"this run has {name}={old_values[name]}, and it cannot continue with {name}={value}"
+            hint = f"remove {option(name)}, or start a new run with another {option('output_dir')}"
+            raise InputError("setting_differs_from_run", message, location=out, argument=name, hint=hint)
+        if name == "train.kernels":
+            logger.warning(
+                "computing with train.kernels=%s from here on, not %s: numbers are rounded differently, so the "
+                "run is no longer bit-identical to an uninterrupted one",
+                value,
+                old_values[name],
+            )
+    return after
 
 
 def start_run(out: Path, settings: Settings, *inputs: Any) -> None:
