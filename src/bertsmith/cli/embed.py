@@ -15,7 +15,8 @@ from bertsmith.cli.options import DIR, FILE, MODEL, RUN, Integer
 from bertsmith.formatting import pluralize
 
 if TYPE_CHECKING:
-    from bertsmith.inference.search import Query
+    from bertsmith.inference.search import Query, ScoredSearch
+    from bertsmith.retrieval.index import Index
 
 
 @click.command(cls=Command)
@@ -98,31 +99,31 @@ def embed(
         built = loaded.index(
             source, index, pooling=pooling, max_length=max_length, approximate=approximate, **columns
         )
-        recall = None if built.recall is None else built.recall.model_dump()
-        document: dict[str, Any] = {
-            "index": index,
-            "texts": len(built),
-            "numbers": built.dimension,
-            "approximate": recall,
-        }
-        if as_json:
-            console.print_json(document)
-        else:
-            console.print_note(f"{index}: {pluralize(len(built), 'text')}, {built.dimension} numbers each")
-            console.print_note(f'next: bertsmith search {index} "a query"')
+        _print_index(index, built, as_json)
         return
     embedder = loaded.embedder(pooling, normalize, max_length)
     rows = read_text_rows(file, **columns) if file else rows_of_lines(options.read_lines(texts))
     vectors = embed_rows(rows, embedder)
-    if target is not None:
-        document = {"output": output, "vectors": indexing.write_vectors(vectors, embedder.size, target)}
-        if as_json:
-            console.print_json({**document, "numbers": embedder.size, **embedder.config._asdict()})
-        else:
-            count = pluralize(document["vectors"], "vector")
-            console.print_note(f"{output}: {count} of {embedder.size} numbers")
+    if target is None:
+        tables.print_json_objects(indexing.vector_objects(vectors), as_json)
         return
-    tables.print_json_objects(indexing.vector_objects(vectors), as_json)
+    count, size = indexing.write_vectors(vectors, embedder.size, target), embedder.size
+    if as_json:
+        document = {"output": output, "vectors": count, "numbers": size, **embedder.config._asdict()}
+        console.print_json(document)
+    else:
+        console.print_note(f"{output}: {pluralize(count, 'vector')} of {size} numbers")
+
+
+def _print_index(folder: str, index: Index, as_json: bool) -> None:
+    """Print the size of a new index, and the command that searches it."""
+    if as_json:
+        document = {"index": folder, "texts": len(index), "numbers": index.dimension}
+        recall = None if index.recall is None else index.recall.model_dump()
+        console.print_json({**document, "approximate": recall})
+    else:
+        console.print_note(f"{folder}: {pluralize(len(index), 'text')}, {index.dimension} numbers each")
+        console.print_note(f'next: bertsmith search {folder} "a query"')
 
 
 @click.command(cls=Command)
@@ -206,14 +207,10 @@ def search(
         with atomic.atomic_file(Path(output)) as path, path.open("w", encoding="utf-8") as out:
             out.writelines(json.dumps(answer, ensure_ascii=False) + "\n" for answer in results)
         console.print_note(f"{output}: the results of {pluralize(len(parsed), 'query', 'queries')}")
+    elif as_json:
+        answers = list(results)
     else:
-        for answer in results:
-            if as_json:
-                answers.append(answer)
-            elif queries:
-                tables.print_search_results(answer)
-            elif not results.has_relevant_texts:
-                console.print_json(answer)
+        _print_results(results, as_tables=bool(queries))
     results.log_unscored()
     scores = results.metrics() if results.has_relevant_texts else None
     if as_json:
@@ -222,6 +219,15 @@ def search(
     elif scores is not None:
         count = pluralize(int(scores.pop("queries")), "query", "queries")
         tables.print_values(count, {name: tables.decimal(value) for name, value in scores.items()})
+
+
+def _print_results(results: ScoredSearch, *, as_tables: bool) -> None:
+    """Print the texts of each query, as a table or a JSON object; with relevant texts only tables."""
+    for answer in results:
+        if as_tables:
+            tables.print_search_results(answer)
+        elif not results.has_relevant_texts:
+            console.print_json(answer)
 
 
 def _parse_queries(queries: tuple[str, ...]) -> list[Query]:

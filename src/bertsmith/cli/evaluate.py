@@ -10,9 +10,8 @@ import rich_click as click
 
 from bertsmith import console, log_handlers
 from bertsmith.cli import options, pretraining_tables, tables
-from bertsmith.cli.commands import Command
+from bertsmith.cli.commands import Command, RunCommand
 from bertsmith.cli.options import DIR, FILE, RUN, Integer
-from bertsmith.cli.settings_options import RunCommand
 from bertsmith.formatting import pluralize, shorten
 
 if TYPE_CHECKING:

@@ -8,9 +8,8 @@ import rich_click as click
 
 from bertsmith import console
 from bertsmith.cli import options, tables
-from bertsmith.cli.commands import SettingsCommand
+from bertsmith.cli.commands import SettingsCommand, TaskGroup, task_settings
 from bertsmith.cli.options import DIR, FILE, Integer
-from bertsmith.cli.settings_options import TaskGroup, task_settings
 
 if TYPE_CHECKING:
     from bertsmith.tasks.registry import Task

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import rich_click as click
 from click.shell_completion import CompletionItem
 
-from bertsmith.cli.commands import SettingOption
 from bertsmith.errors import InputError, option, render
 
 if TYPE_CHECKING:
@@ -89,6 +88,24 @@ class Size(click.ParamType):  # type: ignore[type-arg]
         if not size:
             self.fail(f"{value!r} is not a size; write 512MB or 2GB", param, ctx)
         return size
+
+
+class SettingOption(click.RichOption):
+    """An option that stands for `--set NAME=VALUE`; its value is passed in the argument `settings`."""
+
+    def __init__(
+        self, flags: Sequence[str], *, setting: str, is_argument: bool = False, **attributes: Any
+    ) -> None:
+        """Create the option.
+
+        Args:
+            flags: As click has them.
+            setting: The dotted name of the setting.
+            is_argument: Pass the value in an argument of its own instead.
+            attributes: As click has them.
+        """
+        super().__init__(flags, **attributes)
+        self.setting, self.is_argument = setting, is_argument
 
 
 def split_names(context: click.Context, param: click.Parameter, value: str | None) -> list[str] | None:

@@ -13,9 +13,8 @@ import rich_click as click
 
 from bertsmith import console
 from bertsmith.cli import options, tables
-from bertsmith.cli.commands import Command
+from bertsmith.cli.commands import Command, RunCommand
 from bertsmith.cli.options import FILE, Integer
-from bertsmith.cli.settings_options import RunCommand
 from bertsmith.formatting import pluralize
 
 
