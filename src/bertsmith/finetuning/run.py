@@ -29,23 +29,13 @@ from bertsmith.keywords import FinetuneKeywords
 from bertsmith.models.encoder import Encoder
 from bertsmith.objectives.objective import Objective
 from bertsmith.reports.run import StepTimer, write_figures, write_report
+from bertsmith.runs import run_folder
 from bertsmith.runs.compute_setup import (
-    fingerprint_settings,
+    run_fingerprint,
     training_budget,
     updates_in_budget,
     with_context,
     without_other_budgets,
-)
-from bertsmith.runs.run_folder import (
-    CHECKPOINTS,
-    IntermediateSaver,
-    check_folders,
-    check_resume,
-    exclusive_run,
-    finish_run,
-    settings_of_run,
-    start_run,
-    write_models,
 )
 from bertsmith.settings import Changes, read_yaml, resolve
 from bertsmith.tasks.base import TaskData
@@ -119,10 +109,10 @@ def finetune(
     """
     hardware.check_single_process("finetune")
     start, out, declaration = hardware.clock(), Path(output_dir), get_task(task)
-    with exclusive_run(out, resume=resume):
+    with run_folder.exclusive_run(out, resume=resume):
         base = load(model)
         changes = resolve(settings_type(declaration), settings, keywords, finetune, hidden=OWN_ARGUMENTS)
-        is_resuming = check_resume(out, resume=resume, overwrite=overwrite)
+        is_resuming = run_folder.check_resume(out, resume=resume, overwrite=overwrite)
         files = file_settings(train, validation, validation_split, sample, label_names)
         if is_resuming:
             run_settings, explicit = resumed_settings(declaration, out, files, recipe, changes)
@@ -132,7 +122,7 @@ def finetune(
         job = _prepare_job(declaration, run_settings, base, sources, out)
         if not is_resuming:
             job.complete_train_settings()
-            start_run(out, job.settings, base.path, *filter(is_path, sources.values()))
+            run_folder.start_run(out, job.settings, base.path, *filter(is_path, sources.values()))
         if run_settings.files.validation is None:
             write_split(job.examples, job.task.data, out / "split")
         if run_settings.train.freeze_encoder:
@@ -141,7 +131,7 @@ def finetune(
         budget = training_budget(job.settings.train, Throughput(), job.num_updates, start, explicit=explicit)
         with job.timer.step("training"):
             output = Trainer(job.module, job.training_job(budget), job.context, resume=resume).fit()
-        finish_run(out, output, job.save, resuming=is_resuming)
+        run_folder.finish_run(out, output, job.save, resuming=is_resuming)
         remove_features(out / FEATURES)
         return load(out)
 
@@ -158,7 +148,7 @@ def _prepare_job(
         encoder, fitted_task = build_model(task, base.folder, settings, examples.metadata, context)
     job = FinetuneJob(settings, base, encoder, fitted_task, examples, context, timer, out)
     job.prepare()
-    check_folders(out, fitted_task.model.export(encoder))
+    run_folder.check_folders(out, fitted_task.model.export(encoder))
     return job
 
 
@@ -205,7 +195,7 @@ def resumed_settings(
     run_type = settings_type(task)
     values = read_yaml(recipe) if recipe is not None else {}
     named = {**run_type.dotted(values), **run_type.dotted({"files": dict(files)}), **changes}
-    return settings_of_run(run_type, out, named), named
+    return run_folder.settings_of_run(run_type, out, named), named
 
 
 @dataclass
@@ -300,8 +290,8 @@ class FinetuneJob:
             train,
             self.out,
             title=f"finetune {self.task.name}",
-            fingerprint=fingerprint(
-                fingerprint_settings(self.settings),
+            fingerprint=run_fingerprint(
+                self.settings,
                 _content_digest(self.items),
                 _content_digest(self.validation_items),
                 self.base.folder.weights_digest(),
@@ -320,7 +310,7 @@ class FinetuneJob:
             callbacks.append(ReduceLROnPlateau(train.lr_patience))
         if train.patience is not None:
             callbacks.append(EarlyStopping(train.patience, self.task.primary_metric))
-        return [*callbacks, IntermediateSaver(self._save_intermediate)]
+        return [*callbacks, run_folder.IntermediateSaver(self._save_intermediate)]
 
     def evaluate(self) -> tuple[Metrics, Answers]:
         """Calibrate the decoder on the validation examples, and return their metrics and answers."""
@@ -363,7 +353,7 @@ class FinetuneJob:
             return
         module, decoder, decoder_state = self.module, self.task.decoder, self.task.decoder.state
         weights = {name: tensor.clone() for name, tensor in module.saved_tensors().items()}
-        module.load_tensors(load_best_weights(self.out / CHECKPOINTS, state))
+        module.load_tensors(load_best_weights(self.out / run_folder.CHECKPOINTS, state))
         decoder.state = dict(state.best_state)
         metrics = {"validation": {self.task.primary_metric: state.best_score}}
         try:
@@ -387,7 +377,7 @@ class FinetuneJob:
         }
 
     def _write_model(self, record: dict[str, Any]) -> None:
-        write_models(self.out, self.task.model.export(self.encoder), self.base.tokenizer, record)
+        run_folder.write_models(self.out, self.task.model.export(self.encoder), self.base.tokenizer, record)
 
 
 def _content_digest(items: Sequence[Item]) -> str:

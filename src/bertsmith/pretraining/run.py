@@ -30,26 +30,7 @@ from bertsmith.pretraining.resolve_settings import (
     settings_type_of_arguments,
 )
 from bertsmith.pretraining.settings import EvaluateSettings, PretrainSettings
-from bertsmith.runs.compute_setup import (
-    fingerprint_settings,
-    measure_throughput,
-    training_budget,
-    updates_in_budget,
-    with_context,
-)
-from bertsmith.runs.run_folder import (
-    CHECKPOINTS,
-    SETTINGS,
-    IntermediateSaver,
-    check_folders,
-    check_resume,
-    exclusive_run,
-    finish_run,
-    start_run,
-    training_record,
-    write_models,
-    write_report,
-)
+from bertsmith.runs import compute_setup, run_folder
 from bertsmith.settings import Changes, resolve
 from bertsmith.training.callbacks import last_loss
 from bertsmith.training.checkpoint import newest_name
@@ -58,14 +39,7 @@ from bertsmith.training.run_plan import TrainingBudget
 from bertsmith.training.time_budget import Throughput
 from bertsmith.training.train_step import TrainModule
 from bertsmith.training.trainer import Trainer
-from bertsmith.training.training_job import (
-    Evaluation,
-    EvaluationResult,
-    TrainingJob,
-    TrainOutput,
-    TrainState,
-    fingerprint,
-)
+from bertsmith.training.training_job import Evaluation, EvaluationResult, TrainingJob, TrainOutput, TrainState
 
 logger = logging.getLogger(__name__)
 
@@ -120,7 +94,7 @@ def pretrain(
         Stopped: A signal stopped the run, which is saved.
     """
     start, out = hardware.clock() if start_time is None else start_time, Path(output_dir)
-    with rank_group() as ranks, ranks.on_main(exclusive_run(out, resume=resume)):
+    with rank_group() as ranks, ranks.on_main(run_folder.exclusive_run(out, resume=resume)):
         shards = data if isinstance(data, Shards) else Shards.open(data)
         shards.verify()
         run_type = settings_type_of_arguments(preset, recipe, settings, keywords)
@@ -129,9 +103,13 @@ def pretrain(
             changes["train.max_minutes"] = minutes
         if evaluate_pairs is not None:
             changes["evaluate.pairs"] = str(evaluate_pairs)
-        is_resuming = ranks.run_on_main(lambda: check_resume(out, resume=resume, overwrite=overwrite))
+        is_resuming = ranks.run_on_main(
+            lambda: run_folder.check_resume(out, resume=resume, overwrite=overwrite)
+        )
         model = model or changes.get("base")
-        base = load_base(model, out / SETTINGS if is_resuming else recipe, shards, resuming=is_resuming)
+        base = load_base(
+            model, out / run_folder.SETTINGS if is_resuming else recipe, shards, resuming=is_resuming
+        )
         if is_resuming:
             run_settings, explicit = resumed_settings(out, preset, recipe, changes)
         else:
@@ -140,25 +118,26 @@ def pretrain(
             run_settings, explicit = new_settings(preset, recipe, changes, shards.tokenizer, base), None
             if not (base or recipe):
                 log_settings(run_settings)
-        has_checkpoint = ranks.run_on_main(lambda: is_resuming and newest_name(out / CHECKPOINTS) is not None)
+        checkpoint = ranks.run_on_main(lambda: newest_name(out / run_folder.CHECKPOINTS))
+        has_checkpoint = is_resuming and checkpoint is not None
         job = _prepare_job(run_settings, shards, base, out, from_checkpoint=has_checkpoint)
 
         throughput = job.measure_throughput(ranks, resuming=is_resuming)
         budget = ranks.run_on_main(
-            lambda: training_budget(
+            lambda: compute_setup.training_budget(
                 run_settings.train, throughput, job.num_updates, start, ranks.world_size, explicit=explicit
             )
         )
         if not is_resuming:
             log_epochs(budget.num_updates, job.data.updates_per_epoch)
-            train = with_context(run_settings.train, job.context)
+            train = compute_setup.with_context(run_settings.train, job.context)
             job.settings = job.settings.model_copy(update={"train": train})
             inputs = (shards.folder, model.path if isinstance(model, Model) else model)
-            ranks.run_on_main(lambda: start_run(out, job.settings, *inputs))
+            ranks.run_on_main(lambda: run_folder.start_run(out, job.settings, *inputs))
 
         training_job = job.training_job(budget, throughput)
         output = Trainer(job.module, training_job, job.context, resume=resume, ranks=ranks).fit()
-        ranks.run_on_main(lambda: finish_run(out, output, job.save, resuming=is_resuming))
+        ranks.run_on_main(lambda: run_folder.finish_run(out, output, job.save, resuming=is_resuming))
         return load(out)
 
 
@@ -177,7 +156,7 @@ def _prepare_job(
         settings, data, None if base is None else base.folder, context, from_checkpoint=from_checkpoint
     )
     data.log_instances()
-    check_folders(out, objective.export(encoder))
+    run_folder.check_folders(out, objective.export(encoder))
     return PretrainJob(settings, data, base, encoder, objective, context, pairs, out)
 
 
@@ -213,11 +192,13 @@ class PretrainJob:
     def num_updates(self) -> int:
         """Return the number of updates of the run's budget, if it is not in minutes."""
         data = self.data
-        return updates_in_budget(self.settings.train, data.updates_per_epoch, data.tokens_per_update)
+        return compute_setup.updates_in_budget(
+            self.settings.train, data.updates_per_epoch, data.tokens_per_update
+        )
 
     def measure_throughput(self, ranks: RankGroup, *, resuming: bool) -> Throughput:
         """Measure the time of an update, and estimate that of evaluations and of writing the model."""
-        throughput = measure_throughput(
+        throughput = compute_setup.measure_throughput(
             self.module, self.data.phases, self.settings.train, self.context, resuming=resuming, ranks=ranks
         )
         tokens = sum(batch.tokens for batches in self.data.validation_batches.values() for batch in batches)
@@ -250,8 +231,8 @@ class PretrainJob:
             self.settings.train,
             self.out,
             title="pretrain",
-            fingerprint=fingerprint(
-                fingerprint_settings(self.settings),
+            fingerprint=compute_setup.run_fingerprint(
+                self.settings,
                 atomic.sha256_of_file(self.data.shards.folder / "manifest.json"),
                 *([self.base.folder.weights_digest()] if self.base is not None else []),
                 *self.objective.input_digests,
@@ -260,7 +241,9 @@ class PretrainJob:
             evaluation=Evaluation(self.evaluate) if has_evaluation else None,
             throughput=throughput,
             callbacks=[
-                IntermediateSaver(lambda state, mark: self._write_model(state, state.evaluation, mark))
+                run_folder.IntermediateSaver(
+                    lambda state, mark: self._write_model(state, state.evaluation, mark)
+                )
             ],
         )
 
@@ -285,7 +268,7 @@ class PretrainJob:
         for warning in report["remarks"]:
             logger.warning("%s", warning)
         self._write_model(output.state, metrics)
-        write_report(self.out, report)
+        run_folder.write_report(self.out, report)
 
     def _write_model(
         self, state: TrainState, metrics: dict[str, float], mark: dict[str, Any] | None = None
@@ -302,7 +285,9 @@ class PretrainJob:
             **self.objective.training_record(),
             **(mark or {}),
         }
-        write_models(self.out, self.objective.export(self.encoder), self.data.shards.tokenizer, record)
+        run_folder.write_models(
+            self.out, self.objective.export(self.encoder), self.data.shards.tokenizer, record
+        )
 
 
 def read_evaluation_pairs(settings: EvaluateSettings) -> MinimalPairs | None:
@@ -359,7 +344,7 @@ def run_report(
     return {
         "objective": settings.objective.name,
         **({"base": settings.base} if settings.base else {}),
-        **training_record(settings.train, output),
+        **run_folder.training_record(settings.train, output),
         "processes": output.processes,
         "held_out": metrics,
         "remarks": [] if warning is None else [warning],

@@ -22,6 +22,7 @@ from bertsmith.training.run_plan import TrainingBudget
 from bertsmith.training.settings import TrainSettings
 from bertsmith.training.time_budget import Throughput
 from bertsmith.training.train_step import GradientStrategy, TrainModule, train_step
+from bertsmith.training.training_job import fingerprint
 
 logger = logging.getLogger(__name__)
 
@@ -55,10 +56,11 @@ def with_context(train: AnyTrainSettings, context: ComputeContext) -> AnyTrainSe
     return train.model_copy(update=values)
 
 
-def fingerprint_settings(settings: Settings) -> str:
-    """Return the settings that a run's results depend on, as JSON."""
+def run_fingerprint(settings: Settings, *digests: str) -> str:
+    """Return a digest of the settings that a run's results depend on, and of its inputs."""
     may_change = type(settings).may_change()
-    return json.dumps({k: v for k, v in settings.flat().items() if k not in may_change}, sort_keys=True)
+    fixed = {name: value for name, value in settings.flat().items() if name not in may_change}
+    return fingerprint(json.dumps(fixed, sort_keys=True), *digests)
 
 
 def updates_in_budget(train: TrainSettings, updates_per_epoch: float, tokens_per_update: float) -> int:
