@@ -172,13 +172,9 @@ def ablate(
     out, changes, table = Path(output_dir), PretrainSettings.dotted(settings), read_recipe(recipe)
     data = data or table.data
     if not data:
-        raise InputError(
-            "data_missing",
-            "the recipe names no data for pre-training",
-            location=recipe,
-            argument="data",
-            hint=f"create token shards with {command('data prepare')} and give them with {option('data')}",
-        )
+        message = "the recipe names no data for pre-training"
+        hint = f"create token shards with {command('data prepare')} and give them with {option('data')}"
+        raise InputError("data_missing", message, location=recipe, argument="data", hint=hint)
     shards = data if isinstance(data, Shards) else Shards.open(data)
     named_tasks, tasks_location = read_tasks(tasks, table, recipe)
     pairs = table.pairs if pairs is None else pairs

@@ -186,12 +186,9 @@ def _hold_out(examples: Sequence[Any], ratio: float, seed: int) -> list[bool]:
         )
     except ValueError:
         num_examples = f"{pluralize(len(examples), 'example')} ({len(groups):,} different)"
-        raise InputError(
-            "split_impossible",
-            f"{num_examples} cannot be split with {option('validation_split', f'{ratio:g}')}",
-            argument="validation_split",
-            hint="choose another share, or add examples: each part needs all labels",
-        ) from None
+        message = f"{num_examples} cannot be split with {option('validation_split', f'{ratio:g}')}"
+        hint = "choose another share, or add examples: each part needs all labels"
+        raise InputError("split_impossible", message, argument="validation_split", hint=hint) from None
     indices = {i for g in held_out for i in groups[g]}
     return [i in indices for i in range(len(examples))]
 
@@ -222,10 +219,6 @@ def _source(data: TaskData, name: str, file: str, sources: Mapping[str, Source])
     """Return a file, or the data in memory that has its name."""
     source = sources.get(name)
     if source is None and file == name_of(None, name):
-        raise InputError(
-            "data_missing",
-            f"the {name} examples of this run were in memory and are not saved",
-            argument=name,
-            hint="pass the same data again",
-        )
+        message = f"the {name} examples of this run were in memory and are not saved"
+        raise InputError("data_missing", message, argument=name, hint="pass the same data again")
     return to_source(file if source is None or is_path(source) else source, name, data.tuple_columns)

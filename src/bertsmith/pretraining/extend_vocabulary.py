@@ -155,11 +155,8 @@ def extend_tokenizer(
 def _load(tokenizer: str | Path | None, model: str | Path | None) -> tuple[Tokenizer, ModelFolder | None]:
     """Load the tokenizer, and the model that it belongs to."""
     if (tokenizer is None) == (model is None):
-        raise InputError(
-            "tokenizer_or_model",
-            "either a tokenizer or a model is extended",
-            hint=f"give one of {option('tokenizer')} and {option('model')}",
-        )
+        hint = f"give one of {option('tokenizer')} and {option('model')}"
+        raise InputError("tokenizer_or_model", "either a tokenizer or a model is extended", hint=hint)
     if model is None:
         return Tokenizer.load(locate_tokenizer(str(tokenizer))), None
     folder = read_folder(locate(model))
@@ -175,12 +172,8 @@ def _propose_words(
 ) -> list[NewWord]:
     """Propose words of the files; raise InputError if there are none."""
     if counts is None:
-        raise InputError(
-            "no_files",
-            "there is no file to propose words from",
-            argument="files",
-            hint=f"give text files, or {option('word_list')}",
-        )
+        hint = f"give text files, or {option('word_list')}"
+        raise InputError("no_files", "there is no file to propose words from", argument="files", hint=hint)
     against = to_sources(choice.against, "against")
     words = extension.propose_words(
         counts,
@@ -208,11 +201,8 @@ def _add_words(old: Tokenizer, words: Sequence[NewWord]) -> Tokenizer:
     encoded = extended.encode_ids([kind.to_text(new.word) for new in words])
     for new, ids in zip(words, encoded, strict=True):
         if [extended.tokens[i] for i in ids] != [kind.to_token(new.word)]:
-            raise InputError(
-                "word_not_one_token",
-                f"'{new.word[:60]}' would not become one token of this tokenizer",
-                hint="remove the word from the list",
-            )
+            message = f"'{new.word[:60]}' would not become one token of this tokenizer"
+            raise InputError("word_not_one_token", message, hint="remove the word from the list")
     return extended
 
 

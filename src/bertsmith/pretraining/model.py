@@ -165,12 +165,9 @@ def _create_objective(settings: PretrainSettings, encoder: Encoder, generator: t
     objective = objective_class.from_settings(encoder, generator, settings.data, settings.objective)
     if settings.objective.reduction == "sum":
         if any(weight != 1 for weight in objective.loss_weights.values()):
-            raise InputError(
-                "reduction_not_applicable",
-                f"the objective '{objective.name}' weighs several losses, and each of them is a mean",
-                argument="objective.reduction",
-                hint=f"remove {option('objective.reduction', 'sum')}",
-            )
+            message = f"the objective '{objective.name}' weighs several losses, and each of them is a mean"
+            hint = f"remove {option('objective.reduction', 'sum')}"
+            raise InputError("reduction_not_applicable", message, argument="objective.reduction", hint=hint)
         objective.summed_parts = objective.perplexity_parts
     return objective
 

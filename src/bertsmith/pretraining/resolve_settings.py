@@ -283,12 +283,9 @@ def _check_base(settings: PretrainSettings, base: Model) -> None:
                 "can be set",
             )
     if settings.start != StartSettings():
-        raise InputError(
-            "start_with_model",
-            f"the settings of 'start' are for new weights, and {option('model')} gives the weights",
-            argument="start",
-            hint=f"remove the settings of 'start', or {option('model')}",
-        )
+        message = f"the settings of 'start' are for new weights, and {option('model')} gives the weights"
+        hint = f"remove the settings of 'start', or {option('model')}"
+        raise InputError("start_with_model", message, argument="start", hint=hint)
 
 
 def _read_preset_and_recipe(

@@ -69,13 +69,9 @@ AnySettings = TypeVar("AnySettings", bound=Settings)
 def exclusive_run(out: Path, *, resume: bool) -> Iterator[None]:
     """Lock a run folder; raise InputError if another process has locked it, or there is no run to resume."""
     if resume and not holds_run(out):
-        raise InputError(
-            "run_missing",
-            "this folder holds no run to resume",
-            location=out,
-            argument="output_dir",
-            hint=f"check the name; to start a new run, remove {option('resume', True)}",
-        )
+        message = "this folder holds no run to resume"
+        hint = f"check the name; to start a new run, remove {option('resume', True)}"
+        raise InputError("run_missing", message, location=out, argument="output_dir", hint=hint)
     with atomic.folder_lock(out, "run"):
         yield
 
