@@ -7,8 +7,7 @@ Pages extend `base.html`, which has the styles, for light and dark color schemes
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ import jinja2
 from markupsafe import Markup, escape
 
 from bertsmith import console, formatting
-from bertsmith.errors import MachineError
 from bertsmith.io import atomic
 
 _NO_BREAK_SPACE = "\u00a0"
@@ -55,20 +53,9 @@ def _environment() -> jinja2.Environment:
     return environment
 
 
-@contextmanager
-def report_write_errors(path: str | Path) -> Iterator[None]:
-    """Raise MachineError for an OSError in the block."""
-    try:
-        yield
-    except OSError as error:
-        raise MachineError(
-            "report_not_written", f"the file could not be written ({error.strerror})", location=path
-        ) from None
-
-
 def write_page(path: str | Path, page: str) -> None:
     """Write a page atomically; MachineError if it cannot be written."""
-    with report_write_errors(path):
+    with atomic.write_errors(path):
         atomic.write_text(Path(path), page)
 
 

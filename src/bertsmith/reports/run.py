@@ -15,7 +15,7 @@ from bertsmith import hardware
 from bertsmith.formatting import format_percent, pluralize
 from bertsmith.io import atomic
 from bertsmith.reports import plots
-from bertsmith.reports.page import describe_lengths, render, report_write_errors, score_name
+from bertsmith.reports.page import describe_lengths, render, score_name
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -75,7 +75,7 @@ class StepTimer:
 def write_figures(folder: Path, report: Mapping[str, Any]) -> list[ReportFigure]:
     """Write the figures of a report to FOLDER/figures/*.png, replacing earlier ones, and return them."""
     figures = list(report_figures(report))
-    with report_write_errors(folder / FIGURES):
+    with atomic.write_errors(folder / FIGURES):
         if (folder / FIGURES).is_dir():
             atomic.remove_folder(folder / FIGURES)
         for figure in figures:
@@ -92,7 +92,7 @@ def write_report(folder: Path, report: Mapping[str, Any], figures: Sequence[Repo
         figures: The figures that `write_figures` returned.
     """
     page = render_run_page(report, figures)
-    with report_write_errors(folder / REPORT):
+    with atomic.write_errors(folder / REPORT):
         atomic.write_text(folder / PAGE, page)
         atomic.write_text(folder / REPORT, json.dumps(report, indent=2, ensure_ascii=False) + "\n")
 

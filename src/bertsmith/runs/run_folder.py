@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from bertsmith.artifacts.folder import check_replaceable, write_folder
 from bertsmith.artifacts.run_collection import read_report
-from bertsmith.errors import InputError, MachineError, Stopped, option
+from bertsmith.errors import InputError, Stopped, option
 from bertsmith.formatting import pluralize
 from bertsmith.io import atomic
 from bertsmith.models.family import get_family
@@ -263,6 +263,8 @@ class IntermediateSaver(TrainerCallback):
         write: Writes the model folder, given the state of the run and what marks the model as unfinished.
     """
 
+    saves_unfinished_model = True
+
     def __init__(self, write: Callable[[TrainState, dict[str, Any]], None]) -> None:
         self._write, self._next_time = write, 0.0
 
@@ -286,12 +288,8 @@ class IntermediateSaver(TrainerCallback):
 
 def write_whole(path: Path, text: str) -> None:
     """Write a file; the old one stays until the new one is on the disk."""
-    try:
+    with atomic.write_errors(path):
         atomic.write_text(path, text)
-    except OSError as error:
-        raise MachineError(
-            "file_not_written", f"the file could not be written ({error.strerror})", location=path
-        ) from None
 
 
 def write_json(path: Path, values: Any) -> None:
