@@ -48,8 +48,7 @@ if TYPE_CHECKING:
     help="Scale vectors to length 1; default: the model's setting.",
 )
 @click.option("--max-length", type=Integer(2), help="Tokens to read of a text; default: the model's limit.")
-@options.computation
-@options.as_json
+@options.inference
 def embed(
     model: str,
     texts: tuple[str, ...],
@@ -142,8 +141,7 @@ def _print_index(folder: str, index: Index, as_json: bool) -> None:
     "--qrels", type=FILE, help="Relevant texts of each query, by ids (BEIR, TREC), to score the search."
 )
 @click.option("--output", type=FILE, help="Write the results here, a JSON object per query.")
-@options.computation
-@options.as_json
+@options.inference
 @log_handlers.without_repeats()
 def search(
     index: str,

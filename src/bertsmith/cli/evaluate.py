@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     "--report", type=DIR, help="Write a page (report.html), its numbers, and plots to this new folder."
 )
 @options.settings
-@options.computation
-@options.as_json
+@options.inference
 @log_handlers.without_repeats()
 def evaluate(
     runs: tuple[str, ...],
@@ -77,8 +76,7 @@ def evaluate(
 )
 @options.random_seed
 @options.settings
-@options.computation
-@options.as_json
+@options.inference
 @log_handlers.without_repeats()
 def compare(
     a: str, b: str, data: str, device: str, precision: str, as_json: bool, settings: Any, **arguments: Any
@@ -126,8 +124,7 @@ def compare(
     "models have no variant.",
 )
 @click.option("--output", type=FILE, help="Write a row for each text or pair: .csv, .jsonl, or .json.")
-@options.computation
-@options.as_json
+@options.inference
 def score(
     model: str,
     texts: tuple[str, ...],

@@ -61,9 +61,7 @@ class _FinetuneGroup(TaskGroup):
         )
         @options.training
         @options.device
-        @options.settings
-        @options.resume
-        @options.as_json
+        @options.run_options
         def run(**arguments: Any) -> None:
             _finetune(name, **arguments)
 
@@ -124,9 +122,7 @@ def _finetune(
 @click.option("--sample", type=Integer(1), help="Use N training examples of each task, drawn by files.seed.")
 @options.recipe
 @options.training
-@options.settings
-@options.resume
-@options.as_json
+@options.run_options
 def glue(model: str, output_dir: str, as_json: bool, **arguments: Any) -> None:
     """Fine-tune a model for each task of GLUE, and print the benchmark's table.
 
