@@ -13,6 +13,7 @@ import math
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import torch
@@ -357,6 +358,20 @@ class CachedEncoder(nn.Module):
             message = "the disk has no space for the hidden states"
             hint = f"free some space, use fewer layers (task.layers), or fewer examples ({option('sample')})"
             raise MachineError("disk_full", message, location=self._folder.parent, hint=hint) from None
+
+
+def cached_encoder(
+    base: ModelFolder,
+    encoder: Encoder,
+    task: FittedTask,
+    items: Sequence[Item],
+    context: ComputeContext,
+    folder: Path,
+) -> Encoder:
+    """Return the hidden states of items, in a folder; the result is called as the base's encoder is."""
+    cache = CachedEncoder(encoder, task.model.features.layers, context, folder)
+    cache.fill([sequence for item in items for sequence in item.sequences], base.weights_digest())
+    return cast("Encoder", cache)
 
 
 def remove_features(folder: Path) -> None:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Unpack, cast
+from typing import Any, Unpack
 
 from bertsmith import hardware
 from bertsmith.device import ComputeContext
@@ -14,8 +14,8 @@ from bertsmith.errors import InputError, option
 from bertsmith.finetuning.data import Examples, file_settings, load_examples, write_split
 from bertsmith.finetuning.model import (
     FEATURES,
-    CachedEncoder,
     build_model,
+    cached_encoder,
     create_context,
     load_teacher,
     remove_features,
@@ -275,11 +275,11 @@ class FinetuneJob:
 
     def cache_features(self, folder: Path) -> None:
         """Compute the states of an encoder that is not trained, or read those of a run on the same data."""
-        cache = CachedEncoder(self.encoder, self.task.model.features.layers, self.context, folder)
-        sequences = [s for item in [*self.items, *self.validation_items] for s in item.sequences]
+        items = [*self.items, *self.validation_items]
         with self.timer.step("hidden states"):
-            cache.fill(sequences, self.base.folder.weights_digest())
-        self.trained_encoder = cast("Encoder", cache)  # it is called as the encoder is
+            self.trained_encoder = cached_encoder(
+                self.base.folder, self.encoder, self.task, items, self.context, folder
+            )
 
     def training_job(self, budget: TrainingBudget) -> TrainingJob:
         """Return what the trainer needs; all epochs are one phase."""

@@ -6,7 +6,6 @@ has a rough idea of the word from the start. All other weights stay the same, bi
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,7 @@ from torch import Tensor
 from bertsmith import console
 from bertsmith.artifacts.folder import MODEL_FILES, ModelFolder, read_folder, write_folder
 from bertsmith.artifacts.locate import locate, locate_tokenizer
-from bertsmith.errors import InputError, MachineError, option
+from bertsmith.errors import InputError, option
 from bertsmith.formatting import pluralize
 from bertsmith.io import atomic
 from bertsmith.io.documents import Reading
@@ -26,7 +25,7 @@ from bertsmith.io.sources import Sources, to_sources
 from bertsmith.io.tables import Table
 from bertsmith.keywords import ExtendKeywords
 from bertsmith.models.config import ModelConfig
-from bertsmith.runs.run_folder import check_inputs_outside
+from bertsmith.runs.run_folder import check_inputs_outside, write_json
 from bertsmith.settings import with_keywords
 from bertsmith.tokenizer.folder import TOKENIZER_FILES
 from bertsmith.tokenizer.tokenizer import Tokenizer
@@ -139,16 +138,9 @@ def extend_tokenizer(
     if folder is not None:
         _write_model(out, folder, old, extended, report)
     else:
-        try:
-            with atomic.atomic_folder(out, replace=replace) as new_folder:
-                extended.save(new_folder)
-                atomic.write_text(
-                    new_folder / RECORD, json.dumps(report, indent=1, ensure_ascii=False) + "\n"
-                )
-        except OSError as error:
-            raise MachineError(
-                "tokenizer_not_written", f"the tokenizer could not be written: {error}", location=out
-            ) from error
+        with atomic.write_errors(out), atomic.atomic_folder(out, replace=replace) as new_folder:
+            extended.save(new_folder)
+            write_json(new_folder / RECORD, report)
     return {**report, "output_dir": str(out)}
 
 

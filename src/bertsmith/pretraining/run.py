@@ -119,8 +119,7 @@ def pretrain(
             if not (base or recipe):
                 log_settings(run_settings)
         checkpoint = ranks.run_on_main(lambda: newest_name(out / run_folder.CHECKPOINTS))
-        has_checkpoint = is_resuming and checkpoint is not None
-        job = _prepare_job(run_settings, shards, base, out, from_checkpoint=has_checkpoint)
+        job = _prepare_job(run_settings, shards, base, out, from_checkpoint=is_resuming and bool(checkpoint))
 
         throughput = job.measure_throughput(ranks, resuming=is_resuming)
         budget = ranks.run_on_main(
