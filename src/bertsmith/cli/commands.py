@@ -186,15 +186,11 @@ def _option(name: str, field: FieldInfo) -> SettingOption:
     return SettingOption([flag, name], **attributes)
 
 
-def task_settings(task: Task) -> Callable[[], type[Settings]]:
-    """Return a function that imports all settings of fine-tuning for a task."""
+def task_settings(task: Task) -> type[Settings]:
+    """Return the type of all settings of fine-tuning for a task."""
+    from bertsmith.finetuning.settings import settings_type
 
-    def load() -> type[Settings]:
-        from bertsmith.finetuning.settings import settings_type
-
-        return settings_type(task)
-
-    return load
+    return settings_type(task)
 
 
 class RunCommand(Command):

@@ -12,7 +12,7 @@ from bertsmith import console, log_handlers
 from bertsmith.cli import options, tables
 from bertsmith.cli.commands import Command
 from bertsmith.cli.options import DIR, FILE, MODEL, RUN, Integer
-from bertsmith.formatting import pluralize
+from bertsmith.formatting import format_number, pluralize
 
 if TYPE_CHECKING:
     from bertsmith.inference.search import Query, ScoredSearch
@@ -216,7 +216,7 @@ def search(
         console.print_json(document | ({"output": output} if output else {"queries": answers}))
     elif scores is not None:
         count = pluralize(int(scores.pop("queries")), "query", "queries")
-        tables.print_values(count, {name: tables.decimal(value) for name, value in scores.items()})
+        tables.print_values(count, {name: format_number(value) for name, value in scores.items()})
 
 
 def _print_results(results: ScoredSearch, *, as_tables: bool) -> None:

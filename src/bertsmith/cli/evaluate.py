@@ -12,7 +12,7 @@ from bertsmith import console, log_handlers
 from bertsmith.cli import options, pretraining_tables, tables
 from bertsmith.cli.commands import Command, RunCommand
 from bertsmith.cli.options import DIR, FILE, RUN, Integer
-from bertsmith.formatting import pluralize, shorten
+from bertsmith.formatting import format_number, pluralize, shorten
 
 if TYPE_CHECKING:
     from bertsmith.inference.scoring import Scorer
@@ -218,9 +218,9 @@ def _print_scores(rows: list[dict[str, Any]]) -> None:
         (
             row["rank"],
             shorten(row["text"], width),
-            tables.decimal(row["score"], 3),
+            format_number(row["score"], 3),
             row["tokens"],
-            tables.decimal(row["pseudo_perplexity"], 2),
+            format_number(row["pseudo_perplexity"], 2),
         )
         for row in rows
     ]

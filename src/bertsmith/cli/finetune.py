@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import rich_click as click
@@ -27,7 +28,7 @@ _train = click.option(
 
 class _FinetuneGroup(TaskGroup):
     def task_command(self, name: str, task: Task) -> click.Command:
-        @click.command(name, cls=SettingsCommand, settings_type=task_settings(task))
+        @click.command(name, cls=SettingsCommand, settings_type=partial(task_settings, task))
         @options.base_model
         @_train
         @click.option("--validation", type=FILE, help="Examples to choose the best epoch by.")
@@ -143,7 +144,7 @@ def glue(model: str, output_dir: str, as_json: bool, **arguments: Any) -> None:
 
 class _RateGroup(TaskGroup):
     def task_command(self, name: str, task: Task) -> click.Command:
-        @click.command(name, cls=SettingsCommand, settings_type=task_settings(task))
+        @click.command(name, cls=SettingsCommand, settings_type=partial(task_settings, task))
         @options.base_model
         @_train
         @click.option("--output", metavar="FILE.png", help="A plot of the losses to write.")

@@ -11,8 +11,8 @@ from bertsmith.cli import options
 from bertsmith.cli.commands import Command
 from bertsmith.cli.options import MODEL
 from bertsmith.cli.pretraining_tables import format_metrics
-from bertsmith.cli.tables import decimal, format_value, print_repeats, print_rows, print_values, show
-from bertsmith.formatting import pluralize
+from bertsmith.cli.tables import format_value, print_repeats, print_rows, print_values, show
+from bertsmith.formatting import format_number, pluralize
 
 _COLUMNS = ("layer", "head", "special", "itself", "before", "after", "others", "spread")
 _HIDDEN_RECORDS = (
@@ -78,7 +78,7 @@ def attention(
     if as_json:
         console.print_json({"tokens": weights.tokens, "heads": weights.to_rows()})
         return
-    rows = [tuple(decimal(row[name], 2) for name in _COLUMNS) for row in weights.summary()]
+    rows = [tuple(format_number(row[name], 2) for name in _COLUMNS) for row in weights.summary()]
     console.print_table(" ".join(weights.tokens), _COLUMNS, rows)
 
 

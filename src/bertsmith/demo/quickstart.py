@@ -66,6 +66,7 @@ FINETUNING_SETTINGS = {
     "train.save_steps": 1000,
     "train.report_to": "none",
 }
+_MAX_LISTED_LIBRARIES = 8
 MASKED_SENTENCES = (
     "Returns a new [MASK] with the same shape as the input.",
     "If [MASK] is given, it is used as the default value.",
@@ -308,7 +309,9 @@ def _quote_punctuation(token: str) -> str:
     return token if any(map(str.isalnum, token)) else f'"{token}"'
 
 
-def _describe_libraries(libraries: Sequence[Mapping[str, Any]], max_libraries: int = 8) -> str:
-    names = ", ".join(f"{library['name']} {library['version']}" for library in libraries[:max_libraries])
-    more = len(libraries) - max_libraries
+def _describe_libraries(libraries: Sequence[Mapping[str, Any]]) -> str:
+    names = ", ".join(
+        f"{library['name']} {library['version']}" for library in libraries[:_MAX_LISTED_LIBRARIES]
+    )
+    more = len(libraries) - _MAX_LISTED_LIBRARIES
     return f"{names} and {more} smaller ones" if more > 0 else names

@@ -84,9 +84,7 @@ class RateTest:
         curves = {seed: (self.losses[seed], reading.smoothed) for seed, reading in self.readings.items()}
         return plot_lr_range_test(self.rates, curves, self.suggestion)
 
-    def _repr_png_(self) -> bytes:
-        """Return the picture that a notebook shows."""
-        return self.plot()
+    _repr_png_ = plot  # the picture that a notebook shows
 
 
 def find_rate(

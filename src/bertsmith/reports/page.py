@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,7 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     environment.filters |= {
-        "number": number,
+        "number": partial(formatting.format_number, digits=2),
         "sentence": sentence,
         "counted": formatting.pluralize,
         "visible": visible,
@@ -57,13 +57,6 @@ def write_page(path: str | Path, page: str) -> None:
     """Write a page atomically; MachineError if it cannot be written."""
     with atomic.write_errors(path):
         atomic.write_text(Path(path), page)
-
-
-def number(value: float | None) -> str:
-    """Format a number as 1,234 or 1.23, and None as "–"."""
-    if value is None:
-        return "–"
-    return f"{value:,}" if isinstance(value, int) else f"{value:,.2f}"
 
 
 def sentence(text: str) -> Markup:

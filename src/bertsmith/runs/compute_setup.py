@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from bertsmith import hardware
 from bertsmith.console import format_duration
@@ -33,9 +33,6 @@ _MIN_PLANNED_UPDATES = 20  # so that one slow measurement does not end a run aft
 _MIN_USEFUL_UPDATES = 500
 
 
-AnyTrainSettings = TypeVar("AnyTrainSettings", bound=TrainSettings)
-
-
 def without_other_budgets(changes: Mapping[str, Any]) -> dict[str, Any]:
     """Return changes of settings that also remove the other budgets, if they set one."""
     if changes.keys().isdisjoint({*_LIMITS, "train.num_train_epochs"}):
@@ -50,7 +47,7 @@ def budget_limits(train: TrainSettings) -> dict[str, float]:
     return limits or {"num_train_epochs": train.num_train_epochs}
 
 
-def with_context(train: AnyTrainSettings, context: ComputeContext) -> AnyTrainSettings:
+def with_context(train: TrainSettings, context: ComputeContext) -> TrainSettings:
     """Return the settings with the precision, device, and kernels of a compute context."""
     values = {"precision": context.precision, "device": str(context.device), "kernels": context.kernels.name}
     return train.model_copy(update=values)

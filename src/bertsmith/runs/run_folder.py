@@ -205,14 +205,15 @@ def finish_run(
     out: Path, output: TrainOutput, save: Callable[[TrainOutput], None], *, resuming: bool
 ) -> None:
     """Save the model and the report of a run, unless they are saved and the resumed run had no updates left."""
-    if not resuming or output.num_new_updates or not _is_written(out, output.state.step):
+    step, is_finished = output.state.step, resuming and not output.num_new_updates
+    if is_finished and read_report(out / REPORT).get("steps") == step and any(out.glob("model*")):
+        logger.info(
+            "%s: the run %s; its model is unchanged. To train it further, set a larger budget",
+            out,
+            output.early_stop or f"is finished after {pluralize(step, 'update')}",
+        )
+    else:
         save(output)
-        return
-    logger.info(
-        "%s: the run %s; its model is unchanged. To train it further, set a larger budget",
-        out,
-        output.early_stop or f"is finished after {pluralize(output.state.step, 'update')}",
-    )
 
 
 def check_inputs_outside(out: Path, *inputs: Any) -> None:
@@ -246,12 +247,6 @@ def write_models(
             record=record,
             json_files=parts.files,
         )
-
-
-def _is_written(out: Path, step: int) -> bool:
-    """Return True if the report and the models of a run with this many updates are written."""
-    steps: object = read_report(out / REPORT).get("steps")
-    return steps == step and any(out.glob("model*"))
 
 
 class IntermediateSaver(TrainerCallback):
