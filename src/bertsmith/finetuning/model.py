@@ -95,12 +95,10 @@ def load_teacher(
     """
     teacher = load(settings.model)
     if teacher.tokenizer.digest != base.tokenizer.digest:
+        message = f"the teacher's tokenizer differs from that of {base.path}"
+        hint = "choose a student with the teacher's vocabulary"
         raise InputError(
-            "teacher_tokenizer_differs",
-            f"the teacher's tokenizer differs from that of {base.path}",
-            location=teacher.path,
-            argument="teacher.model",
-            hint="choose a student with the teacher's vocabulary",
+            "teacher_tokenizer_differs", message, location=teacher.path, argument="teacher.model", hint=hint
         )
     check_teacher(task, teacher.task, str(teacher.path), teacher.folder.config.max_length)
     distillation = TaskDistillation(
@@ -184,12 +182,10 @@ def _load_inherited_heads(model: TaskModel, base: ModelFolder) -> None:
 def _load_nsp_head(model: TaskModel, part: str, base: ModelFolder, base_part: str) -> None:
     """Initialize a head for two labels from the base's head for next sentence prediction."""
     if not base.has(base_part) or base.sentence_task != "nsp":
+        message = "task.init_head_from=nsp needs a head for next sentence prediction, and this model has none"
+        hint = "choose a base that was pre-trained with data.sentence_task=nsp, or omit task.init_head_from"
         raise InputError(
-            "nsp_head_missing",
-            "task.init_head_from=nsp needs a head for next sentence prediction, and this model has none",
-            location=base.path,
-            argument="task.init_head_from",
-            hint="choose a base that was pre-trained with data.sentence_task=nsp, or omit task.init_head_from",
+            "nsp_head_missing", message, location=base.path, argument="task.init_head_from", hint=hint
         )
     base.load_into(base_part, model.parts[part])
     is_next = (model.labels or [])[base.is_next_label]

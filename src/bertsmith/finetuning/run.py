@@ -29,14 +29,7 @@ from bertsmith.keywords import FinetuneKeywords
 from bertsmith.models.encoder import Encoder
 from bertsmith.objectives.objective import Objective
 from bertsmith.reports.run import StepTimer, write_figures, write_report
-from bertsmith.runs import run_folder
-from bertsmith.runs.compute_setup import (
-    run_fingerprint,
-    training_budget,
-    updates_in_budget,
-    with_context,
-    without_other_budgets,
-)
+from bertsmith.runs import compute_setup, run_folder
 from bertsmith.settings import Changes, read_yaml, resolve
 from bertsmith.tasks.base import TaskData
 from bertsmith.tasks.batching import Answers, Item, ItemStream
@@ -128,7 +121,9 @@ def finetune(
         if run_settings.train.freeze_encoder:
             job.cache_features(Path(states or out / FEATURES))
 
-        budget = training_budget(job.settings.train, Throughput(), job.num_updates, start, explicit=explicit)
+        budget = compute_setup.training_budget(
+            job.settings.train, Throughput(), job.num_updates, start, explicit=explicit
+        )
         with job.timer.step("training"):
             output = Trainer(job.module, job.training_job(budget), job.context, resume=resume).fit()
         run_folder.finish_run(out, output, job.save, resuming=is_resuming)
@@ -173,7 +168,7 @@ def new_settings(
     values = read_yaml(recipe) if recipe is not None else {}
     values = {**values, "base": path, "files": {**(values.get("files") or {}), **files}}
     settings = settings_type(task).of(values, str(recipe or "settings"))
-    settings = settings.changed(without_other_budgets(changes))
+    settings = settings.changed(compute_setup.without_other_budgets(changes))
     if settings.base != path:
         message = f"base is {settings.base} in the settings, and the model is {path}"
         hint = f"name the model with {option('model')} only"
@@ -264,14 +259,16 @@ class FinetuneJob:
         train = self.settings.train
         mean_tokens = sum(item.size for item in self.items) / max(1, len(self.items))
         tokens_per_update = mean_tokens * train.batch_size * train.gradient_accumulation_steps
-        return updates_in_budget(train, self.updates_per_epoch, tokens_per_update)
+        return compute_setup.updates_in_budget(train, self.updates_per_epoch, tokens_per_update)
 
     def complete_train_settings(self) -> None:
         """Set the train settings that the user left open: evaluations once an epoch, and the context."""
         train = self.settings.train
         if not train.eval_steps:
             train = train.model_copy(update={"eval_steps": max(1, round(self.updates_per_epoch))})
-        self.settings = self.settings.model_copy(update={"train": with_context(train, self.context)})
+        self.settings = self.settings.model_copy(
+            update={"train": compute_setup.with_context(train, self.context)}
+        )
 
     def cache_features(self, folder: Path) -> None:
         """Compute the states of an encoder that is not trained, or read those of a run on the same data."""
@@ -290,7 +287,7 @@ class FinetuneJob:
             train,
             self.out,
             title=f"finetune {self.task.name}",
-            fingerprint=run_fingerprint(
+            fingerprint=compute_setup.run_fingerprint(
                 self.settings,
                 _content_digest(self.items),
                 _content_digest(self.validation_items),

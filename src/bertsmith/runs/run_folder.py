@@ -136,14 +136,12 @@ def check_new_or_resume(out: Path, *, is_started: bool, resume: bool) -> None:
     if not is_started:
         atomic.check_output_folder(out, in_place=True)
     elif not resume:
-        raise InputError(
-            "run_exists",
-            "this folder already holds a run",
-            location=out,
-            argument="output_dir",
-            hint=f"continue it with {option('resume', True)}, or choose another {option('output_dir')}; in "
-            "Python, overwrite=True replaces a run",
+        message = "this folder already holds a run"
+        hint = (
+            f"continue it with {option('resume', True)}, or choose another {option('output_dir')}; in "
+            "Python, overwrite=True replaces a run"
         )
+        raise InputError("run_exists", message, location=out, argument="output_dir", hint=hint)
 
 
 def check_resume_or_overwrite(out: Path, *, resume: bool, overwrite: bool) -> None:
