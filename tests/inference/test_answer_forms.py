@@ -22,7 +22,7 @@ from bertsmith.tasks.relation_extraction.model import RelationPrediction
 from bertsmith.tasks.relation_extraction.relation_rows import RelationExample
 from bertsmith.tasks.settings import TagSettings
 from bertsmith.tasks.tagging.data import TagData
-from bertsmith.tasks.tagging.decode import TagPrediction
+from bertsmith.tasks.tagging.model import TagPrediction
 
 CONLL = "-DOCSTART- -X- O\n\nkaba NN B-PER\nlode VB O\n\nmigi NN B-LOC\n. . O\n"
 

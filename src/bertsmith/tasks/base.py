@@ -3,7 +3,7 @@
     row -> Example          data.py     `TaskData`
     Example -> Item         encode.py   `TaskEncoder`
     Item -> batch -> loss   model.py    `TaskModel`
-    outputs -> Prediction   decode.py   `Decoder`
+    outputs -> Prediction   model.py    `Decoder`
     Prediction -> Metrics   metrics.py  `TaskMetrics`
     Metrics -> report       metrics.py  `report.TaskReport` (optional)
 
