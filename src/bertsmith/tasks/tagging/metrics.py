@@ -32,8 +32,7 @@ from bertsmith.models.crf import ChainScores, log_partitions, path_scores
 from bertsmith.tasks.base import Metadata, TaskMetrics
 from bertsmith.tasks.batching import Answers
 from bertsmith.tasks.data_checks import LabelCounts, summarize_labels
-from bertsmith.tasks.error_analysis import ErrorAnalysis, confusion, reliability
-from bertsmith.tasks.report import TaskReport
+from bertsmith.tasks.report import ErrorAnalysis, TaskReport, confusion, reliability
 from bertsmith.tasks.results import DataSummary, Diagnostic, Metrics, table_by_label
 from bertsmith.tasks.tagging.data import tab_separated
 from bertsmith.tasks.tagging.encode import split_as_in_training
