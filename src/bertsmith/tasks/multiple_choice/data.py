@@ -1,4 +1,4 @@
-"""Data of multiple choice as sequences: `[CLS] context [SEP] question choice [SEP]` for each choice, as for RACE."""
+"""Multiple choice as sequences: one `[CLS] context [SEP] question choice [SEP]` for each choice, as for RACE."""
 
 from __future__ import annotations
 
