@@ -84,7 +84,7 @@ def test_the_error_of_a_missing_column_lists_the_columns(tmp_path: Path) -> None
         ("a.csv", "", ":1", "empty_table"),
         ("a.jsonl", "\n\n", ":1", "empty_table"),
         ("a.txt", "", ":1", "empty_file"),
-        ("a.tsv", "text\tlabel\n", ":1", "no_rows"),
+        ("a.tsv", "text\tlabel\n", ":1", "empty_table"),
         ("a.jsonl", '{"text": "a"}\n[1]\n', ":2", "not_a_json_object"),
         ("a.dat", "text,label\na,b\n", "", "delimiter_unknown"),
     ],
