@@ -17,7 +17,7 @@ import numpy as np
 from bertsmith.corpus.checks.characters import printable
 from bertsmith.corpus.checks.document_window import DocumentWindow
 from bertsmith.corpus.hashing import hash_ngrams, hash_words
-from bertsmith.corpus.tokenized_corpus import HashArray
+from bertsmith.corpus.shards import HashArray
 from bertsmith.errors import InputError
 from bertsmith.io import parquet
 from bertsmith.io.compression import format_suffix
