@@ -81,6 +81,7 @@ def test_the_error_of_a_missing_column_lists_the_columns(tmp_path: Path) -> None
         ("a.csv", 'text,label\n"a"b,x\n', ":2", "bad_quoting"),
         ("a.csv", "text,label\nx\ry,z\n", ":2", "bad_quoting"),
         ("a.csv", "text,text\na,b\n", ":1", "duplicate_column"),
+        ("a.csv", "text,label\na,b\ntext,label\nc,d\n", ":3", "header_repeated"),
         ("a.csv", "", ":1", "empty_table"),
         ("a.jsonl", "\n\n", ":1", "empty_table"),
         ("a.txt", "", ":1", "empty_file"),
