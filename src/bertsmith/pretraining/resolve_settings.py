@@ -20,9 +20,8 @@ from bertsmith.device import ComputeContext
 from bertsmith.errors import InputError, option
 from bertsmith.formatting import pluralize
 from bertsmith.inference.model import Model
-from bertsmith.instances.batches import check_type_vocab_size
+from bertsmith.instances.batches import SyntheticStream, check_type_vocab_size
 from bertsmith.instances.settings import MEAN_FILL_RATIO
-from bertsmith.instances.synthetic_batches import SyntheticStream
 from bertsmith.models.config import DROPOUT_SETTINGS, ModelConfig
 from bertsmith.models.family import get_family
 from bertsmith.models.family import preset as preset_sizes
