@@ -106,7 +106,7 @@ def pretrain(
         is_resuming = ranks.run_on_main(
             lambda: run_folder.check_resume(out, resume=resume, overwrite=overwrite)
         )
-        model = model or changes.get("base")
+        model = changes.get("base") if model is None else model
         base = load_base(
             model, out / run_folder.SETTINGS if is_resuming else recipe, shards, resuming=is_resuming
         )
