@@ -23,9 +23,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from bertsmith import console, hardware
-from bertsmith.corpus.batching import batches
-from bertsmith.corpus.diagnostics import corpus_warnings
-from bertsmith.corpus.encode import EncodedPortion
+from bertsmith.corpus.checks.structure import corpus_warnings
+from bertsmith.corpus.encode import EncodedPortion, encode_locally, encode_with_ray
 from bertsmith.corpus.manifest import FORMAT, FileEntry, Manifest, ShardEntry, file_entry, write_manifest
 from bertsmith.corpus.near_duplicates import (
     DEFAULT_THRESHOLD,
@@ -35,8 +34,15 @@ from bertsmith.corpus.near_duplicates import (
 )
 from bertsmith.corpus.prepare_state import LAYOUT, PrepareState, RejectFile
 from bertsmith.corpus.sentence_splitter import detect_language
-from bertsmith.corpus.shards import HashArray, Shards, concat_column, list_values, read_batch, write_shard
-from bertsmith.corpus.workers import encode_locally, encode_with_ray
+from bertsmith.corpus.shards import (
+    HashArray,
+    Shards,
+    batches,
+    concat_column,
+    list_values,
+    read_batch,
+    write_shard,
+)
 from bertsmith.errors import InputError, command, option
 from bertsmith.formatting import pluralize
 from bertsmith.io.compression import check_name

@@ -11,10 +11,10 @@ it is no data folder. `tokenizer/` is a copy of the tokenizer.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -37,6 +37,7 @@ from bertsmith.tokenizer.tokenizer import Tokenizer
 
 IntArray = NDArray[np.int64]
 HashArray = NDArray[np.uint64]
+_Item = TypeVar("_Item")
 
 
 def id_dtype(vocab_size: int) -> type[np.uint16] | type[np.uint32]:
@@ -344,3 +345,17 @@ def _check_size(folder: Path, entry: FileEntry) -> None:
     if path.stat().st_size != entry.size:
         message = f"it has {pluralize(path.stat().st_size, 'byte')} and should have {entry.size:,}"
         raise damaged_data_error("file_size", message, location=path)
+
+
+def batches(items: Iterable[_Item], size_of: Callable[[_Item], int], size: int) -> Iterator[list[_Item]]:
+    """Yield consecutive items in batches; a batch ends with the item with which it reaches `size`."""
+    batch: list[_Item] = []
+    total = 0
+    for item in items:
+        batch.append(item)
+        total += size_of(item)
+        if total >= size:
+            yield batch
+            batch, total = [], 0
+    if batch:
+        yield batch

@@ -13,7 +13,7 @@ Shapes: R runs in all texts, N ids.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain, repeat
 from typing import Any
 
@@ -50,6 +50,13 @@ _THREE_BYTE_PUNCTUATION = [
     0xFF1F,
     0xFF20,
 ]
+
+
+def text_encoder(tokenizer: Tokenizer) -> Callable[[Sequence[str]], tuple[IntArray, IntArray]]:
+    """Return `WordEncoder.encode`, or a slower function that does the same for a tokenizer without one."""
+    if can_encode(tokenizer):
+        return WordEncoder(tokenizer).encode
+    return lambda texts: concatenate(tokenizer.encode_ids(texts))
 
 
 def can_encode(tokenizer: Tokenizer) -> bool:
@@ -163,14 +170,14 @@ class WordEncoder:
 
     def _add(self, runs: list[bytes]) -> None:
         """Encode runs and add them to the cache."""
-        alphanumeric = [
-            run for run in runs if run.isalnum()
-        ]  # of ASCII letters and digits, since these are bytes
+        # Of ASCII letters and digits, since these are bytes.
+        alphanumeric = [run for run in runs if run.isalnum()]
         others = [run for run in runs if not run.isalnum()]
-        id_lists = list(map(self._ascii_encoder.encode, alphanumeric))
-        ids, lengths = self._encode_runs([run.decode("utf-8") for run in others])
-        ids = np.concatenate([_concatenate(id_lists), ids])
-        lengths = np.concatenate([np.array(list(map(len, id_lists)), np.int64), lengths])
+        encoded = (
+            concatenate(list(map(self._ascii_encoder.encode, alphanumeric))),
+            self._encode_runs([run.decode("utf-8") for run in others]),
+        )
+        ids, lengths = map(np.concatenate, zip(*encoded, strict=True))
         runs = alphanumeric + others
         first_index = len(self._run_index)
         self._run_index.update(zip(runs, range(first_index, first_index + len(runs)), strict=True))
@@ -188,7 +195,7 @@ class WordEncoder:
             self._separator.join([*runs[start : start + _RUNS_PER_TEXT], ""])
             for start in range(0, len(runs), _RUNS_PER_TEXT)
         ]
-        ids = _concatenate(self._encode_with_backend(texts))
+        ids, _ = concatenate(self._encode_with_backend(texts))
         is_separator = ids == self._separator_id
         lengths = np.diff(np.flatnonzero(is_separator), prepend=-1) - 1
         return ids[~is_separator], lengths
@@ -253,8 +260,10 @@ def _find_separator(tokenizer: Tokenizer) -> tuple[str, int] | None:
     return None
 
 
-def _concatenate(lists: list[list[int]]) -> IntArray:
-    return np.fromiter(chain.from_iterable(lists), dtype=np.int64, count=sum(map(len, lists)))
+def concatenate(lists: Sequence[Sequence[int]]) -> tuple[IntArray, IntArray]:
+    """Return the concatenated ids of some texts, and the number of ids of each."""
+    lengths = np.fromiter(map(len, lists), dtype=np.int64, count=len(lists))
+    return np.fromiter(chain.from_iterable(lists), dtype=np.int64, count=int(lengths.sum())), lengths
 
 
 def _ranges(starts: IntArray, lengths: IntArray) -> IntArray:

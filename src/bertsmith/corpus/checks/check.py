@@ -14,16 +14,20 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith.corpus.checks.characters import CharacterCheck, with_shares
-from bertsmith.corpus.checks.document_window import DocumentWindow, group_documents
-from bertsmith.corpus.checks.duplicates import MAX_NEAR_DOCUMENTS, DuplicateCheck
 from bertsmith.corpus.checks.findings import findings
 from bertsmith.corpus.checks.histogram import Occurrences
 from bertsmith.corpus.checks.leakage import LeakageCheck
-from bertsmith.corpus.checks.lines import LineCheck
+from bertsmith.corpus.checks.lines import DocumentWindow, LineCheck, group_documents
 from bertsmith.corpus.checks.structure import DocumentCheck, assess_structure
 from bertsmith.corpus.checks.tokens import TokenizerStats, WordCounter
 from bertsmith.corpus.hashing import word_spans
-from bertsmith.corpus.near_duplicates import DEFAULT_THRESHOLD, NGRAM, check_threshold
+from bertsmith.corpus.near_duplicates import (
+    DEFAULT_THRESHOLD,
+    MAX_NEAR_DOCUMENTS,
+    NGRAM,
+    DuplicateCheck,
+    check_threshold,
+)
 from bertsmith.corpus.sentence_splitter import detect_language, split_sentences
 from bertsmith.errors import InputError, render
 from bertsmith.formatting import pluralize
@@ -32,6 +36,7 @@ from bertsmith.io.encodings import encoding_hint
 from bertsmith.io.folders import CorpusNotes, find_files
 from bertsmith.io.tables import Table
 from bertsmith.io.text_io import RejectedRow
+from bertsmith.tokenizer.script_coverage import letters_by_script
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
 _MAX_GROUP_CHARACTERS = 1 << 20  # of documents that are checked together
@@ -239,7 +244,7 @@ class _CorpusCheck:
                 "boilerplate": self._lines.boilerplate(),
             },
             "duplicates": duplicates,
-            "scripts": with_shares(self._characters.counts.letters_by_script()),
+            "scripts": with_shares(letters_by_script(self._characters.counts.by_character())),
             "structure": assess_structure(self._documents, self._lines, reading.documents, language),
             "limits": self._limits(duplicates["near"]),
         }

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bertsmith.corpus.batching import batches
 from bertsmith.corpus.checks.tokens import MAX_TRACKED_WORDS, TokenizerStats, WordCounter
+from bertsmith.corpus.shards import batches
 from bertsmith.errors import InputError
 from bertsmith.formatting import format_percent, pluralize
 from bertsmith.io.documents import Reading, read_documents
