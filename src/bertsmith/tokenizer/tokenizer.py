@@ -77,9 +77,8 @@ class Tokenizer:
         self.kind: TokenizerKind = tokenizer_kind(content)
         self.lowercase = lowercases(content)
         self.continuation_prefix = str(content["model"].get("continuing_subword_prefix") or "")
-        # A backend's `encode_special_tokens` decides if special strings in texts are parsed (False) or are text
-        # (True). A separate backend for each mode, in which it never changes, lets several threads encode in
-        # different modes.
+        # A backend's `encode_special_tokens` decides if special strings are text or parsed. Each mode has a backend,
+        # in which it never changes, so that several threads can encode in different modes.
         self._text_backend = build_backend(self._source)
         self._special_ids: dict[str, int] = {
             role: self._full_backend.token_to_id(token)  # type: ignore[misc]
@@ -302,8 +301,9 @@ class Tokenizer:
         special_ids = sorted(self.all_special_ids)
         if self.kind == "wordpiece":
             return wordpiece.word_start_function(self.tokens, special_ids, self.continuation_prefix)
-        module = byte_level_bpe if self.kind == "byte_level_bpe" else unigram
-        return module.word_start_function(self.tokens, special_ids)
+        if self.kind == "unigram":
+            return unigram.word_start_function(self.tokens, special_ids)
+        return byte_level_bpe.word_start_function(self.tokens, special_ids)
 
     @cached_property
     def digest(self) -> str:
