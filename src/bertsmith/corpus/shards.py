@@ -85,7 +85,7 @@ def read_batch(path: Path) -> pa.RecordBatch:
 class Shards:
     """A prepared corpus of D documents, S sentences, and N tokens, opened for reading.
 
-    The token ids stay on disk until `take` reads some.
+    The token ids stay on disk until `copy_spans` reads some.
 
     Attributes:
         folder: The data folder.
@@ -167,39 +167,11 @@ class Shards:
                 message = "its contents changed since it was written (the SHA-256 differs)"
                 raise damaged_data_error("file_changed", message, location=path)
 
-    def take(self, positions: IntArray) -> IntArray:
-        """Return the token ids at some positions; only their pages are read.
-
-        Args:
-            positions: int64 [n], positions among all N tokens.
-
-        Returns:
-            int64 [n], the token ids.
-
-        Raises:
-            IndexError: A position is out of range.
-            InputError: An id is outside the vocabulary. Ids are checked when they are read, so that opening the
-                corpus does not read all of them.
-        """
-        if len(positions) and (positions.min() < 0 or positions.max() >= self.tokens):
-            raise IndexError(f"positions are not all in 0 to {self.tokens - 1}")
-        if len(self._ids) == 1:
-            result: IntArray = self._ids[0][positions].astype(np.int64)
-        else:
-            result = np.empty(len(positions), dtype=np.int64)
-            shards = np.searchsorted(self._token_offsets, positions, side="right") - 1
-            for i in np.unique(shards):
-                in_shard = shards == i
-                result[in_shard] = self._ids[i][positions[in_shard] - self._token_offsets[i]]
-        if len(result) and result.max() >= self.vocab_size:
-            raise self._out_of_vocabulary_error(int(positions[result.argmax()]))
-        return result
-
     def copy_spans(self, starts: IntArray, lengths: IntArray, out: IntArray, target_starts: IntArray) -> None:
         """Copy spans of token ids, each within a document.
 
-        Span k goes to out[target_starts[k] : target_starts[k] + lengths[k]]. Contiguous memory is copied, which is
-        faster than `take`.
+        Span k goes to out[target_starts[k] : target_starts[k] + lengths[k]]. Only the pages of the spans are
+        read.
 
         Args:
             starts: int64 [K], the start of each span among all N tokens.
@@ -208,7 +180,8 @@ class Shards:
             target_starts: int64 [K], the start of each span in `out`.
 
         Raises:
-            InputError: An id is outside the vocabulary.
+            InputError: An id is outside the vocabulary. Ids are checked when they are read, so that opening the
+                corpus does not read all of them.
         """
         shards = np.searchsorted(self._token_offsets, starts, side="right") - 1
         local_starts = starts - self._token_offsets[shards]
