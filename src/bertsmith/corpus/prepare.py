@@ -202,10 +202,8 @@ class _Preparation:
         """Read, encode, and write the remaining portions, then finish the folder."""
         resumed = self._state.progress
         if resumed.portions:
-            shards, megabytes = (
-                pluralize(len(resumed.shards), "finished shard"),
-                resumed.counts["bytes"] / 1e6,
-            )
+            shards = pluralize(len(resumed.shards), "finished shard")
+            megabytes = resumed.counts["bytes"] / 1e6
             logger.info("resuming after %s (%s MB)", shards, f"{megabytes:,.0f}")
         path = self._state.folder / "rejects.jsonl"
         with closing(RejectFile(path, self._settings.max_rejects)) as rejects:

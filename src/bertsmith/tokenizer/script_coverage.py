@@ -11,9 +11,8 @@ from bertsmith.io.unicode_scripts import script_of
 _MIN_REPORTED_RATIO = 0.01
 _MIN_SCRIPT_RATIO = 0.2  # a text with this ratio or more is written in the script
 _MIN_CHINESE_RATIO = 0.05  # the option --chinese does not fit texts with a smaller ratio of Han and kana
-_MIN_KANA_RATIO = (
-    0.1  # of Japanese texts: some have more ideographs than kana, but Chinese texts have no kana
-)
+# Of Japanese texts: some have more ideographs than kana, but Chinese texts have no kana.
+_MIN_KANA_RATIO = 0.1
 _KANA = ("Hiragana", "Katakana")
 _SCRIPTS_WITHOUT_SPACES = ("Thai", "Lao", "Khmer", "Myanmar")
 # BERT's lower-casing strips accents. In these scripts it removes vowel signs, or splits syllables.

@@ -77,8 +77,8 @@ class Tokenizer:
         self.kind: TokenizerKind = tokenizer_kind(content)
         self.lowercase = lowercases(content)
         self.continuation_prefix = str(content["model"].get("continuing_subword_prefix") or "")
-        # A backend's `encode_special_tokens` decides if special strings are text or parsed. Each mode has a backend,
-        # in which it never changes, so that several threads can encode in different modes.
+        # A backend's `encode_special_tokens` decides if special strings are text or parsed. Each mode has a
+        # backend, in which it never changes, so that several threads can encode in different modes.
         self._text_backend = build_backend(self._source)
         self._special_ids: dict[str, int] = {
             role: self._full_backend.token_to_id(token)  # type: ignore[misc]

@@ -125,12 +125,8 @@ class _CorpusCheck:
         self._encoding_sample = b""  # lines that are not UTF-8
         self._truncated: list[str] = []
         self.notes = CorpusNotes()
-        self._characters, self._documents, self._lines = (
-            CharacterCheck(limit),
-            DocumentCheck(limit),
-            LineCheck(),
-        )
-        self._duplicates = DuplicateCheck(options.near_duplicate_threshold, limit)
+        self._characters, self._documents = CharacterCheck(limit), DocumentCheck(limit)
+        self._lines, self._duplicates = LineCheck(), DuplicateCheck(options.near_duplicate_threshold, limit)
         # Lines of the current file that could not be read, which shift the locations of the text below.
         self._missing: set[int] = set()
         self._num_split = 0
