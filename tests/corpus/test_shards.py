@@ -50,14 +50,7 @@ def expected(corpus: Path, tokenizer: Tokenizer) -> list[list[list[int]]]:
     return [tokenizer.encode_ids(split_sentences(document.text)) for document in read_documents([corpus])]
 
 
-def tokens_at(shards: Shards, positions: np.ndarray) -> list[int]:
-    """Return the token ids at these positions, each copied as a span."""
-    ids = np.zeros(len(positions), dtype=np.int64)
-    shards.copy_spans(positions, np.ones_like(positions), ids, np.arange(len(positions)))
-    return ids.tolist()
-
-
-def test_each_token_has_its_position(folder: Path, corpus: Path, tokenizer: Tokenizer) -> None:
+def test_take_returns_each_token_by_position(folder: Path, corpus: Path, tokenizer: Tokenizer) -> None:
     shards = Shards.open(folder)
     documents = expected(corpus, tokenizer)
     assert len(list(folder.glob("shard-*.arrow"))) > 2
@@ -68,10 +61,14 @@ def test_each_token_has_its_position(folder: Path, corpus: Path, tokenizer: Toke
     assert shards.sentence_ends.dtype == shards.document_sentence_offsets.dtype == np.int64
     assert shards.sentence_ends.tolist() == np.cumsum([len(sentence) for sentence in sentences]).tolist()
     assert shards.document_sentence_offsets.tolist() == [0, *np.cumsum([len(d) for d in documents]).tolist()]
-    assert tokens_at(shards, np.arange(len(flat))) == flat
+    assert shards.take(np.arange(len(flat))).tolist() == flat
     mixed = np.random.default_rng(0).integers(0, len(flat), 500)
-    assert tokens_at(shards, mixed) == [flat[i] for i in mixed]
-    assert tokens_at(shards, np.array([], dtype=np.int64)) == []
+    ids = shards.take(mixed)
+    assert ids.dtype == np.int64
+    assert ids.tolist() == [flat[i] for i in mixed]
+    assert shards.take(np.array([], dtype=np.int64)).shape == (0,)
+    with pytest.raises(IndexError):
+        shards.take(np.array([len(flat)]))
 
 
 def test_hashes_locations_and_tokenizer(folder: Path, corpus: Path, tokenizer: Tokenizer) -> None:
@@ -192,7 +189,7 @@ def test_spans_are_copied_to_their_positions(folder: Path) -> None:
     shards.copy_spans(starts, lengths, out, at)
     assert (out == -1).sum() == len(lengths)
     for start, n, target in zip(starts.tolist(), lengths.tolist(), at.tolist(), strict=True):
-        assert out[target : target + n].tolist() == tokens_at(shards, np.arange(start, start + n))
+        assert out[target : target + n].tolist() == shards.take(np.arange(start, start + n)).tolist()
 
 
 @pytest.mark.parametrize(
@@ -293,9 +290,9 @@ def test_an_id_outside_the_vocabulary_is_detected_on_reading(folder: Path) -> No
         len(pa.ipc.open_file(folder / f"shard-{i:05d}.arrow").get_batch(0).column(0).values) for i in (0, 1)
     ]
     end = sum(sizes)
-    assert len(tokens_at(shards, np.arange(end - 1))) == end - 1
+    assert len(shards.take(np.arange(end - 1))) == end - 1
     with pytest.raises(InputError) as caught:
-        tokens_at(shards, np.array([0, end - 1, 1]))
+        shards.take(np.array([0, end - 1, 1]))
     assert (caught.value.code, caught.value.location) == ("token_id_out_of_range", str(path))
     assert str(len(LETTERS)) in caught.value.message
     with pytest.raises(InputError) as caught:

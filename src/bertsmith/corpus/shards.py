@@ -167,6 +167,25 @@ class Shards:
                 message = "its contents changed since it was written (the SHA-256 differs)"
                 raise damaged_data_error("file_changed", message, location=path)
 
+    def take(self, positions: IntArray) -> IntArray:
+        """Return the token ids at some positions.
+
+        Args:
+            positions: int64 [n], positions among all N tokens.
+
+        Returns:
+            int64 [n], the token ids.
+
+        Raises:
+            IndexError: A position is out of range.
+            InputError: An id is outside the vocabulary.
+        """
+        if len(positions) and (positions.min() < 0 or positions.max() >= self.tokens):
+            raise IndexError(f"positions are not all in 0 to {self.tokens - 1}")
+        ids = np.empty(len(positions), dtype=np.int64)
+        self.copy_spans(positions, np.ones_like(positions), ids, np.arange(len(positions)))
+        return ids
+
     def copy_spans(self, starts: IntArray, lengths: IntArray, out: IntArray, target_starts: IntArray) -> None:
         """Copy spans of token ids, each within a document.
 
@@ -191,20 +210,12 @@ class Shards:
             out[target : target + n] = self._ids[i][source : source + n]
         # One check for all spans: a check of each costs more than copying.
         if out.max(initial=0) >= self.vocab_size:
-            for start, target, n in zip(
-                starts.tolist(), target_starts.tolist(), lengths.tolist(), strict=True
-            ):
-                span = out[target : target + n]
-                if span.max(initial=0) >= self.vocab_size:
-                    raise self._out_of_vocabulary_error(start + int(span.argmax()))
-
-    def _out_of_vocabulary_error(self, position: int) -> InputError:
-        shard = int(np.searchsorted(self._token_offsets, position, side="right")) - 1
-        token_id = int(self._ids[shard][position - int(self._token_offsets[shard])])
-        message = f"the token id {token_id} is outside the vocabulary of {self.vocab_size}"
-        return damaged_data_error(
-            "token_id_out_of_range", message, location=self.folder / self._shards[shard].name
-        )
+            for i, target, n in zip(shards.tolist(), target_starts.tolist(), lengths.tolist(), strict=True):
+                token_id = int(out[target : target + n].max(initial=0))
+                if token_id >= self.vocab_size:
+                    message = f"the token id {token_id} is outside the vocabulary of {self.vocab_size}"
+                    location = self.folder / self._shards[i].name
+                    raise damaged_data_error("token_id_out_of_range", message, location=location)
 
     def location(self, document: int) -> str:
         """Return the location of the first line of a document, `path:line`."""

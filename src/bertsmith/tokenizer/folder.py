@@ -175,19 +175,21 @@ def write_folder(folder: Path, source: TokenizerSource, tokens: Sequence[str]) -
         atomic.write_text(folder / name, text)
 
 
-def build_backend(source: TokenizerSource, parsed_tokens: Collection[str] = ()) -> tokenizers.Tokenizer:
+def build_backend(
+    source: TokenizerSource, kind: TokenizerKind, parsed_tokens: Collection[str] = ()
+) -> tokenizers.Tokenizer:
     """Build a backend tokenizer that parses only these special tokens in texts."""
-    content = json.loads(source.definition)
-    for token in content["added_tokens"]:  # Added tokens that are not special are parsed in any mode.
-        token["special"] = token["special"] and token["content"] not in parsed_tokens
-    is_unigram = tokenizer_kind(content) == "unigram"
-    if is_unigram:
-        special_tokens = {token["content"] for token in content["added_tokens"] if token["special"]}
-        hidden_tokens = special_tokens.union(source.special_tokens.values()) - {*parsed_tokens}
-        content = unigram.hide_special_pieces(content, hidden_tokens)
-    # Serializing a vocabulary takes time; without parsed tokens, the definition needs no change.
-    needs_change = is_unigram or parsed_tokens
-    backend = tokenizers.Tokenizer.from_str(json.dumps(content) if needs_change else source.definition)
+    definition = source.definition
+    if kind == "unigram" or parsed_tokens:  # Else the definition needs no change, and parsing it takes time.
+        content = json.loads(definition)
+        for token in content["added_tokens"]:  # Added tokens that are not special are parsed in any mode.
+            token["special"] = token["special"] and token["content"] not in parsed_tokens
+        if kind == "unigram":
+            special_tokens = {token["content"] for token in content["added_tokens"] if token["special"]}
+            hidden_tokens = special_tokens.union(source.special_tokens.values()) - {*parsed_tokens}
+            content = unigram.hide_special_pieces(content, hidden_tokens)
+        definition = json.dumps(content)
+    backend = tokenizers.Tokenizer.from_str(definition)
     backend.encode_special_tokens = True
     return backend
 

@@ -79,7 +79,7 @@ class Tokenizer:
         self.continuation_prefix = str(content["model"].get("continuing_subword_prefix") or "")
         # A backend's `encode_special_tokens` decides if special strings are text or parsed. Each mode has a
         # backend, in which it never changes, so that several threads can encode in different modes.
-        self._text_backend = build_backend(self._source)
+        self._text_backend = build_backend(self._source, self.kind)
         self._special_ids: dict[str, int] = {
             role: self._full_backend.token_to_id(token)  # type: ignore[misc]
             for role, token in special_tokens.items()
@@ -353,7 +353,7 @@ class Tokenizer:
     @cached_property
     def _mask_backend(self) -> tokenizers.Tokenizer:
         """Return a backend that parses only the mask token in texts."""
-        return build_backend(self._source, [self.mask_token])
+        return build_backend(self._source, self.kind, [self.mask_token])
 
     @property
     def _full_backend(self) -> tokenizers.Tokenizer:
