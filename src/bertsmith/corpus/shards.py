@@ -30,7 +30,6 @@ from bertsmith.corpus.manifest import (
     file_entry,
     read_manifest,
 )
-from bertsmith.errors import InputError
 from bertsmith.formatting import pluralize
 from bertsmith.io import atomic
 from bertsmith.tokenizer.tokenizer import Tokenizer
