@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertsmith.corpus import near_duplicates
-from bertsmith.corpus.hashing import word_spans
-from bertsmith.corpus.near_duplicates import DuplicateCheck
+from bertsmith.corpus.near_duplicates import DuplicateCheck, word_spans
 from bertsmith.io.documents import Document
 
 WORDS = [a + b + c for a in "bdfgklmnprst" for b in "aeiou" for c in "nrstlm"]

@@ -12,7 +12,7 @@ import numpy as np
 
 from bertsmith.corpus.checks.histogram import Occurrences, printable
 from bertsmith.corpus.checks.lines import DocumentWindow
-from bertsmith.corpus.hashing import code_points
+from bertsmith.corpus.near_duplicates import code_points
 
 _NUM_CODE_POINTS = 0x110000
 CHARACTER_CLASSES = {

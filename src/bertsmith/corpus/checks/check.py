@@ -20,13 +20,13 @@ from bertsmith.corpus.checks.leakage import LeakageCheck
 from bertsmith.corpus.checks.lines import DocumentWindow, LineCheck, group_documents
 from bertsmith.corpus.checks.structure import DocumentCheck, assess_structure
 from bertsmith.corpus.checks.tokens import TokenizerStats, WordCounter
-from bertsmith.corpus.hashing import word_spans
 from bertsmith.corpus.near_duplicates import (
     DEFAULT_THRESHOLD,
     MAX_NEAR_DOCUMENTS,
     NGRAM,
     DuplicateCheck,
     check_threshold,
+    word_spans,
 )
 from bertsmith.corpus.sentence_splitter import detect_language, split_sentences
 from bertsmith.errors import InputError, render

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from bertsmith.corpus.checks.histogram import Histogram, printable
-from bertsmith.corpus.hashing import hash_text
+from bertsmith.corpus.near_duplicates import hash_text
 from bertsmith.io.compression import format_suffix
 from bertsmith.io.documents import Document
 from bertsmith.io.tables import IN_MEMORY
