@@ -16,7 +16,7 @@ from torch import Tensor
 
 from bertsmith.errors import InputError
 from bertsmith.formatting import pluralize
-from bertsmith.inference.token_prediction import PredictedTokens, TokenPredictor, WindowedText
+from bertsmith.inference.predictor import PredictedTokens, TokenPredictor, WindowedText
 from bertsmith.tasks.windows import NO_LIMIT
 from bertsmith.tokenizer.tokenizer import Encoding, validate_texts
 

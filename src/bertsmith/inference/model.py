@@ -21,7 +21,6 @@ from bertsmith.artifacts.sentence_transformers import read_sentence_embedding_co
 from bertsmith.device import ComputeContext, check_precision, is_cpu, resolve_device
 from bertsmith.errors import InputError, command, option
 from bertsmith.inference.embedding import Embedder, override_config
-from bertsmith.inference.load_task import load_task
 from bertsmith.inference.precision import (
     INT8,
     ModelPrecision,
@@ -40,7 +39,7 @@ from bertsmith.models.heads import PART_BUILDERS, MaskedLMHead
 from bertsmith.models.parameter_count import count_parameters
 from bertsmith.notebook import Report, render_page
 from bertsmith.objectives.objective import GENERATOR
-from bertsmith.tasks.fitted_task import FittedTask
+from bertsmith.tasks.fitted_task import FittedTask, load_task
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
 if TYPE_CHECKING:  # each verb imports only what it needs
@@ -219,9 +218,8 @@ class Model(TaskInterface):
             overwrite: Replace an index.
             progress: Receives the number of texts that are done.
         """
-        from bertsmith.inference.indexing import build_index
-        from bertsmith.inference.text_input import read_text_rows
-        from bertsmith.retrieval.index import EmbeddingSource
+        from bertsmith.inference.text_input import nonempty_rows, read_text_rows
+        from bertsmith.retrieval.index import EmbeddingSource, write_index
 
         embedder = self.embedder(pooling, True, max_length)
         source = EmbeddingSource(
@@ -230,9 +228,12 @@ class Model(TaskInterface):
             pooling=embedder.config.pooling,
             max_length=embedder.config.max_length,
         )
-        rows = read_text_rows(texts, text_column, id_column, encoding)
-        options = {"approximate": approximate, "overwrite": overwrite, "progress": progress}
-        return build_index(output_dir, rows, embedder, source, **options)
+        rows = nonempty_rows(read_text_rows(texts, text_column, id_column, encoding), "indexed")
+        options: dict[str, Any] = {"approximate": approximate, "overwrite": overwrite, "progress": progress}
+        index = write_index(output_dir, rows, embedder, source, **options)
+        if index.recall is not None:
+            logger.info("%s", index.recall_message)
+        return index
 
     @property
     def vectors_digest(self) -> str:
