@@ -60,31 +60,23 @@ def vector_objects(parts: Iterable[EmbeddedRows]) -> Iterator[dict[str, Any]]:
 
 
 class VectorWriter:
-    """Append float32 vectors of one dimension H, and write their number into the header at the end."""
+    """Append float32 vectors of dimension H to a .npy file, whose header has their number."""
 
     def __init__(self, file: BinaryIO, dimension: int) -> None:
         self._file, self._dimension = file, dimension
         self.rows = 0
-        self._write_header()
+        self.write_header()
 
     def write(self, vectors: NDArray[np.float32]) -> None:
         """Append vectors [n, H]."""
-        if vectors.ndim != 2 or vectors.shape[1] != self._dimension:
-            raise ValueError(f"expected vectors [n, {self._dimension}], got {list(vectors.shape)}")
         self._file.write(np.ascontiguousarray(vectors, dtype="<f4").tobytes())
         self.rows += len(vectors)
 
-    def finish(self) -> None:
-        """Write the header again with the number of vectors; NumPy pads it, so that its length stays the same."""
-        end = self._file.tell()
-        data_start = self._write_header()
-        assert end == data_start + 4 * self._dimension * self.rows
-
-    def _write_header(self) -> int:
+    def write_header(self) -> None:
+        """Write the header at the start; NumPy pads it to one length for any number of vectors."""
         self._file.seek(0)
         header = {"descr": "<f4", "fortran_order": False, "shape": (self.rows, self._dimension)}
         np.lib.format.write_array_header_1_0(self._file, header)
-        return self._file.tell()
 
 
 @contextmanager
@@ -93,7 +85,7 @@ def open_vector_file(path: Path, dimension: int) -> Iterator[VectorWriter]:
     with path.open("wb") as file:
         writer = VectorWriter(file, dimension)
         yield writer
-        writer.finish()
+        writer.write_header()
 
 
 def map_vectors(path: Path) -> NDArray[np.float32]:
