@@ -148,7 +148,7 @@ class Model(ModelParts, TaskInterface):
             overwrite: Replace an index.
             progress: Receives the number of texts that are done.
         """
-        from bertsmith.inference.text_input import nonempty_rows, read_text_rows
+        from bertsmith.inference.text_input import read_text_rows, rows_to_index
         from bertsmith.retrieval.index import EmbeddingSource, write_index
 
         embedder = self.embedder(pooling, True, max_length)
@@ -158,7 +158,7 @@ class Model(ModelParts, TaskInterface):
             pooling=embedder.config.pooling,
             max_length=embedder.config.max_length,
         )
-        rows = nonempty_rows(read_text_rows(texts, text_column, id_column, encoding), "indexed")
+        rows = rows_to_index(read_text_rows(texts, text_column, id_column, encoding))
         options: dict[str, Any] = {"approximate": approximate, "overwrite": overwrite, "progress": progress}
         index = write_index(output_dir, rows, embedder, source, **options)
         if index.recall is not None:

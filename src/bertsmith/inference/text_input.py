@@ -30,7 +30,7 @@ def log_empty(locations: Sequence[str], verb: str) -> None:
         logger.warning("%s empty and not %s: %s", texts, verb, join_names(locations))
 
 
-def nonempty_rows(rows: Iterable[TextRow], verb: str) -> Iterator[TextRow]:
+def rows_to_index(rows: Iterable[TextRow]) -> Iterator[TextRow]:
     """Yield the rows whose text is not blank; at the end, log where the others are."""
     empty = []
     for row in rows:
@@ -38,7 +38,7 @@ def nonempty_rows(rows: Iterable[TextRow], verb: str) -> Iterator[TextRow]:
             yield row
         else:
             empty.append(row.location)
-    log_empty(empty, verb)
+    log_empty(empty, "indexed")
 
 
 def texts_of_lines(lines: Iterable[bytes], location: str) -> Iterator[tuple[str, str]]:

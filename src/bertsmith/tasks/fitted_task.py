@@ -187,10 +187,8 @@ def load_task(name: Path, folder: ModelFolder, context: ComputeContext) -> Fitte
     settings = declaration.settings_type.of(folder.record.get("settings", {}), record_path)
     with torch.inference_mode(False):
         try:
-            state = _decoder_state(folder.record.get("decoder_state", {}))
-            task = FittedTask.create(
-                declaration, folder.config, context.init_generator, metadata, settings, state
-            )
+            generator, state = context.init_generator, folder.record.get("decoder_state")
+            task = FittedTask.create(declaration, folder.config, generator, metadata, settings, state)
         except (KeyError, TypeError, ValueError, AttributeError):
             raise InputError(
                 "invalid_metadata",
@@ -210,17 +208,6 @@ def load_task(name: Path, folder: ModelFolder, context: ComputeContext) -> Fitte
         context.prepare_modules(task.model)
     task.model.eval()
     return task
-
-
-def _decoder_state(state: Any) -> Mapping[str, Any]:
-    """Return the state of a decoder if it consists of numbers and lists of numbers; else raise ValueError."""
-    if not isinstance(state, dict):
-        raise TypeError("decoder_state")
-    for value in state.values():
-        numbers = value if isinstance(value, list) else [value]
-        if not all(isinstance(number, int | float) for number in numbers):
-            raise ValueError("decoder_state")
-    return state
 
 
 def _task_and_metadata(path: Path, folder: ModelFolder) -> tuple[Task, Metadata]:
