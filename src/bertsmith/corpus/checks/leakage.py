@@ -16,7 +16,7 @@ import numpy as np
 from bertsmith.corpus.checks.characters import printable
 from bertsmith.corpus.checks.document_window import DocumentWindow
 from bertsmith.corpus.hashing import hash_ngrams, hash_words
-from bertsmith.corpus.tokenized_corpus import HashArray
+from bertsmith.corpus.shards import HashArray
 from bertsmith.io import parquet
 from bertsmith.io.compression import format_suffix
 from bertsmith.io.delimited import detect_delimiter, read_records
