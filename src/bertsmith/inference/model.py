@@ -20,7 +20,7 @@ from bertsmith.errors import InputError, option
 from bertsmith.inference.embedding import Embedder, embedding_config
 from bertsmith.inference.precision import (
     INT8,
-    ModelParts,
+    CheckedModel,
     compare_masks,
     compare_scores,
     compare_task,
@@ -42,7 +42,7 @@ if TYPE_CHECKING:  # each verb imports only what it needs
 logger = logging.getLogger(__name__)
 
 
-class Model(ModelParts, TaskInterface):
+class Model(CheckedModel, TaskInterface):
     """A model folder; its parts are read when they are first needed. `load` makes one.
 
     Attributes:

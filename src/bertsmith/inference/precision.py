@@ -68,7 +68,7 @@ Raises InputError if they differ too much. The path is the model's, for messages
 class _LogBf16:
     """Logs a large effect of bf16 before the first answer. Its pickle is None, without the model."""
 
-    model: ModelParts
+    model: CheckedModel
 
     def __call__(self, requests: Sequence[Any]) -> None:
         self.model._log_bf16()
@@ -96,7 +96,7 @@ class _WeightCache:
 
 
 @dataclass
-class ModelParts:
+class CheckedModel:
     """The parts of a model folder, and predictors in the requested precision, which is checked.
 
     Threads may share it; its pickle has no results of checks. `Model` describes the attributes.
