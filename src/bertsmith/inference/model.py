@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bertsmith.artifacts.folder import copy_model, read_folder
+from bertsmith.artifacts.folder import ModelFolder, copy_model, read_folder
 from bertsmith.artifacts.locate import locate
 from bertsmith.device import check_precision, is_cpu, resolve_device
 from bertsmith.errors import InputError, option
@@ -42,6 +42,7 @@ if TYPE_CHECKING:  # each verb imports only what it needs
 logger = logging.getLogger(__name__)
 
 
+@dataclass
 class Model(CheckedModel, TaskInterface):
     """A model folder; its parts are read when they are first needed. `load` makes one.
 
@@ -53,6 +54,13 @@ class Model(CheckedModel, TaskInterface):
         precision: The requested precision of predictions, fp32, bf16, int8, or auto; `encoder` computes in fp32.
         mapped: True if the encoder's weights stay in the pages of their file.
     """
+
+    path: Path
+    folder: ModelFolder = field(repr=False)
+    report: dict[str, Any] = field(default_factory=dict, repr=False)
+    device: str = "auto"
+    precision: str = "auto"
+    mapped: bool = field(default=False, repr=False)
 
     @property
     def model_folder(self) -> Path:
@@ -80,8 +88,7 @@ class Model(CheckedModel, TaskInterface):
     def predictor(self) -> TaskPredictor:
         """The predictor of the task. Raises InputError if the model was not fine-tuned for one."""
         create = partial(self._create_predictor, TaskPredictor, compare_task, task=self.task)
-        predictor: TaskPredictor = self._once("predictor", create)
-        return predictor
+        return self._once("predictor", create)
 
     def embedder(
         self,
@@ -164,12 +171,6 @@ class Model(CheckedModel, TaskInterface):
         if index.recall is not None:
             logger.info("%s", index.recall_message)
         return index
-
-    @property
-    def vectors_digest(self) -> str:
-        """The digest of the weights and the tokenizer: equal digests mean equal vectors."""
-        both = f"{self.folder.weights_digest()} {self.tokenizer.digest}"
-        return hashlib.sha256(both.encode("ascii")).hexdigest()
 
     def fill_mask(
         self, text: Any, top_k: int = 5, max_length: int | None = None, *, batch_size: int | None = None
@@ -296,16 +297,15 @@ class Model(CheckedModel, TaskInterface):
 
     def info(self) -> dict[str, Any]:
         """Return the architecture, the sizes, the parameters by term, the labels, and the training record."""
-        config = self.folder.config
         heads = [name for name in PART_BUILDERS if self.folder.has(name)]
-        terms = count_parameters(config, heads, labels=len(self.folder.labels or []))
+        terms = count_parameters(self.folder.config, heads, labels=len(self.labels or []))
         return {
             "path": str(self.folder.path),
             "architecture": self.folder.architecture,
-            "config": config.model_dump(mode="json"),
+            "config": self.folder.config.model_dump(mode="json"),
             "parameters": sum(term.size for term in terms),
             "terms": [{"term": t.name, "formula": t.formula, "parameters": t.size} for t in terms],
-            "labels": self.folder.labels,
+            "labels": self.labels,
             "record": self.folder.record,
         }
 

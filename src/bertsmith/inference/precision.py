@@ -6,11 +6,12 @@ that differ too much in bf16 are logged, or keep precision "auto" in fp32.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from threading import RLock
@@ -59,6 +60,7 @@ _HINT = f"use {option('precision', 'bf16')} or {option('precision', 'fp32')}"
 logger = logging.getLogger(__name__)
 
 PredictorT = TypeVar("PredictorT", bound=Predictor)
+ResultT = TypeVar("ResultT")
 Compare = Callable[[Any, Any, Sequence[Any], Path], str | None]
 """Compares predictors in fp32 and int8 on requests, and returns a message; None if nothing can be compared.
 Raises InputError if they differ too much. The path is the model's, for messages."""
@@ -95,19 +97,17 @@ class _WeightCache:
             return self._results[key]
 
 
-@dataclass
 class CheckedModel:
     """The parts of a model folder, and predictors in the requested precision, which is checked.
 
-    Threads may share it; its pickle has no results of checks. `Model` describes the attributes.
+    Threads may share it; its pickle has no results of checks. `Model` has the fields.
     """
 
     path: Path
-    folder: ModelFolder = field(repr=False)
-    report: dict[str, Any] = field(default_factory=dict, repr=False)
-    device: str = "auto"
-    precision: str = "auto"
-    mapped: bool = field(default=False, repr=False)
+    folder: ModelFolder
+    device: str
+    precision: str
+    mapped: bool
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name not in _NOT_PICKLED}
@@ -173,8 +173,15 @@ class CheckedModel:
             self._requested_context.prepare_modules(head)
         return head.eval()
 
-    def _once(self, key: Any, compute: Callable[[], Any]) -> Any:
-        return self._cache.once(list(self.encoder.parameters()), key, compute)
+    @property
+    def vectors_digest(self) -> str:
+        """The digest of the weights and the tokenizer: equal digests mean equal vectors."""
+        both = f"{self.folder.weights_digest()} {self.tokenizer.digest}"
+        return hashlib.sha256(both.encode("ascii")).hexdigest()
+
+    def _once(self, key: Any, compute: Callable[[], ResultT]) -> ResultT:
+        result: ResultT = self._cache.once(list(self.encoder.parameters()), key, compute)
+        return result
 
     def _bf16_cosine(self) -> float:
         """Return the smallest cosine between hidden states in bf16 and fp32; 1 if bf16 needs no check.
@@ -184,7 +191,7 @@ class CheckedModel:
         context = self._requested_context
         if context.precision != "bf16" or self.folder.record.get("precision") == "bf16":
             return 1.0
-        return float(self._once("bf16", lambda: bf16_cosine(self.encoder, self.tokenizer, context)))
+        return self._once("bf16", lambda: bf16_cosine(self.encoder, self.tokenizer, context))
 
     def _log_bf16(self) -> None:
         """Log a large effect of bf16, once for the same weights."""
