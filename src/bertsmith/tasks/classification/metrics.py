@@ -17,9 +17,8 @@ from bertsmith.tasks.base import Metadata, TaskMetrics
 from bertsmith.tasks.batching import Answers
 from bertsmith.tasks.classification.data import label_ids, split_labels
 from bertsmith.tasks.classification.model import ClassPrediction, MultilabelDecoder, MultilabelPrediction
-from bertsmith.tasks.error_analysis import ErrorAnalysis, cross_entropy, label_error_analysis, reliability
 from bertsmith.tasks.labels import LabelMap
-from bertsmith.tasks.report import TaskReport
+from bertsmith.tasks.report import ErrorAnalysis, TaskReport, cross_entropy, label_error_analysis, reliability
 from bertsmith.tasks.results import Metrics, MetricTable, table_by_label
 from bertsmith.tasks.settings import ClassSettings
 from bertsmith.tasks.texts import TextDecoder, TextExample
@@ -34,7 +33,7 @@ class LabelMetrics(TaskMetrics):
     def __init__(self, metadata: Metadata, settings: ClassSettings, decoder: TextDecoder) -> None:
         super().__init__(metadata, settings, decoder)
         self._labels: list[str] = metadata["labels"]
-        self._label_map, self._separator = LabelMap.from_metadata(metadata), metadata.get("separator")
+        self._label_map, self._separator = LabelMap(metadata), metadata.get("separator")
 
     def labels(self, examples: Sequence[TextExample]) -> list[tuple[str, ...]]:
         """Return the names of each example's labels, in the model's order."""

@@ -20,9 +20,9 @@ from bertsmith.formatting import join_names
 from bertsmith.io.sources import Source
 from bertsmith.io.tables import Table
 from bertsmith.tasks.base import Example, Metadata, TaskData
-from bertsmith.tasks.columns import read_task_table
+from bertsmith.tasks.data_checks import check_examples
 from bertsmith.tasks.labels import LabelNames
-from bertsmith.tasks.retrieval_queries import is_query_file, read_queries
+from bertsmith.tasks.rows import is_query_file, read_queries, read_task_table
 from bertsmith.tasks.settings import EmbedSettings
 from bertsmith.tasks.texts import check_strings, parse_number
 
@@ -148,9 +148,7 @@ class EmbeddingData(TaskData):
             examples = _read_rows(
                 read_task_table(source, settings, labeled=labeled), settings, labeled=labeled
             )
-        if not examples:
-            hint = "give a file with at least one example"
-            raise InputError("no_examples", "this file has no examples", location=source, hint=hint)
+        check_examples(examples, source, "examples")
         return examples
 
     def from_inputs(
