@@ -35,11 +35,10 @@ from bertsmith.metrics.tagging import (
 )
 from bertsmith.models.crf import FORBIDDEN_SCORE, ChainScores
 from bertsmith.tasks.base import Metadata, TaskData
-from bertsmith.tasks.labels import LabelMap, LabelMetadata, LabelNames, label_metadata
+from bertsmith.tasks.labels import LabelMap, LabelMetadata, LabelNames, is_integer, label_metadata
 from bertsmith.tasks.settings import TagSettings
 from bertsmith.tasks.tagging.sentences import TagExample, has_han_characters, read_conll, split_columns
 
-_INTEGER = re.compile(r"-?\d+")
 _SEPARATOR = re.compile(r"[\t\n\r]")
 UNKNOWN_LABEL = -1
 """The target of a word whose label training did not have: no prediction is correct."""
@@ -121,7 +120,7 @@ class TagData(TaskData):
     def _keys(self) -> tuple[str, str, str]:
         """The keys of words, tags, and predicate in rows; a setting that is a number is for columns."""
         words, tags, predicate = (
-            name if name and not _INTEGER.fullmatch(name) else default
+            name if name and not is_integer(name) else default
             for default, name in (
                 ("words", self.settings.word_column),
                 ("tags", self.settings.tag_column),
@@ -198,7 +197,7 @@ def parse_predicate(value: Any, words: Sequence[str], location: str) -> int | No
     if isinstance(value, str):
         if words.count(value) == 1:
             return words.index(value)
-        value = int(value) if _INTEGER.fullmatch(value) and value not in words else value
+        value = int(value) if is_integer(value) and value not in words else value
     if type(value) is not int or not 0 <= value < len(words):
         raise InputError(
             "unknown_predicate",
@@ -252,7 +251,7 @@ class TagMap:
 
     def __init__(self, metadata: Mapping[str, Any]) -> None:
         file_tags = metadata.get("file_tags") or metadata["labels"]
-        self.tag_names = LabelMap.from_metadata({**metadata, "labels": file_tags})
+        self.tag_names = LabelMap({**metadata, "labels": file_tags})
         self.labels: list[str] = metadata["labels"]
         self.ids = {label: i for i, label in enumerate(self.labels)}
         self.scheme: Scheme | None = metadata.get("scheme")
@@ -324,7 +323,7 @@ def fit_tag_metadata(
     """
     metadata: dict[str, Any] = {"numbered": False} if names is None else label_metadata(names)
     if names is not None:
-        tag_names = LabelMap.from_metadata(metadata)
+        tag_names = LabelMap(metadata)
         sentence_tags = [tuple(map(tag_names.name, tags)) for tags in sentence_tags]
     counts = Counter(tag for tags in sentence_tags for tag in tags)
     file_tags: list[str] = metadata.pop("labels", None) or sorted(counts)
