@@ -25,7 +25,7 @@ from bertsmith.errors import InputError
 from bertsmith.instances.synthetic_batches import SyntheticStream
 from bertsmith.kernels import backend_selection, kernel_cache
 from bertsmith.kernels.reference import REFERENCE, AdamWStep, AdamWTensors, KernelBackend, SequenceLayout
-from bertsmith.models.attention_layout import AttentionLayout
+from bertsmith.models.attention import AttentionLayout
 from bertsmith.models.config import AttentionDirection
 from bertsmith.models.family import build_encoder, preset
 from bertsmith.models.layers import Dropout

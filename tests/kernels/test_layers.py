@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from bertsmith import hardware
 from bertsmith.kernels import backend_selection
 from bertsmith.kernels.reference import REFERENCE, KernelBackend, set_kernel_backend
-from bertsmith.models.attention_layout import AttentionLayout
+from bertsmith.models.attention import AttentionLayout
 from bertsmith.models.config import AttentionDirection
 from bertsmith.models.family import build_encoder, preset
 from bertsmith.models.layers import set_generator

@@ -17,7 +17,7 @@ from bertsmith.errors import InputError
 from bertsmith.instances.batches import MaskedBatch
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import build_encoder, preset
-from bertsmith.models.heads import SequenceClassificationHead
+from bertsmith.models.task_heads import SequenceClassificationHead
 from bertsmith.objectives.causal_lm import CausalLM
 from bertsmith.objectives.objective import infer_objective
 from bertsmith.packed import Packed

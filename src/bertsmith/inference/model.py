@@ -36,8 +36,9 @@ from bertsmith.kernels.backend_selection import select_gpu_backend, select_infer
 from bertsmith.kernels.reference import set_kernel_backend
 from bertsmith.models.config import Pooling
 from bertsmith.models.encoder import Encoder
-from bertsmith.models.heads import PART_BUILDERS, MaskedLMHead
 from bertsmith.models.parameter_count import count_parameters
+from bertsmith.models.pretraining_heads import MaskedLMHead
+from bertsmith.models.task_heads import PART_BUILDERS
 from bertsmith.notebook import Report, render_page
 from bertsmith.objectives.objective import GENERATOR
 from bertsmith.tasks.fitted_task import FittedTask

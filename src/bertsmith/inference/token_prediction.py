@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bertsmith.inference.predictor import Predictor
-from bertsmith.models.heads import MaskedLMHead
+from bertsmith.models.pretraining_heads import MaskedLMHead
 from bertsmith.tasks.batching import Item, TaskBatch, TokenSequence, pack, run_batched
 from bertsmith.tokenizer.tokenizer import Encoding
 

@@ -65,8 +65,8 @@ class Family:
     Attributes:
         model_type: config.json's name of the family.
         names: Returns bertsmith's and Hugging Face's names of all tensors of encoder and heads, for a config.
-        architectures: The Hugging Face class for each set of parts (keys of `PART_BUILDERS` in models/heads.py);
-            that of {"encoder"} ends in "Model". `task_architectures` returns the usual ones.
+        architectures: The Hugging Face class for each set of parts (keys of `task_heads.PART_BUILDERS`); that of
+            {"encoder"} ends in "Model". `task_architectures` returns the usual ones.
         tokenizer: The usual tokenizer algorithm.
         causal: The classes of causal models where they differ from `architectures`.
         presets: The settings of published models.

@@ -1,7 +1,7 @@
 """Tables of bertsmith's tensor names and Hugging Face's.
 
 bertsmith's names are those of the modules' state_dict with the prefix of their part (`encoder.`, `pooler.`,
-`masked.`, …: see `heads.PART_BUILDERS`). Hugging Face's are those of its classes with a head. One tensor of
+`masked.`, …: see `task_heads.PART_BUILDERS`). Hugging Face's are those of its classes with a head. One tensor of
 bertsmith may be several of Hugging Face, concatenated along dimension 0: `attention.qkv` is query, key, and value.
 """
 

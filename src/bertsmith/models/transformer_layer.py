@@ -17,8 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bertsmith.kernels.reference import REFERENCE, EncoderLayerModules, KernelBackend
-from bertsmith.models.attention import attention
-from bertsmith.models.attention_layout import AttentionLayout
+from bertsmith.models.attention import AttentionLayout, attention
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.layers import ACTIVATIONS, Dropout, Linear, has_hooks, linear
 

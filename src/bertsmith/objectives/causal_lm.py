@@ -19,7 +19,7 @@ from bertsmith.instances.settings import DataSettings
 from bertsmith.loss import Loss
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
-from bertsmith.models.heads import MaskedLMHead
+from bertsmith.models.pretraining_heads import MaskedLMHead
 from bertsmith.models.weight_init import unigram_cross_entropy
 from bertsmith.objectives.objective import Objective, check_data_settings
 from bertsmith.packed import Packed

@@ -18,7 +18,7 @@ from bertsmith.instances.settings import DataSettings
 from bertsmith.loss import Loss
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
-from bertsmith.models.heads import MaskedLMHead, Pooler, SentencePairHead
+from bertsmith.models.pretraining_heads import MaskedLMHead, Pooler, SentencePairHead
 from bertsmith.objectives.objective import Objective
 from bertsmith.settings import Settings
 

@@ -21,9 +21,9 @@ from bertsmith.device import ComputeContext
 from bertsmith.errors import InputError, option
 from bertsmith.instances.settings import DataSettings
 from bertsmith.loss import Loss
-from bertsmith.models.config import ModelConfig
+from bertsmith.models.config import ModelConfig, ProblemType
 from bertsmith.models.encoder import Encoder
-from bertsmith.models.heads import MaskedLMHead, ProblemType
+from bertsmith.models.pretraining_heads import MaskedLMHead
 from bertsmith.models.weight_init import init_output_bias, unigram_cross_entropy
 from bertsmith.objectives.settings import OBJECTIVES
 from bertsmith.registry import lookup

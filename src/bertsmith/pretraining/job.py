@@ -15,7 +15,7 @@ from bertsmith.inference.model import Model
 from bertsmith.inference.scoring import Scorer, default_variant
 from bertsmith.io import atomic
 from bertsmith.models.encoder import Encoder
-from bertsmith.models.heads import MaskedLMHead
+from bertsmith.models.pretraining_heads import MaskedLMHead
 from bertsmith.objectives.objective import MODEL, Objective, evaluate_objective
 from bertsmith.pretraining.data import PretrainData
 from bertsmith.pretraining.report import run_report

@@ -12,7 +12,7 @@ from torch.nn.utils.rnn import pad_sequence
 from bertsmith.loss import Loss, classification_loss, distillation_kl
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
-from bertsmith.models.heads import MultipleChoiceHead
+from bertsmith.models.task_heads import MultipleChoiceHead
 from bertsmith.tasks.base import OMIT_IF_NONE, Metadata, Prediction, SoftmaxDecoder, TaskModel
 from bertsmith.tasks.batching import Item, Outputs, TaskBatch
 from bertsmith.tasks.multiple_choice.choice_rows import ChoiceExample

@@ -11,7 +11,7 @@ from torch import Tensor
 from bertsmith.loss import Loss, distillation_kl
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
-from bertsmith.models.heads import SpanHead
+from bertsmith.models.task_heads import SpanHead
 from bertsmith.tasks.base import Metadata, TaskModel
 from bertsmith.tasks.batching import Item, TaskBatch
 from bertsmith.tasks.settings import AnswerSettings

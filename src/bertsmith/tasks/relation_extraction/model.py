@@ -11,7 +11,7 @@ from torch import Tensor
 from bertsmith.loss import Loss, classification_loss
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
-from bertsmith.models.heads import RelationHead
+from bertsmith.models.task_heads import RelationHead
 from bertsmith.tasks.base import OMIT_IF_NONE, Metadata, Prediction, SoftmaxDecoder, TaskModel
 from bertsmith.tasks.batching import Item, Outputs, TaskBatch
 from bertsmith.tasks.relation_extraction.encode import RelationItem

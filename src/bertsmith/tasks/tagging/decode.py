@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from bertsmith.metrics.tagging import extract_entities
-from bertsmith.models.crf import ChainScores, marginals, viterbi_decode
+from bertsmith.models.task_heads import ChainScores, marginals, viterbi_decode
 from bertsmith.tasks.base import OMIT_IF_NONE, Decoder, Prediction
 from bertsmith.tasks.batching import Item, Outputs, logits_from_probabilities
 from bertsmith.tasks.tagging.encode import TagItem, split_as_in_training

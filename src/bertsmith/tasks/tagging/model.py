@@ -10,9 +10,8 @@ from torch import Tensor, nn
 
 from bertsmith.loss import Loss, classification_loss, distillation_kl
 from bertsmith.models.config import ModelConfig
-from bertsmith.models.crf import ChainScores, Crf, log_partitions, path_scores
 from bertsmith.models.encoder import Encoder
-from bertsmith.models.heads import TokenClassificationHead
+from bertsmith.models.task_heads import ChainScores, Crf, TokenClassificationHead, log_partitions, path_scores
 from bertsmith.tasks.base import TaskModel
 from bertsmith.tasks.batching import Item, TaskBatch
 from bertsmith.tasks.tagging.encode import TagItem, contiguous_runs

@@ -25,7 +25,7 @@ from bertsmith.metrics.tagging import (
     is_allowed_transition,
     split_tag,
 )
-from bertsmith.models.crf import FORBIDDEN_SCORE, ChainScores
+from bertsmith.models.task_heads import FORBIDDEN_SCORE, ChainScores
 from bertsmith.tasks.labels import LabelMap, LabelMetadata, LabelNames, label_metadata
 
 UNKNOWN_LABEL = -1
