@@ -22,8 +22,7 @@ from bertsmith.pretraining.report import run_report
 from bertsmith.pretraining.settings import EvaluateSettings, PretrainSettings
 from bertsmith.runs.run_folder import IntermediateSaver, write_models, write_report
 from bertsmith.runs.settings import fingerprint_settings, updates_in_budget
-from bertsmith.training.run_plan import TrainingBudget
-from bertsmith.training.time_budget import Throughput
+from bertsmith.training.budget import Throughput, TrainingBudget
 from bertsmith.training.train_step import TrainModule
 from bertsmith.training.training_job import (
     Evaluation,

@@ -15,13 +15,13 @@ from bertsmith import hardware
 from bertsmith.device import ComputeContext
 from bertsmith.errors import MachineError, Stopped, option
 from bertsmith.training import checkpoint
+from bertsmith.training.budget import TimeBudget
 from bertsmith.training.callbacks import EarlyStopping, MetricLogger, StepResult
 from bertsmith.training.data_loader import START, Update, iterate_updates
 from bertsmith.training.distributed import SINGLE_RANK, RankGroup, count_batch, create_strategy
-from bertsmith.training.optim.optimizer import create_optimizer, expected_state
+from bertsmith.training.optimizer import create_optimizer, expected_state
 from bertsmith.training.run_plan import RunPlan, read_plan, write_plan
 from bertsmith.training.signals import stop_signals
-from bertsmith.training.time_budget import TimeBudget
 from bertsmith.training.train_step import DeferredFiniteCheck, TrainModule, train_step
 from bertsmith.training.training_job import TrainingJob, TrainOutput, TrainState
 

@@ -17,11 +17,11 @@ from bertsmith.device import ComputeContext
 from bertsmith.runs import compute_setup
 from bertsmith.runs.compute_setup import measure_update_seconds
 from bertsmith.training import checkpoint, trainer
+from bertsmith.training.budget import TimeBudget
 from bertsmith.training.callbacks import MetricLogger
 from bertsmith.training.data_loader import Phase
 from bertsmith.training.run_plan import PLAN
 from bertsmith.training.settings import TrainSettings
-from bertsmith.training.time_budget import TimeBudget
 from bertsmith.training.train_step import TrainModule
 
 SECONDS = 60.0

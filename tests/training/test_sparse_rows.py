@@ -20,14 +20,9 @@ from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import build_encoder, preset
 from bertsmith.models.layers import Embedding, Linear
 from bertsmith.objectives.objective import Objective
+from bertsmith.training.adamw import AdamW
 from bertsmith.training.data_loader import START, iterate_updates
-from bertsmith.training.optim.adamw import AdamW
-from bertsmith.training.optim.optimizer import (
-    clip_grad_norm,
-    create_adamw,
-    load_optimizer_state,
-    optimizer_state,
-)
+from bertsmith.training.optimizer import clip_grad_norm, create_adamw, load_optimizer_state, optimizer_state
 from bertsmith.training.settings import TrainSettings
 from bertsmith.training.train_step import GradientStrategy, TrainModule, train_step
 
