@@ -30,7 +30,7 @@ from bertsmith.models.config import ModelConfig
 from bertsmith.models.family import build_encoder, preset
 from bertsmith.models.layers import ONEDNN
 from bertsmith.models.pretraining_heads import vocabulary_chunks
-from bertsmith.objectives.masked_lm import MaskedLM
+from bertsmith.objectives.language_modeling import MaskedLM
 from bertsmith.pretraining.settings import PretrainSettings
 from bertsmith.tasks.batching import ItemStream
 from bertsmith.tasks.fitted_task import FittedTask

@@ -17,7 +17,7 @@ from bertsmith.models import layers
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import build_encoder, preset
 from bertsmith.models.layers import Embedding, Linear, linear
-from bertsmith.objectives.masked_lm import MaskedLM
+from bertsmith.objectives.language_modeling import MaskedLM
 from bertsmith.packed import Packed
 
 HAS_ONEDNN = hasattr(torch.ops.mkldnn, "_linear_pointwise")

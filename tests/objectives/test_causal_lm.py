@@ -18,7 +18,7 @@ from bertsmith.instances.batches import MaskedBatch
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import build_encoder, preset
 from bertsmith.models.task_heads import SequenceClassificationHead
-from bertsmith.objectives.causal_lm import CausalLM
+from bertsmith.objectives.language_modeling import CausalLM
 from bertsmith.objectives.objective import infer_objective
 from bertsmith.packed import Packed
 from family_harness import transformers

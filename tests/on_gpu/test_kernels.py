@@ -25,7 +25,7 @@ from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.layers import Dropout
 from bertsmith.models.pretraining_heads import fused_cross_entropy
-from bertsmith.objectives.masked_lm import MaskedLM
+from bertsmith.objectives.language_modeling import MaskedLM
 from bertsmith.packed import Packed
 from bertsmith.training.train_step import TrainModule
 from reference_attention import reference_attention

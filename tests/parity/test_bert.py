@@ -14,7 +14,7 @@ from bertsmith.artifacts.folder import read_folder
 from bertsmith.artifacts.weight_names import to_hf_names
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
-from bertsmith.models.families.bert import BERT
+from bertsmith.models.families import BERT
 from bertsmith.models.pretraining_heads import MaskedLMHead, Pooler, SentencePairHead
 from bertsmith.models.task_heads import LinearHead
 from bertsmith.packed import Packed

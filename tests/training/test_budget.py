@@ -202,7 +202,7 @@ def test_threads_and_precision_depend_on_the_machine_only(
 ) -> None:
     """A run with a step budget is not measured, so that the same command gives the same model under any load."""
     monkeypatch.setattr(compute_setup, "train_step", lambda *_: pytest.fail("an update was measured"))
-    monkeypatch.setattr(hardware, "cores_per_process", lambda: 1)
+    monkeypatch.setattr(hardware, "available_cores", lambda: 1)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     run = tmp_path / "run"
     settings = ("train.max_steps=1", "train.threads=none", "train.precision=auto")

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
-from bertsmith.objectives.masked_lm import MaskedLM
+from bertsmith.objectives.language_modeling import MaskedLM
 from bertsmith.training.optimizer import (
     Muon,
     create_adamw,

@@ -18,7 +18,7 @@ from bertsmith.instances.synthetic_batches import SyntheticStream
 from bertsmith.loss import Loss
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
-from bertsmith.objectives.masked_lm import MaskedLM
+from bertsmith.objectives.language_modeling import MaskedLM
 from bertsmith.training import checkpoint
 from bertsmith.training.budget import TrainingBudget
 from bertsmith.training.data_loader import Phase

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from bertsmith.errors import InputError, option
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.tensor_names import NameTable
-from bertsmith.registry import lookup
+from bertsmith.suggestions import lookup
 
 if TYPE_CHECKING:
     import torch
@@ -218,11 +218,11 @@ def model_sizes(layers: int, hidden: int, heads: int | None = None) -> dict[str,
 
 
 FAMILIES: dict[str, str | Family] = {
-    "bert": "bertsmith.models.families.bert:BERT",
-    "roberta": "bertsmith.models.families.roberta:ROBERTA",
-    "albert": "bertsmith.models.families.albert:ALBERT",
-    "distilbert": "bertsmith.models.families.distilbert:DISTILBERT",
-    "electra": "bertsmith.models.families.electra:ELECTRA",
+    "bert": "bertsmith.models.families:BERT",
+    "roberta": "bertsmith.models.families:ROBERTA",
+    "albert": "bertsmith.models.families:ALBERT",
+    "distilbert": "bertsmith.models.families:DISTILBERT",
+    "electra": "bertsmith.models.families:ELECTRA",
 }
 """The module and attribute of each family, imported on first use."""
 
