@@ -152,10 +152,7 @@ class AttentionLayout:
             cells = np.arange(num_cells, num_cells + is_token.size)
             cell_of_row[np.where(is_token, rows, num_tokens).ravel()] = cells
             row_of_cell.append(np.where(is_token, rows, 0).ravel())
-            if self.direction == "all":
-                bias = _padding_bias(is_token, device)
-            else:
-                bias = _causal_bias(is_token, self.direction, device)
+            bias = _attention_bias(is_token, self.direction, device)
             buckets.append(Bucket(len(members), length, bias))
             num_cells += is_token.size
         if len(buckets) == 1 and num_cells == num_tokens:  # sequences of one length, in order
@@ -181,27 +178,17 @@ def _group_by_length(lengths: NDArray[np.int64], width: int, max_scores: int) ->
         yield from (members[i : i + max_sequences] for i in range(0, len(members), max_sequences))
 
 
-def _padding_bias(is_token: NDArray[np.bool_], device: torch.device) -> Tensor | None:
-    if is_token.all():
-        return None
-    bias = np.where(is_token, np.float32(0), np.finfo(np.float32).min)
-    return copy_to_device(torch.from_numpy(bias[:, None, None, :]), device)
-
-
-def _causal_bias(
+def _attention_bias(
     is_token: NDArray[np.bool_], direction: AttentionDirection, device: torch.device
 ) -> Tensor | None:
-    """Return the bias of causal attention; None for sequences of one token.
-
-    Padding is on the right, so attention to earlier tokens never reaches it, and only the other direction must
-    hide it.
-    """
-    length = is_token.shape[1]
-    if length < 2:
+    """Return the bias of a bucket (`Bucket.bias`) from a mask of its tokens, [b, T]; None if it hides nothing."""
+    is_hidden = ~is_token[:, None]
+    if direction != "all":
+        mask = causal_mask(is_token.shape[1], direction)[None]
+        # Padding is on the right, so attention to earlier tokens never reaches it.
+        is_hidden = mask if direction == "before" or is_token.all() else mask | is_hidden
+    if not is_hidden.any():
         return None
-    is_hidden = causal_mask(length, direction)[None]
-    if direction == "behind" and not is_token.all():
-        is_hidden = is_hidden | ~is_token[:, None, :]
     bias = np.where(is_hidden, np.finfo(np.float32).min, np.float32(0))
     return copy_to_device(torch.from_numpy(bias[:, None]), device)
 
@@ -276,9 +263,7 @@ def bucket_attention(
     if not layout.buckets:
         return qkv[:, : qkv.shape[1] // 3]  # no tokens: an empty tensor of the right shape
     if torch.is_grad_enabled() and qkv.requires_grad:
-        apply: Any = _BucketAttention.apply  # which torch does not annotate
-        output: Tensor = apply(qkv, layout, num_heads, dropout, kernels)
-        return output
+        return _BucketAttention.apply(qkv, layout, num_heads, dropout, kernels)  # type: ignore
     # Without dropout torch's fused kernel is up to twice as fast as separate products, except in bf16 on a CPU,
     # where separate products are up to twice as fast.
     uses_sdpa = dropout is None and (qkv.is_cuda or qkv.dtype == torch.float32)

@@ -106,12 +106,6 @@ class Family:
     objective: str = "mlm_nsp"
     encoder: Callable[[ModelConfig, torch.Generator], Encoder] | None = None
 
-    def build(self, config: ModelConfig, generator: torch.Generator) -> Encoder:
-        """Return a new encoder, its weights drawn from the generator."""
-        from bertsmith.models.encoder import Encoder  # so that presets are listed without PyTorch
-
-        return (self.encoder or Encoder)(config, generator)
-
     @property
     def class_prefix(self) -> str:
         """Return the prefix of the family's Hugging Face classes, such as "Bert"."""
@@ -242,9 +236,11 @@ def build_encoder(config: ModelConfig, generator: torch.Generator) -> Encoder:
     Raises:
         InputError: The config has a setting of another family.
     """
+    from bertsmith.models.encoder import Encoder  # so that presets are listed without PyTorch
+
     model_family = get_family(config.model_type)
     model_family.check_config(config)
-    return model_family.build(config, generator)
+    return (model_family.encoder or Encoder)(config, generator)
 
 
 def presets() -> dict[str, dict[str, Any]]:

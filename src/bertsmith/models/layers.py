@@ -138,9 +138,7 @@ def matmul(
         return F.linear(x, weight, bias)
     x = x.to(compute_dtype(x))
     if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, weight, bias)):
-        apply: Any = _BackendMatmul.apply  # which torch does not annotate
-        output: Tensor = apply(x, weight, bias, backend)
-        return output
+        return _BackendMatmul.apply(x, weight, bias, backend)  # type: ignore
     return backend.matmul(x, weight.T, bias)
 
 
@@ -216,9 +214,8 @@ class Embedding(nn.Embedding):
             is_tied: True if a decoder uses the weights in the same loss; otherwise the context changes nothing.
         """
         self._joins = is_tied and torch.is_grad_enabled() and self.weight.is_cpu
-        apply: Any = _GradientLast.apply  # which torch does not annotate
         try:
-            yield apply(self.weight) if self._joins else self.weight
+            yield _GradientLast.apply(self.weight) if self._joins else self.weight  # type: ignore
         finally:
             self._joins = False
 

@@ -132,14 +132,7 @@ class Trainer:
     def _load_checkpoint(self) -> checkpoint.Checkpoint | None:
         """Return the newest complete checkpoint; the same on every rank."""
         optimizer = create_optimizer(self.module, self.settings)
-        expected = checkpoint.ExpectedContent(
-            self.job.fingerprint,
-            {
-                "weights": self.module.saved_tensors(),
-                "optimizer": expected_state(optimizer, dict(self.module.named_parameters())),
-                "generator": {"state": self.context.generator.get_state()},
-            },
-        )
+        expected = self._checkpoint(expected_state(optimizer, dict(self.module.named_parameters())))
         newest: checkpoint.Checkpoint | None = None
 
         def load() -> int | None:
@@ -354,13 +347,16 @@ class Trainer:
         assert self._metric_logger is not None
         self.state.log_bytes = self._metric_logger.sync()
         self.state.plan = self.plan.entries_until(self.state.step)
+        content = self._checkpoint(optimizer_state)
+        checkpoint.save(self.job.checkpoints, content, self.settings.save_total_limit)
+
+    def _checkpoint(self, optimizer_state: Mapping[str, Tensor]) -> checkpoint.Checkpoint:
         tensors = {
             "weights": self.module.saved_tensors(),
             "optimizer": optimizer_state,
             "generator": {"state": self.context.generator.get_state()},
         }
-        content = checkpoint.Checkpoint(self.state, tensors)
-        checkpoint.save(self.job.checkpoints, content, self.settings.save_total_limit)
+        return checkpoint.Checkpoint(self.state, tensors)
 
     def _use_threads_of_all_ranks(self) -> None:
         """Let rank 0 use the threads that are planned for all ranks of this machine, which wait for it."""
