@@ -21,9 +21,8 @@ from bertsmith.kernels.reference import REFERENCE, KernelBackend, set_kernel_bac
 from bertsmith.models.attention import AttentionLayout
 from bertsmith.models.config import AttentionDirection
 from bertsmith.models.family import build_encoder, preset
-from bertsmith.models.layers import set_generator
+from bertsmith.models.layers import TransformerLayer, set_generator
 from bertsmith.models.quantization import quantize_encoder
-from bertsmith.models.transformer_layer import TransformerLayer
 from bertsmith.packed import Packed
 
 if not backend_selection.is_numba_available():

@@ -26,8 +26,8 @@ from bertsmith.formatting import pluralize
 from bertsmith.inference.predictor import Predictor, with_batch_size
 from bertsmith.kernels.backend_selection import select_inference_backend
 from bertsmith.kernels.reference import WeightVersions
-from bertsmith.models.encoder import Encoder, copy_encoder
-from bertsmith.models.quantization import quantize_encoder
+from bertsmith.models.encoder import Encoder
+from bertsmith.models.quantization import copy_encoder, quantize_encoder
 from bertsmith.packed import Packed
 from bertsmith.settings import read_yaml
 from bertsmith.tokenizer.tokenizer import Tokenizer

@@ -20,8 +20,9 @@ from bertsmith.kernels.linear import MatmulBackend
 from bertsmith.kernels.reference import REFERENCE, KernelBackend, compute_dtype
 from bertsmith.kernels.vocabulary_loss import OnlineSoftmaxState, VocabLossInputs
 from bertsmith.models.config import ModelConfig
+from bertsmith.models.encoder import Embedding
 from bertsmith.models.family import get_family
-from bertsmith.models.layers import ACTIVATIONS, Dropout, Embedding, Linear, linear, matmul, matmul_backend
+from bertsmith.models.layers import ACTIVATIONS, Dropout, Linear, linear, matmul, matmul_backend
 from bertsmith.models.weight_init import init_weights
 
 _CHUNK_SIZE = 4096  # vocabulary entries per chunk
