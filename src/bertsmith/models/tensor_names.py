@@ -86,31 +86,6 @@ class NameTable:
     duplicates: Mapping[str, str] = field(default_factory=dict)
     unused: Mapping[str, str] = field(default_factory=dict)
 
-    @property
-    def copies_to_write(self) -> Mapping[str, str]:
-        """Return the copies that are written, since transformers expects them."""
-        return {**self.duplicates, **self.unused}
-
-    @property
-    def copies_to_compare(self) -> Mapping[str, str]:
-        """Return the copies that must equal their original, since bertsmith has one tensor for both."""
-        return {**self.tied, **self.duplicates}
-
-    @property
-    def copies_to_read(self) -> Mapping[str, str]:
-        """Return the copies that are read if the file lacks their original."""
-        return {**self.tied, **self.unused}
-
-    @property
-    def buffers(self) -> frozenset[str]:
-        """Return the buffers of older files, which are ignored."""
-        return frozenset(
-            {
-                f"{self.base_model_prefix}.embeddings.position_ids",
-                f"{self.base_model_prefix}.embeddings.token_type_ids",
-            }
-        )
-
     def without_part(self, part: str) -> NameTable:
         """Return the table without the tensors of a part."""
         tensors = {name: names for name, names in self.tensors.items() if not name.startswith(f"{part}.")}
