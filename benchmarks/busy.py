@@ -115,7 +115,7 @@ def measure(mode: str, preset_name: str, updates: int, batch: int) -> dict[str, 
     if mode != "spinning":
         os.environ.update(hardware.thread_wait_policy())  # before torch is imported, as the command line does
     from bertsmith.device import ComputeContext
-    from bertsmith.instances.synthetic_batches import SyntheticStream
+    from bertsmith.instances.batches import SyntheticStream
     from bertsmith.models.family import preset
     from bertsmith.pretraining.model import first_weights
     from bertsmith.pretraining.settings import PretrainSettings, PretrainTrainSettings

@@ -26,7 +26,7 @@ import learning_tasks as tasks
 import record
 from bertsmith import hardware
 from bertsmith.experiments.ablation import ablate
-from bertsmith.instances.synthetic_batches import SyntheticStream
+from bertsmith.instances.batches import SyntheticStream
 from bertsmith.models.config import ModelConfig, encoder_parameter_terms
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import preset

@@ -24,7 +24,7 @@ import bertsmith as bs
 from bertsmith import hardware
 from bertsmith.corpus.shards import Shards
 from bertsmith.hardware import Precision
-from bertsmith.instances.synthetic_batches import SyntheticStream
+from bertsmith.instances.batches import SyntheticStream
 from bertsmith.kernels.backend_selection import select_inference_backend, select_training_backend
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.family import build_encoder, preset

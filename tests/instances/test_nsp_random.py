@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 from bertsmith import rng
 from bertsmith.instances.epoch_plan import IS_NEXT, NOT_NEXT
-from bertsmith.instances.nsp_random import draw_nsp_pairs
-from bertsmith.instances.segment_pairs import plan_pairs
+from bertsmith.instances.segment_pairs import draw_nsp_pairs, plan_pairs
 from bertsmith.instances.segments import split_into_fragments
 from bertsmith.instances.settings import DataSettings
 

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from bertsmith.device import ComputeContext
 from bertsmith.errors import InputError
-from bertsmith.instances.synthetic_batches import SyntheticStream
+from bertsmith.instances.batches import SyntheticStream
 from bertsmith.kernels import backend_selection, kernel_cache
 from bertsmith.kernels.reference import REFERENCE, AdamWStep, AdamWTensors, KernelBackend, SequenceLayout
 from bertsmith.models.attention import AttentionLayout

@@ -18,8 +18,7 @@ import tiny_run
 from bertsmith import device
 from bertsmith.device import ComputeContext
 from bertsmith.errors import Diverged
-from bertsmith.instances.batches import BatchSizes
-from bertsmith.instances.synthetic_batches import SyntheticStream
+from bertsmith.instances.batches import BatchSizes, SyntheticStream
 from bertsmith.kernels.gpu.torch_flash_attention import FlashBackend
 from bertsmith.kernels.reference import KernelBackend
 from bertsmith.training import cuda_graphs, trainer

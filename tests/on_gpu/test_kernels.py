@@ -15,8 +15,7 @@ from torch import Tensor, nn
 import bertsmith as bs
 import tiny_run
 from bertsmith.device import ComputeContext
-from bertsmith.instances.batches import BatchSizes
-from bertsmith.instances.synthetic_batches import SyntheticStream
+from bertsmith.instances.batches import BatchSizes, SyntheticStream
 from bertsmith.kernels.gpu import torch_flash_attention
 from bertsmith.kernels.gpu.torch_flash_attention import FlashBackend
 from bertsmith.kernels.reference import REFERENCE, KernelBackend, set_kernel_backend

@@ -12,8 +12,7 @@ from torch import Tensor
 
 import tiny_run
 from bertsmith.errors import InputError
-from bertsmith.instances.batches import MaskedBatch
-from bertsmith.instances.synthetic_batches import SyntheticStream
+from bertsmith.instances.batches import MaskedBatch, SyntheticStream
 from bertsmith.loss import Loss
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder

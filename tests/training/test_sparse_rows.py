@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from bertsmith.device import ComputeContext
-from bertsmith.instances.synthetic_batches import SyntheticStream
+from bertsmith.instances.batches import SyntheticStream
 from bertsmith.kernels import backend_selection
 from bertsmith.kernels.reference import REFERENCE, KernelBackend
 from bertsmith.loss import Loss

@@ -14,7 +14,7 @@ import tiny_run
 from bertsmith.corpus.shards import Shards
 from bertsmith.device import ComputeContext
 from bertsmith.errors import MachineError
-from bertsmith.instances.synthetic_batches import SyntheticStream
+from bertsmith.instances.batches import SyntheticStream
 from bertsmith.loss import Loss
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder

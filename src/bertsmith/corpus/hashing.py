@@ -9,7 +9,7 @@ from functools import cache, lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from bertsmith.corpus.tokenized_corpus import HashArray, IntArray
+from bertsmith.corpus.shards import HashArray, IntArray
 from bertsmith.io.unicode_scripts import UNSPACED
 
 FACTOR = np.uint64(0x9E3779B97F4A7C15)

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from bertsmith.corpus.batching import batches
 from bertsmith.corpus.hashing import FACTOR, hash_ngrams
-from bertsmith.corpus.tokenized_corpus import HashArray, IntArray
+from bertsmith.corpus.shards import HashArray, IntArray
 from bertsmith.errors import InputError
 
 NGRAM = 5

@@ -35,8 +35,7 @@ from bertsmith.corpus.near_duplicates import (
 )
 from bertsmith.corpus.prepare_state import LAYOUT, PrepareState, RejectFile
 from bertsmith.corpus.sentence_splitter import detect_language
-from bertsmith.corpus.shards import Shards, concat_column, list_values, read_batch, write_shard
-from bertsmith.corpus.tokenized_corpus import HashArray
+from bertsmith.corpus.shards import HashArray, Shards, concat_column, list_values, read_batch, write_shard
 from bertsmith.corpus.workers import encode_locally, encode_with_ray
 from bertsmith.errors import InputError, command, option
 from bertsmith.formatting import pluralize

@@ -35,6 +35,9 @@ from bertsmith.formatting import pluralize
 from bertsmith.io import atomic
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
+IntArray = NDArray[np.int64]
+HashArray = NDArray[np.uint64]
+
 
 def id_dtype(vocab_size: int) -> type[np.uint16] | type[np.uint32]:
     """Return the smallest dtype that holds the ids of a vocabulary."""
@@ -46,7 +49,7 @@ def document_hash(ids: NDArray[Any]) -> int:
     return int.from_bytes(hashlib.blake2b(ids.astype("<u4").tobytes()).digest()[:8], "little")
 
 
-def list_array(lengths: NDArray[np.int64], values: NDArray[Any]) -> pa.ListArray:
+def list_array(lengths: IntArray, values: NDArray[Any]) -> pa.ListArray:
     """Return the Arrow array of lists with these lengths [D] and concatenated values."""
     return pa.ListArray.from_arrays(pa.array(_offsets(lengths).astype(np.int32)), pa.array(values))
 
@@ -117,8 +120,8 @@ class Shards:
         self.document_sentence_offsets = _offsets(
             np.concatenate([_list_lengths(batch, "sentence_ends") for batch in self._batches])
         )
-        self.hashes: NDArray[np.uint64] = concat_column(self._batches, "hash")
-        self.duplicate_groups: NDArray[np.int64] = concat_column(self._batches, "group")
+        self.hashes: HashArray = concat_column(self._batches, "hash")
+        self.duplicate_groups: IntArray = concat_column(self._batches, "group")
 
     def __repr__(self) -> str:
         return f"Shards({str(self.folder)!r}, {self.documents:,} documents, {self.tokens:,} tokens)"
@@ -163,7 +166,7 @@ class Shards:
                 message = "its contents changed since it was written (the SHA-256 differs)"
                 raise damaged_data_error("file_changed", message, location=path)
 
-    def take(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+    def take(self, positions: IntArray) -> IntArray:
         """Return the token ids at some positions; only their pages are read.
 
         Args:
@@ -180,7 +183,7 @@ class Shards:
         if len(positions) and (positions.min() < 0 or positions.max() >= self.tokens):
             raise IndexError(f"positions are not all in 0 to {self.tokens - 1}")
         if len(self._ids) == 1:
-            result: NDArray[np.int64] = self._ids[0][positions].astype(np.int64)
+            result: IntArray = self._ids[0][positions].astype(np.int64)
         else:
             result = np.empty(len(positions), dtype=np.int64)
             shards = np.searchsorted(self._token_offsets, positions, side="right") - 1
@@ -191,13 +194,7 @@ class Shards:
             raise self._out_of_vocabulary_error(int(positions[result.argmax()]))
         return result
 
-    def copy_spans(
-        self,
-        starts: NDArray[np.int64],
-        lengths: NDArray[np.int64],
-        out: NDArray[np.int64],
-        target_starts: NDArray[np.int64],
-    ) -> None:
+    def copy_spans(self, starts: IntArray, lengths: IntArray, out: IntArray, target_starts: IntArray) -> None:
         """Copy spans of token ids, each within a document.
 
         Span k goes to out[target_starts[k] : target_starts[k] + lengths[k]]. Contiguous memory is copied, which is
@@ -270,7 +267,7 @@ class Shards:
             )
         return tokenizer
 
-    def _global_sentence_ends(self) -> NDArray[np.int64]:
+    def _global_sentence_ends(self) -> IntArray:
         ends = []
         for batch, offset in zip(self._batches, self._token_offsets[:-1], strict=True):
             document_starts = _offsets(_list_lengths(batch, "ids"))[:-1] + offset
@@ -279,12 +276,12 @@ class Shards:
         return np.concatenate(ends)
 
 
-def _offsets(lengths: Sequence[int] | NDArray[Any]) -> NDArray[np.int64]:
+def _offsets(lengths: Sequence[int] | NDArray[Any]) -> IntArray:
     """Return the start of each of n parts and the total, [n + 1], from their lengths, [n]."""
     return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]).astype(np.int64)
 
 
-def _list_lengths(batch: pa.RecordBatch, column: str) -> NDArray[np.int64]:
+def _list_lengths(batch: pa.RecordBatch, column: str) -> IntArray:
     offsets: NDArray[np.int32] = batch.column(column).offsets.to_numpy()
     return np.diff(offsets).astype(np.int64)
 

@@ -17,16 +17,22 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bertsmith import rng
-from bertsmith.corpus.tokenized_corpus import IntArray, TokenizedCorpus
+from bertsmith.corpus.shards import IntArray, Shards
 from bertsmith.errors import InputError, option
 from bertsmith.instances.corruption import Corruption, FramedInstances
-from bertsmith.instances.epoch_plan import EpochPlan, read_portions
-from bertsmith.instances.length_buckets import FillStats, check_batch_tokens, compute_fill_stats, make_buckets
+from bertsmith.instances.epoch_plan import (
+    EpochPlan,
+    FillStats,
+    check_batch_tokens,
+    compute_fill_stats,
+    make_buckets,
+    read_portions,
+)
 from bertsmith.instances.masking import Masker, SpecialTokenIds
 from bertsmith.instances.segment_pairs import plan_pairs
+from bertsmith.instances.segments import plan_doc_sentences, plan_full_sentences
 from bertsmith.instances.settings import PAIRS, DataSettings
-from bertsmith.instances.text_instances import plan_doc_sentences, plan_full_sentences
-from bertsmith.instances.word_boundaries import word_start_function
+from bertsmith.instances.span_masking import word_start_function
 from bertsmith.packed import DeviceLengthsPacked, Packed, copy_to_device
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
@@ -161,7 +167,7 @@ class InstanceStream:
 
     def __init__(
         self,
-        corpus: TokenizedCorpus,
+        corpus: Shards,
         documents: IntArray,
         tokenizer: Tokenizer,
         settings: DataSettings,
@@ -288,7 +294,7 @@ class InstanceStream:
 
 
 def frame_instances(
-    corpus: TokenizedCorpus, plan: EpochPlan, batch_slice: slice, special_token_ids: SpecialTokenIds
+    corpus: Shards, plan: EpochPlan, batch_slice: slice, special_token_ids: SpecialTokenIds
 ) -> FramedInstances:
     """Look up the ids of the plan's instances in a slice, and add special tokens: [CLS] part [SEP] … part [SEP].
 
@@ -317,7 +323,7 @@ def frame_instances(
     return FramedInstances(ids, segment_ids, instance_lengths, starts, part_lengths, num_parts)
 
 
-def token_counts(corpus: TokenizedCorpus, documents: IntArray, vocab_size: int) -> IntArray:
+def token_counts(corpus: Shards, documents: IntArray, vocab_size: int) -> IntArray:
     """Count each token in the documents: the unigram model of the corpus.
 
     Args:
@@ -343,3 +349,35 @@ def check_type_vocab_size(settings: DataSettings, uses_segments: bool, type_voca
             f"{option('data.instances', 'full_sentences')} and {option('data.sentence_task', 'none')}"
         )
         raise InputError("type_vocab_size_too_small", message, argument="model.type_vocab_size", hint=hint)
+
+
+class SyntheticStream:
+    """Batches of random pairs of `length` tokens each, with the interface of `InstanceStream`.
+
+    The ratio `mlm_probability` of the tokens is predicted; none is replaced by [MASK].
+    """
+
+    def __init__(self, vocab_size: int, length: int, mlm_probability: float, task: str = "nsp") -> None:
+        self._vocab_size, self._length = vocab_size, length
+        self._mlm_probability, self._task = mlm_probability, task
+
+    def size(self, epoch: int) -> int:
+        """Return the number of instances in the epoch."""
+        return 1 << 20
+
+    def batch(self, epoch: int, start: int, stop: int) -> MaskedBatch:
+        """Return instances [start, stop), a pure function of its arguments."""
+        num_instances, length = stop - start, self._length
+        counters = np.arange(start * length, stop * length)
+        ids = rng.integers(0, "probe", self._vocab_size, epoch, counters)
+        segments = (np.arange(num_instances * length) % length >= length // 2).astype(np.int64)
+        rows = np.arange(0, num_instances * length, max(1, round(1 / self._mlm_probability)))
+        return MaskedBatch(
+            packed=Packed.from_arrays(ids, segments, np.full(num_instances, length)),
+            rows=torch.from_numpy(rows),
+            labels=torch.from_numpy(ids[rows]),
+            pair_labels=torch.arange(0 if self._task == "none" else num_instances) % 2,
+            epoch=epoch,
+            first_instance=start,
+            task=self._task,
+        )

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith import rng
-from bertsmith.corpus.tokenized_corpus import IntArray, TokenizedCorpus
+from bertsmith.corpus.shards import IntArray, Shards
 from bertsmith.instances.epoch_plan import count_document_tokens, read_portions
 
 _WINDOW = 4  # tokens on each side; a token at distance d counts 1 / d
@@ -24,7 +24,7 @@ _POWER_ITERATIONS = 3  # of the randomized SVD
 
 
 def compute_cooccurrence_embeddings(
-    corpus: TokenizedCorpus, documents: IntArray, vocab_size: int, hidden_size: int, seed: int
+    corpus: Shards, documents: IntArray, vocab_size: int, hidden_size: int, seed: int
 ) -> NDArray[np.float32]:
     """Compute an embedding of each token.
 
@@ -63,7 +63,7 @@ def compute_cooccurrence_embeddings(
     return rotated
 
 
-def _count_cooccurrences(corpus: TokenizedCorpus, documents: IntArray, vocab_size: int) -> Any:
+def _count_cooccurrences(corpus: Shards, documents: IntArray, vocab_size: int) -> Any:
     """Count tokens near each other in a document, weighted by their inverse distance: sparse [V, V]."""
     from scipy.sparse import coo_array, csr_array
 

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith import rng
-from bertsmith.corpus.tokenized_corpus import IntArray
+from bertsmith.corpus.shards import IntArray
 from bertsmith.instances.epoch_plan import EpochPlan, concat_ranges
 from bertsmith.instances.settings import DataSettings
 

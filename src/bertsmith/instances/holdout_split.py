@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith import rng
-from bertsmith.corpus.tokenized_corpus import IntArray, TokenizedCorpus
+from bertsmith.corpus.shards import IntArray, Shards
 from bertsmith.formatting import pluralize
 from bertsmith.instances.epoch_plan import count_document_tokens
 from bertsmith.instances.segment_pairs import too_few_documents_error
@@ -39,7 +39,7 @@ class DocumentSplit:
 
     @classmethod
     def from_settings(
-        cls, corpus: TokenizedCorpus, settings: DataSettings, *, allow_empty_validation: bool = False
+        cls, corpus: Shards, settings: DataSettings, *, allow_empty_validation: bool = False
     ) -> DocumentSplit:
         """Split the documents of a corpus.
 
@@ -61,7 +61,7 @@ class DocumentSplit:
         train = _train_subset(train, hashes, settings.train_fraction, min_documents)
         return cls(train, validation)
 
-    def describe(self, corpus: TokenizedCorpus, settings: DataSettings) -> Iterator[str]:
+    def describe(self, corpus: Shards, settings: DataSettings) -> Iterator[str]:
         """Describe the split for the user, one sentence at a time."""
         num_documents = len(corpus.duplicate_groups)
         num_train = count_document_tokens(corpus, self.train)

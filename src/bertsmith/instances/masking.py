@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith import rng
-from bertsmith.corpus.tokenized_corpus import IntArray
+from bertsmith.corpus.shards import IntArray
 from bertsmith.instances.epoch_plan import concat_ranges
 from bertsmith.instances.settings import DataSettings
 from bertsmith.instances.span_masking import (

@@ -1,9 +1,13 @@
-"""Fragments of sentences, and chunks: consecutive fragments that fit in an instance.
+"""Fragments of sentences, chunks of fragments that fit in an instance, and plans of instances without pairs.
 
 A sentence that is longer than an instance can hold is split into fragments of equal length, so that nothing has to
 be trimmed. Chunks are made by array operations on all documents: first the end of a chunk is computed for every
 fragment at which one could start; then `follow_links` visits the chunks one after another, each of which starts
 where the one before ended. One huge document is therefore as fast as a million small ones.
+
+Instances without pairs are those of Liu et al. 2019 (RoBERTa), section 4.2. Full sentences: consecutive whole
+sentences up to the maximum length, across the ends of documents, with a separator token between documents. Doc
+sentences: the same within a document, so that some instances are short; a token budget per batch makes up for it.
 
 Shapes: D documents, N boundaries of fragments, C chunks.
 """
@@ -15,8 +19,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from bertsmith import rng
-from bertsmith.corpus.tokenized_corpus import IntArray, TokenizedCorpus
-from bertsmith.instances.epoch_plan import concat_ranges, count_covered_tokens, count_document_tokens
+from bertsmith.corpus.shards import IntArray, Shards
+from bertsmith.instances.epoch_plan import (
+    EpochPlan,
+    Spans,
+    concat_ranges,
+    count_covered_tokens,
+    count_document_tokens,
+)
 
 
 @dataclass(frozen=True)
@@ -57,7 +67,7 @@ class Fragments:
 
 
 def split_into_fragments(
-    corpus: TokenizedCorpus,
+    corpus: Shards,
     documents: IntArray,
     max_tokens: int | None = None,
     *,
@@ -100,7 +110,7 @@ def split_into_fragments(
 
 
 def count_text(
-    corpus: TokenizedCorpus, fragments: Fragments, starts: IntArray, lengths: IntArray, num_trimmed: int = 0
+    corpus: Shards, fragments: Fragments, starts: IntArray, lengths: IntArray, num_trimmed: int = 0
 ) -> dict[str, int]:
     """Count the text that there is, and the tokens that were trimmed or are in none of these ranges."""
     num_tokens = count_document_tokens(corpus, fragments.documents)
@@ -234,3 +244,59 @@ def _make_chunks(fragments: Fragments, start: IntArray, split: IntArray, stop: I
     """Make chunks from the indices of the boundaries where A starts, B starts, and B ends."""
     boundaries = fragments.boundaries
     return Chunks(boundaries[start], boundaries[split], boundaries[stop], fragments.document_of(start))
+
+
+_NUM_SPECIAL_TOKENS = 2  # [CLS] and the last [SEP]
+
+
+def plan_full_sentences(
+    corpus: Shards, documents: IntArray, *, max_length: int, seed: int, epoch: int
+) -> EpochPlan:
+    """Plan instances that are filled across documents, whose order is drawn for each epoch."""
+    max_tokens = max_length - _NUM_SPECIAL_TOKENS
+    fragments = split_into_fragments(corpus, documents, max_tokens)
+    order = rng.permutation(seed, "documents", len(documents), epoch)
+    # The fragments in reading order, as indices of the boundaries where they start, and their tokens.
+    num_fragments = fragments.fragments_per_document[order]
+    fragment = concat_ranges(fragments.offsets[:-1][order], num_fragments)
+    size = fragments.boundaries[fragment + 1] - fragments.boundaries[fragment]
+    # 1 for each fragment that starts a document, else 0: the separator tokens before it.
+    starts_part = np.zeros(len(fragment), dtype=np.int64)
+    starts_part[(np.cumsum(num_fragments) - num_fragments)[num_fragments > 0]] = 1
+    # For each fragment, the end of an instance that would start with it, without the separator before it.
+    tokens_before = np.concatenate([[0], np.cumsum(size + starts_part)])
+    stop = np.searchsorted(tokens_before, tokens_before[:-1] + starts_part + max_tokens, side="right") - 1
+    first_of_instance = follow_links(stop)
+    # A part starts with a document or with an instance.
+    starts_part[first_of_instance] = 1
+    first_of_part = np.flatnonzero(starts_part)
+    part_starts = fragment[first_of_part]
+    parts = Spans(
+        fragments.boundaries[part_starts],
+        np.add.reduceat(size, first_of_part) if len(first_of_part) else first_of_part,
+        fragments.document_of(part_starts),
+    )
+    part_offsets = np.append(np.searchsorted(first_of_part, first_of_instance), len(first_of_part))
+    return _make_plan(corpus, fragments, parts, part_offsets)
+
+
+def plan_doc_sentences(corpus: Shards, documents: IntArray, *, max_length: int) -> EpochPlan:
+    """Plan instances of consecutive whole sentences up to the maximum length, within a document."""
+    max_tokens = max_length - _NUM_SPECIAL_TOKENS
+    fragments = split_into_fragments(corpus, documents, max_tokens)
+    boundaries, last = fragments.boundaries, fragments.last_boundary
+    index = np.arange(len(boundaries))
+    stop = np.minimum(np.searchsorted(boundaries, boundaries + max_tokens, side="right") - 1, last)
+    start = follow_links(np.where(index == last, index + 1, stop))
+    start = start[start < last[start]]
+    lengths = boundaries[stop[start]] - boundaries[start]
+    parts = Spans(boundaries[start], lengths, fragments.document_of(start))
+    return _make_plan(corpus, fragments, parts, np.arange(len(start) + 1))
+
+
+def _make_plan(corpus: Shards, fragments: Fragments, parts: Spans, part_offsets: IntArray) -> EpochPlan:
+    """Make a plan of instances that consist of these parts."""
+    n = len(part_offsets) - 1
+    counts = {"instances": n, **count_text(corpus, fragments, parts.starts, parts.lengths)}
+    labels = np.zeros(n, dtype=np.int64)
+    return EpochPlan(*parts, part_offsets, labels, np.arange(n), False, 1, counts)

@@ -192,6 +192,56 @@ def _wrong_delimiter_hint(delimiter: str, header: str) -> str:
     return f"the header has {present} and not {absent}: {_delimiter_hint(mark)}"
 
 
+def read_rows(
+    lines: LineReader,
+    delimiter: str,
+    *,
+    header: bool = True,
+    keep_blank: bool = False,
+    text_column: str | None = None,
+) -> Iterator[tuple[Line, dict[str, str]]]:
+    """Yield the first line and the values of each row; bad rows are added to `lines.errors`.
+
+    Args:
+        lines: The lines of the file.
+        delimiter: The delimiter.
+        header: The first row has the names of the columns; without it they are "1", "2", …, and so is a column
+            whose name is blank.
+        keep_blank: An empty line between rows is a row of empty values, so that predictions align with the file.
+        text_column: A column that the header must have.
+
+    Raises:
+        FileError: The header cannot be read, has a name twice, or lacks the column of the text.
+    """
+    columns: list[str] = []
+    header_fields: list[str] | None = None
+    next_line = 1  # behind the row before
+    for record, fields in read_records(lines, delimiter):
+        first, location = record[0], f"{lines.path}:{record[0].number}"
+        blank_lines, next_line = range(next_line, first.number), record[-1].number + 1
+        if not columns:
+            if lines.errors.count:
+                raise FileError("header_unreadable", "the header cannot be read", location=f"{lines.path}:1")
+            if header:
+                header_fields, columns = fields, column_names(fields, location, first.raw)
+                if text_column is not None and text_column not in columns:
+                    raise missing_column_error(location, text_column, columns, first.raw)
+                continue
+            columns, blank_lines = [str(i + 1) for i in range(len(fields))], range(0)
+        if len(fields) == len(columns) and fields != header_fields:
+            if keep_blank:
+                yield from ((Line(n, 0, ""), dict.fromkeys(columns, "")) for n in blank_lines)
+            yield first, dict(zip(columns, fields, strict=True))
+            continue
+        if fields == header_fields:
+            message, hint = "the header is repeated here", "remove this line"
+            error = InputError("header_repeated", message, location=location, hint=hint)
+        else:
+            error = field_count_error(len(fields), columns, delimiter, location, header=header)
+        raw = "\n".join(line.text for line in record).removesuffix("\r").encode("utf-8")
+        lines.errors.add(error, first.number, first.byte, raw)
+
+
 def read_records(lines: LineReader, delimiter: str) -> Iterator[tuple[list[Line], list[str]]]:
     """Yield the lines and the fields of each record; skip blank lines, and add bad records to `lines.errors`."""
     if delimiter == "\t":

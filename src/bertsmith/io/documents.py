@@ -17,18 +17,10 @@ from typing import Literal
 
 from bertsmith.errors import InputError
 from bertsmith.io.compression import FileError, format_suffix
-from bertsmith.io.delimited import (
-    FOR_ALL_FILES,
-    column_names,
-    detect_delimiter,
-    field_count_error,
-    missing_column_error,
-    missing_column_hint,
-    read_records,
-)
+from bertsmith.io.delimited import FOR_ALL_FILES, detect_delimiter, missing_column_hint, read_rows
 from bertsmith.io.encodings import resolve_encoding
 from bertsmith.io.folders import CorpusNotes, find_files
-from bertsmith.io.jsonl import parse_object
+from bertsmith.io.jsonl import read_objects
 from bertsmith.io.parquet import read_text_column
 from bertsmith.io.tables import Row, Table, check_surrogates
 from bertsmith.io.text_io import ErrorCollector, LineReader, RejectedRow, TextBlock
@@ -63,11 +55,9 @@ class Reading:
         documents: The end of a document in text files.
         text_column: The column of the text in .jsonl, .csv, .tsv, .parquet, and data in memory.
         delimiter: The delimiter of .csv and .tsv; None: a tab in a .tsv, and in a .csv the tab, ";", or "|" that
-        its
-            header has in place of commas.
+            its header has in place of commas.
         encoding: The encoding of files that are not UTF-8, by any of Python's names; latin-1 is read as cp1252,
-        and
-            gbk as gb18030, as in browsers. A byte order mark and plain UTF-8 take precedence.
+            and gbk as gb18030, as in browsers. A byte order mark and plain UTF-8 take precedence.
     """
 
     documents: Literal["blank_line", "file", "line"] = "blank_line"
@@ -98,10 +88,9 @@ def read_documents(
 
     Raises:
         InputError: A file is missing or may not be read; without `on_reject` also: bytes that are not UTF-8,
-        another
-            encoding, a binary file, a truncated compressed file, a line or row of more than 64 MiB, a row without
-            text or with another number of fields. The location is `file:line:column`, `file:line` (or row), or
-            `file`.
+            another encoding, a binary file, a truncated compressed file, a line or row of more than 64 MiB, a row
+            without text or with another number of fields. The location is `file:line:column`, `file:line` (or
+            row), or `file`.
     """
     empty: list[ErrorCollector] = []
     has_output = False  # text or a rejected row
@@ -143,7 +132,8 @@ def _documents(
     if suffix == ".jsonl":
         yield from _json_texts(lines, reading.text_column)
     elif suffix in (".csv", ".tsv"):
-        yield from _delimited_texts(lines, reading.text_column, delimiter)
+        for line, values in read_rows(lines, delimiter, text_column=reading.text_column):
+            yield Document(values[reading.text_column], f"{lines.path}:{line.number}")
     else:
         split = {"blank_line": _split_at_blank_lines, "file": _whole_file, "line": _split_at_lines}
         yield from split[reading.documents](str(source), lines.blocks())
@@ -162,16 +152,12 @@ def _table_texts(table: Table, column: str, errors: ErrorCollector) -> Iterator[
 
 
 def _json_texts(lines: LineReader, column: str) -> Iterator[Document]:
-    for line in lines:
-        if not line.text or line.text.isspace():
-            continue
-        location = f"{lines.path}:{line.number}"
+    for line, values in read_objects(lines):
+        row = Row(values, f"{lines.path}:{line.number}")
         try:
-            text = _text_field(Row(parse_object(line.text.removesuffix("\r"), location), location), column)
+            yield Document(_text_field(row, column), row.location)
         except InputError as error:
             lines.errors.add(error, line.number, line.byte, line.raw)
-        else:
-            yield Document(text, location)
 
 
 def _text_field(row: Row, column: str) -> str:
@@ -187,33 +173,6 @@ def _text_field(row: Row, column: str) -> str:
     message = f"the field '{column}' is not a string, but {type_name}"
     hint = "write each text as a string in quotes"
     raise InputError("not_a_string", message, location=row.location, hint=hint)
-
-
-def _delimited_texts(lines: LineReader, column: str, delimiter: str) -> Iterator[Document]:
-    header: list[str] = []
-    columns: list[str] = []
-    index, path, errors = 0, lines.path, lines.errors
-    for record, fields in read_records(lines, delimiter):
-        first = record[0]
-        location = f"{path}:{first.number}"
-        if columns and len(fields) == len(columns) and fields != header:
-            yield Document(fields[index], location)
-            continue
-        if not columns:
-            if errors.count:
-                raise FileError("header_unreadable", "the header cannot be read", location=f"{path}:1")
-            header, columns = fields, column_names(fields, location, first.raw)
-            if column not in columns:
-                raise missing_column_error(location, column, columns, first.raw)
-            index = columns.index(column)
-            continue
-        if fields == header:
-            message, hint = "the header is repeated here", "remove this line"
-            error = InputError("header_repeated", message, location=location, hint=hint)
-        else:
-            error = field_count_error(len(fields), columns, delimiter, location)
-        raw = "\n".join(line.text for line in record).removesuffix("\r").encode("utf-8")
-        errors.add(error, first.number, first.byte, raw)
 
 
 def _split_at_lines(path: str, blocks: Iterable[TextBlock]) -> Iterator[Document]:

@@ -10,11 +10,12 @@ from __future__ import annotations
 import codecs
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from bertsmith.errors import InputError, option
-from bertsmith.io.text_io import utf8_blocks
+from bertsmith.io.text_io import Line, LineReader, utf8_blocks
 
 _SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
 _MAX_JSON_BYTES = 1 << 29  # SQuAD's largest file has 46 million
@@ -31,6 +32,18 @@ def parse_object(line: str, location: str) -> dict[str, Any]:
         hint = 'write {"text": "…"} on each line'
         raise InputError("not_a_json_object", "this is not a JSON object", location=location, hint=hint)
     return value
+
+
+def read_objects(lines: LineReader) -> Iterator[tuple[Line, dict[str, Any]]]:
+    """Yield each line that is not blank with its object; bad lines are added to `lines.errors`."""
+    for line in lines:
+        if line.text and not line.text.isspace():
+            try:
+                values = parse_object(line.text.removesuffix("\r"), f"{lines.path}:{line.number}")
+            except InputError as error:
+                lines.errors.add(error, line.number, line.byte, line.raw)
+            else:
+                yield line, values
 
 
 def read_json(path: str | Path, encoding: str | None = None) -> Any:

@@ -18,14 +18,8 @@ from typing import Any, NamedTuple
 from bertsmith.errors import InputError, option
 from bertsmith.io import parquet
 from bertsmith.io.compression import format_suffix
-from bertsmith.io.delimited import (
-    column_names,
-    detect_delimiter,
-    field_count_error,
-    missing_column_hint,
-    read_records,
-)
-from bertsmith.io.jsonl import parse_object, read_json, surrogate_error
+from bertsmith.io.delimited import detect_delimiter, missing_column_hint, read_rows
+from bertsmith.io.jsonl import read_json, read_objects, surrogate_error
 from bertsmith.io.text_io import ErrorCollector, LineReader, read_lines, utf8_blocks
 
 IN_MEMORY = " (in memory)"
@@ -209,10 +203,9 @@ def read_table(
         return source
     suffix = format_suffix(source)
     if suffix == ".parquet":
-        parquet_rows = (Row(values, f"{source}:{number}") for number, values in parquet.read_rows(source))
-        return _table_of_objects(source, parquet_rows)
+        return _table_of_rows(source, (Row(v, f"{source}:{n}") for n, v in parquet.read_rows(source)))
     if suffix in (".jsonl", ".json"):
-        return _table_of_objects(source, json_rows(source, encoding))
+        return _table_of_rows(source, json_rows(source, encoding))
     delimiter = detect_delimiter(source, delimiter, encoding)
     if delimiter is None:
         # Blank lines are rows, too, so that predictions align with the file.
@@ -221,34 +214,9 @@ def read_table(
             hint = "write one text per line"
             raise InputError("empty_file", "this file is empty", location=f"{source}:1", hint=hint)
         return Table(str(source), ["1"], rows, is_plain=True)
-    return _read_delimited(source, delimiter, header, encoding, keep_blank)
-
-
-def _read_delimited(
-    path: str | Path, delimiter: str, header: bool, encoding: str | None, keep_blank: bool
-) -> Table:
-    columns: list[str] = []
-    rows: list[Row] = []
-    last_line = 0  # of the record before
-    for lines, fields in read_records(LineReader(ErrorCollector(path), encoding), delimiter):
-        line = lines[0].number
-        blank_lines, last_line = range(last_line + 1, line), lines[-1].number
-        location = f"{path}:{line}"
-        if not columns:
-            columns = column_names(fields, location) if header else [str(i + 1) for i in range(len(fields))]
-            if header:
-                continue
-        if len(fields) != len(columns):
-            raise field_count_error(len(fields), columns, delimiter, location, header=header)
-        if keep_blank and (rows or header):
-            rows += [Row(dict.fromkeys(columns, ""), f"{path}:{number}") for number in blank_lines]
-        rows.append(Row(dict(zip(columns, fields, strict=True)), location))
-    if not columns:
-        raise _empty_table_error(path)
-    if not rows:
-        message, hint = "there is a header but no row", "check how the file was made"
-        raise InputError("no_rows", message, location=f"{path}:1", hint=hint)
-    return Table(str(path), columns, rows)
+    lines = LineReader(ErrorCollector(source), encoding)
+    numbered = read_rows(lines, delimiter, header=header, keep_blank=keep_blank)
+    return _table_of_rows(source, (Row(values, f"{source}:{line.number}") for line, values in numbered))
 
 
 def is_json_source(source: str | Path | Table) -> bool:
@@ -265,10 +233,8 @@ def json_rows(source: str | Path | Table, encoding: str | None = None) -> Iterat
         yield from source
         return
     if not is_json_array(source, encoding):
-        for number, line in read_lines(source, encoding):
-            if line.strip():
-                location = f"{source}:{number}"
-                yield Row(parse_object(line, location), location)
+        for line, values in read_objects(LineReader(ErrorCollector(source), encoding)):
+            yield Row(values, f"{source}:{line.number}")
         return
     for index, values in enumerate(read_json(source, encoding)):
         location = f"{source}: [{index}]"
@@ -286,7 +252,7 @@ def is_json_array(path: str | Path, encoding: str | None = None) -> bool:
     return first_block.removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"[")
 
 
-def _table_of_objects(path: str | Path, rows: Iterable[Row]) -> Table:
+def _table_of_rows(path: str | Path, rows: Iterable[Row]) -> Table:
     rows = list(rows)
     if not rows:
         raise _empty_table_error(path)
@@ -296,4 +262,4 @@ def _table_of_objects(path: str | Path, rows: Iterable[Row]) -> Table:
 
 def _empty_table_error(path: str | Path | Table) -> InputError:
     hint = "check how the file was made"
-    return InputError("empty_table", "this table is empty", location=f"{path}:1", hint=hint)
+    return InputError("empty_table", "this table has no rows", location=f"{path}:1", hint=hint)

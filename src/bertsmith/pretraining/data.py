@@ -9,13 +9,12 @@ from functools import cached_property
 from typing import Any
 
 from bertsmith.corpus.diagnostics import FULL_SENTENCE_SETTINGS, format_settings, unknown_token_warnings
-from bertsmith.corpus.shards import Shards
-from bertsmith.corpus.tokenized_corpus import IntArray
+from bertsmith.corpus.shards import IntArray, Shards
 from bertsmith.errors import InputError, option
 from bertsmith.formatting import pluralize
 from bertsmith.instances.batches import InstanceStream, token_counts
+from bertsmith.instances.epoch_plan import check_batch_tokens
 from bertsmith.instances.holdout_split import VALIDATION_SEED, DocumentSplit
-from bertsmith.instances.length_buckets import check_batch_tokens
 from bertsmith.pretraining.settings import PretrainSettings
 from bertsmith.training.data_loader import Phase
 

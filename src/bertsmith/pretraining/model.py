@@ -13,8 +13,7 @@ from torch import nn
 from bertsmith import hardware
 from bertsmith.artifacts.folder import ModelFolder, read_folder
 from bertsmith.artifacts.locate import CONFIG_FILE
-from bertsmith.corpus.shards import Shards
-from bertsmith.corpus.tokenized_corpus import IntArray
+from bertsmith.corpus.shards import IntArray, Shards
 from bertsmith.device import ComputeContext
 from bertsmith.errors import InputError, command, option
 from bertsmith.formatting import pluralize

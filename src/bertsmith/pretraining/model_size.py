@@ -9,8 +9,8 @@ from typing import Any
 
 from bertsmith.console import format_duration
 from bertsmith.device import ComputeContext
+from bertsmith.instances.batches import SyntheticStream
 from bertsmith.instances.settings import MEAN_FILL_RATIO
-from bertsmith.instances.synthetic_batches import SyntheticStream
 from bertsmith.models.family import preset
 from bertsmith.pretraining.model import first_weights
 from bertsmith.pretraining.resolve_settings import SIZES, MeasuredSize, new_settings

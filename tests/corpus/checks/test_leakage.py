@@ -126,7 +126,7 @@ def test_missing_and_damaged_task_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "bad.json").write_text('{"a": [1,', encoding="utf-8")
     with pytest.raises(InputError) as caught:
         check_files([path], against=[tmp_path / "bad.json"])
-    assert (caught.value.code, caught.value.location) == ("invalid_json", f"{tmp_path / 'bad.json'}:1:10")
+    assert (caught.value.code, caught.value.location) == ("not_json", f"{tmp_path / 'bad.json'}:1:10")
     (tmp_path / "bad.parquet").write_bytes(b"no parquet at all")
     with pytest.raises(InputError) as caught:
         check_files([path], against=[tmp_path / "bad.parquet"])

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from bertsmith.corpus.hashing import hash_text
 from bertsmith.corpus.near_duplicates import SIGNATURE_BYTES, duplicate_groups, minhash_signatures
-from bertsmith.corpus.tokenized_corpus import IntArray
+from bertsmith.corpus.shards import IntArray
 from bertsmith.io.documents import Document
 
 MAX_NEAR_DOCUMENTS = 2_000_000

@@ -7,7 +7,6 @@ stored; the corpus is streamed.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,12 +16,12 @@ import numpy as np
 from bertsmith.corpus.checks.characters import printable
 from bertsmith.corpus.checks.document_window import DocumentWindow
 from bertsmith.corpus.hashing import hash_ngrams, hash_words
-from bertsmith.corpus.tokenized_corpus import HashArray
-from bertsmith.errors import InputError
+from bertsmith.corpus.shards import HashArray
 from bertsmith.io import parquet
 from bertsmith.io.compression import format_suffix
 from bertsmith.io.delimited import detect_delimiter, read_records
-from bertsmith.io.tables import Table
+from bertsmith.io.jsonl import read_json
+from bertsmith.io.tables import Table, json_rows
 from bertsmith.io.text_io import ErrorCollector, LineReader, read_lines
 
 MIN_WORDS = 8
@@ -142,18 +141,14 @@ class LeakageCheck:
 
 def task_rows(file: str | Path | Table, encoding: str | None = None) -> Iterator[TaskRow]:
     """Yield the rows of a task file in any supported format; `encoding` is that of a file that is not UTF-8."""
-    if isinstance(file, Table):
-        yield from ((row.location, list(_strings(row.values))) for row in file)
-        return
     suffix = format_suffix(file)
+    if isinstance(file, Table) or suffix == ".jsonl":
+        yield from ((row.location, list(_strings(row.values))) for row in json_rows(file, encoding))
+        return
     if suffix == ".parquet":
         yield from ((f"{file}:{n}", list(_strings(values))) for n, values in parquet.read_rows(file))
     elif suffix == ".json":
         yield from _json_rows(file, encoding)
-    elif suffix == ".jsonl":
-        for number, line in read_lines(file, encoding):
-            if line and not line.isspace():
-                yield f"{file}:{number}", list(_strings(_parse_json(file, number, line)))
     else:
         is_table = suffix in (".csv", ".txt")
         delimiter = detect_delimiter(file, None, encoding) if is_table else None
@@ -191,25 +186,9 @@ def _block_rows(file: str | Path, first: int, block: list[str]) -> Iterator[Task
 
 def _json_rows(file: str | Path, encoding: str | None) -> Iterator[TaskRow]:
     """Yield each longer string of a JSON file as a row: the rows of nested files (SQuAD) are not lines."""
-    value = _parse_json(file, 1, "\n".join(line for _, line in read_lines(file, encoding)))
-    for pointer, text in _strings_with_pointers(value, ""):
+    for pointer, text in _strings_with_pointers(read_json(file, encoding), ""):
         if len(text) > 2 * MIN_WORDS or not text.isascii():
             yield f"{file}#{pointer}", [text]
-
-
-def _parse_json(file: str | Path, number: int, text: str) -> Any:
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
-        message = "this is not JSON"
-        hint = "check how the file was made"
-        raise InputError(
-            "invalid_json", message, location=f"{file}:{number + error.lineno - 1}:{error.colno}", hint=hint
-        ) from None
-    except RecursionError:
-        raise InputError(
-            "json_too_deep", "this JSON is nested too deeply", location=f"{file}:{number}"
-        ) from None
 
 
 def _strings(value: Any) -> Iterator[str]:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from tokenizers import decoders
 
 from bertsmith.corpus.checks.characters import CodePointCounts, most_common
-from bertsmith.corpus.tokenized_corpus import IntArray
+from bertsmith.corpus.shards import IntArray
 from bertsmith.io.unicode_scripts import HAN_CLASS, script_of, script_of_word, word_pattern
 from bertsmith.tokenizer.fast_words import WordEncoder, can_encode
 from bertsmith.tokenizer.tokenizer import Tokenizer

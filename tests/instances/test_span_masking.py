@@ -9,7 +9,7 @@ import pytest
 
 from bertsmith.errors import InputError
 from bertsmith.instances.settings import DataSettings
-from bertsmith.instances.word_boundaries import ChineseWordStarts, word_start_function
+from bertsmith.instances.span_masking import ChineseWordStarts, word_start_function
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
 TEXT = "地球是太阳系八大行星之一"

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertsmith.errors import InputError
-from bertsmith.instances.length_buckets import check_batch_tokens, compute_fill_stats, make_buckets
+from bertsmith.instances.epoch_plan import check_batch_tokens, compute_fill_stats, make_buckets
 
 
 @given(

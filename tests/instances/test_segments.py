@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from bertsmith.instances.epoch_plan import EpochPlan
-from bertsmith.instances.text_instances import plan_doc_sentences, plan_full_sentences
+from bertsmith.instances.segments import plan_doc_sentences, plan_full_sentences
 
 IntArray = NDArray[np.int64]
 
