@@ -39,8 +39,8 @@ from bertsmith.metrics.sufficient_statistics import SufficientStatistics
 from bertsmith.models.config import Layers
 from bertsmith.tasks.batching import Item, ItemStream, Outputs
 from bertsmith.tasks.fitted_task import FittedTask
-from bertsmith.tasks.tagging.decode import TagPrediction
 from bertsmith.tasks.tagging.encode import TagItem
+from bertsmith.tasks.tagging.model import TagPrediction
 from bertsmith.training.settings import TrainSettings
 from ours import OurTrainer
 from reference import make_adamw, set_learning_rate, time_interleaved

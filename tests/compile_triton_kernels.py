@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile
 
-from bertsmith.kernels.gpu import activation, attention, column_sums, layer_norm, loss
+from bertsmith.kernels.gpu import activation, attention, layer_norm, loss
 from bertsmith.kernels.gpu.triton_backend import TritonBackend
 from bertsmith.kernels.reference import EncoderLayerModules, SequenceLayout
 from bertsmith.models.layers import Dropout
@@ -57,7 +57,7 @@ class CompileOnly:
 
 def main(hidden_size: int, capability: int) -> None:
     target = GPUTarget("cuda", capability, 32)
-    for module in (activation, attention, column_sums, layer_norm, loss):
+    for module in (activation, attention, layer_norm, loss):
         for name in [name for name in vars(module) if name.endswith("_kernel")]:
             setattr(module, name, CompileOnly(getattr(module, name), target))
     kernels, num_tokens = TritonBackend(), 64

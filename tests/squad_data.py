@@ -19,7 +19,7 @@ from bertsmith.tasks.batching import Item, Outputs, TokenSequence
 from bertsmith.tasks.fitted_task import FittedTask
 from bertsmith.tasks.question_answering import TASK
 from bertsmith.tasks.question_answering.data import QuestionAnsweringData, QuestionExample
-from bertsmith.tasks.question_answering.decode import AnswerPrediction
+from bertsmith.tasks.question_answering.model import AnswerPrediction
 from bertsmith.tasks.settings import AnswerSettings
 
 PASSAGE = "kaba lode migi nufo pezu riba sode tugi kade lofo miba nude."

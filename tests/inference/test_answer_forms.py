@@ -16,13 +16,13 @@ from bertsmith.cli.main import bertsmith
 from bertsmith.errors import InputError
 from bertsmith.inference.output import FORMATS, output_format
 from bertsmith.tasks.question_answering.data import QuestionExample
-from bertsmith.tasks.question_answering.decode import AnswerPrediction
+from bertsmith.tasks.question_answering.model import AnswerPrediction
 from bertsmith.tasks.registry import TASKS, get_task
 from bertsmith.tasks.relation_extraction.model import RelationPrediction
 from bertsmith.tasks.relation_extraction.relation_rows import RelationExample
 from bertsmith.tasks.settings import TagSettings
 from bertsmith.tasks.tagging.data import TagData
-from bertsmith.tasks.tagging.decode import TagPrediction
+from bertsmith.tasks.tagging.model import TagPrediction
 
 CONLL = "-DOCSTART- -X- O\n\nkaba NN B-PER\nlode VB O\n\nmigi NN B-LOC\n. . O\n"
 

@@ -53,7 +53,7 @@ def assert_close(actual: Tensor, expected: Tensor, dtype: torch.dtype, factor: f
 
 
 def mask_of(seeds: tuple[int, int, int, int], size: int) -> Tensor:
-    """Compute the dropout mask of a kernel (dropout.py) with NumPy."""
+    """Compute the dropout mask of a kernel (vector_functions.py) with NumPy."""
     low, high, dropped, scale = seeds
     x = (np.arange(size, dtype=np.uint64) * 0x9E3779B9 % 2**32).astype(np.uint32) ^ np.uint32(low)
     x = (x ^ (x >> 16)) * np.uint32(0x7FEB352D)
@@ -568,7 +568,7 @@ def test_all_kernels_are_in_the_cache_folder_and_users_functions_are_not(
     user_module = tmp_path / "user_functions.py"
     user_module.write_text("import numba\n@numba.njit('i8(i8)', cache=True)\ndef f(x):\n    return x\n")
     code = (
-        "from bertsmith.kernels.cpu import gather_rows\n"
+        "from bertsmith.kernels.cpu import launcher\n"
         "import user_functions\n"
         "from bertsmith.kernels import kernel_cache\n"
         "print(kernel_cache.cache_folder())"
@@ -579,7 +579,7 @@ def test_all_kernels_are_in_the_cache_folder_and_users_functions_are_not(
     ).stdout
     assert output.strip() == str(cache_dir)
     names = {path.name.split("-")[0] for path in cache_dir.rglob("*.nbi")}
-    assert names == {"gather_rows.gather_rows_kernel", "gather_rows.scatter_add_rows_kernel"}
+    assert names == {"launcher.run_sequence"}
     (index,) = (path for path in tmp_path.rglob("user_functions*.nbi"))
     assert cache_dir not in index.parents
 

@@ -38,12 +38,10 @@ from bertsmith.kernels.cpu import (
     gemm_int8_vnni,
     inference,
     matmul,
-    matmul_int8,
     row_kernels,
     training,
 )
-from bertsmith.kernels.cpu.launcher import launch
-from bertsmith.kernels.cpu.program import KernelSequence
+from bertsmith.kernels.cpu.launcher import KernelSequence, launch
 from by_parts import ByParts
 
 FP32, BF16 = torch.float32, torch.bfloat16
@@ -278,7 +276,7 @@ def test_a_fused_layer_equals_its_parts_in_inference(
     torch.set_num_threads(threads)
     try:
         with mock.patch.multiple(
-            matmul_int8, GEMM_INT8=NATIVE_INT8.get(weights), GEMM_INT8_FALLBACK=gemm_int8_avx2
+            matmul, GEMM_INT8=NATIVE_INT8.get(weights), GEMM_INT8_FALLBACK=gemm_int8_avx2
         ):
             for kernels in (RecordingBackend(fuses=True), RecordingBackend(fuses=False)):
                 set_kernel_backend(encoder, kernels)

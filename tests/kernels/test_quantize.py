@@ -23,7 +23,7 @@ from bertsmith.packed import Packed
 if not backend_selection.is_numba_available():
     pytest.skip("Numba, the extra fast, is not installed here", allow_module_level=True)
 
-from bertsmith.kernels.cpu import amx, gemm_int8_vnni, matmul_int8, quantize
+from bertsmith.kernels.cpu import amx, gemm_int8_vnni, matmul, quantize
 
 INT8_GEMMS: list[Any] = [gemm_int8_vnni]
 if amx.is_amx_available():
@@ -40,7 +40,7 @@ NUMBA = backend_selection.select_inference_backend(128)
 )
 def has_native_gemm(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Use each int8 kernel in turn, also if the processor has no such instructions, and then none of them."""
-    monkeypatch.setattr(matmul_int8, "GEMM_INT8", request.param)
+    monkeypatch.setattr(matmul, "GEMM_INT8", request.param)
     return request.param is not None
 
 
@@ -134,7 +134,7 @@ def test_an_int8_linear_layer_is_the_same_by_all_kernels(
     params = DequantParams(weight.sum(0, dtype=torch.float32), scale, bias, normal(outputs, seed=5, scale=50))
     num_threads = torch.get_num_threads()
     torch.set_num_threads(threads)
-    default_gemm = matmul_int8.GEMM_INT8
+    default_gemm = matmul.GEMM_INT8
     is_exact = hardware.has_int8_matmul()  # Otherwise inference does not use PyTorch's int8 products.
     configs: list[tuple[KernelBackend, bool, Any]]
     configs = [(REFERENCE, is_exact, None), (REFERENCE, False, None), (NUMBA, False, None)]
@@ -144,12 +144,12 @@ def test_an_int8_linear_layer_is_the_same_by_all_kernels(
     results = []
     try:
         with torch.inference_mode():
-            for kernels, is_native, matmul_int8.GEMM_INT8 in configs:
+            for kernels, is_native, matmul.GEMM_INT8 in configs:
                 packed_weight = kernels.pack_int8_weight(weight, is_native=is_native)
                 linear = QuantizedLinear(input_scale, packed_weight, params, outlier_channel)
                 results.append(kernels.int8_linear(x, linear, dtype, gelu=activated))
     finally:
-        matmul_int8.GEMM_INT8 = default_gemm
+        matmul.GEMM_INT8 = default_gemm
         torch.set_num_threads(num_threads)
     expected, fp32_result, *kernel_results = results
     assert torch.equal(expected, fp32_result)
@@ -191,13 +191,13 @@ def test_layout_of_packed_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     if int16_pairs.dtype == torch.int16:  # The processor has AVX2.
         assert int16_pairs.shape == (1, 8, 16, 2)
         assert int16_pairs[0, 3, 5].tolist() == weight[6:8, 5].tolist()
-    monkeypatch.setattr(matmul_int8, "GEMM_INT8", gemm_int8_vnni)
+    monkeypatch.setattr(matmul, "GEMM_INT8", gemm_int8_vnni)
     large_weight = torch.cat([weight] * 4, 1)
     int8_quads = NUMBA.pack_int8_weight(large_weight, is_native=True)
     assert int8_quads.shape == (2, 4, 32, 4)
     assert int8_quads[1, 3, 5].tolist() == large_weight[12:16, 37].tolist()
     for module in INT8_GEMMS[1:]:
-        monkeypatch.setattr(matmul_int8, "GEMM_INT8", module)
+        monkeypatch.setattr(matmul, "GEMM_INT8", module)
         padded_quads = NUMBA.pack_int8_weight(large_weight, is_native=True)
         assert padded_quads.shape == (2, 16, 32, 4)
         assert torch.equal(padded_quads[:, :4], int8_quads)

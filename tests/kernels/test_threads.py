@@ -19,9 +19,8 @@ from bertsmith.packed import Packed
 if not backend_selection.is_numba_available():
     pytest.skip("Numba, the extra fast, is not installed here", allow_module_level=True)
 
-from bertsmith.kernels.cpu import gather_rows, gemm_avx512bf16, gemm_fp32, inference, matmul, training
-from bertsmith.kernels.cpu.launcher import launch
-from bertsmith.kernels.cpu.program import KernelSequence
+from bertsmith.kernels.cpu import gemm_avx512bf16, gemm_fp32, inference, matmul, row_kernels, training
+from bertsmith.kernels.cpu.launcher import KernelSequence, launch
 from by_parts import ByParts
 
 LENGTHS = [30, 7, 19]
@@ -170,9 +169,9 @@ def test_gather_and_scatter_add_rows(rows: list[int], threads: int, dtype: torch
     torch.set_num_threads(threads)
     try:
         actual, is_bf16 = torch.empty_like(y), int(dtype == torch.bfloat16)
-        launch(gather_rows.gather_rows_kernel, is_bf16, x, actual, indices, len(rows), 48)
+        launch(row_kernels.gather_rows_kernel, is_bf16, x, actual, indices, len(rows), 48)
         assert torch.equal(actual, x[indices])
-        launch(gather_rows.scatter_add_rows_kernel, is_bf16, x, y, indices, len(rows), 48)
+        launch(row_kernels.scatter_add_rows_kernel, is_bf16, x, y, indices, len(rows), 48)
         assert torch.equal(x, expected)
     finally:
         torch.set_num_threads(previous_threads)

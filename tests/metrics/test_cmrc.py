@@ -8,26 +8,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertsmith.metrics.cmrc import exact_match, f1, segments
+from bertsmith.metrics.squad import cmrc_exact_match, cmrc_f1, cmrc_segments
 
 
 def test_segments_are_single_ideographs_and_words() -> None:
-    assert segments(" 光荣和ω-Force 3.5%！") == ["光", "荣", "和", "ωforce", "3.5", "%"]
-    assert segments("It's 1,000 年…") == ["it's", "1,000", "年", "…"]
-    assert segments("。") == []
+    assert cmrc_segments(" 光荣和ω-Force 3.5%！") == ["光", "荣", "和", "ωforce", "3.5", "%"]
+    assert cmrc_segments("It's 1,000 年…") == ["it's", "1,000", "年", "…"]
+    assert cmrc_segments("。") == []
 
 
 def test_small_cases() -> None:
-    assert exact_match("《光荣》", ["光荣。", "别的"])
-    assert not exact_match("光荣", ["光"])
+    assert cmrc_exact_match("《光荣》", ["光荣。", "别的"])
+    assert not cmrc_exact_match("光荣", ["光"])
     # The longest common run is 光荣, of 3 and of 5.
-    assert f1("光荣和", ["与光荣公司"]) == pytest.approx(2 * (2 / 3) * (2 / 5) / (2 / 3 + 2 / 5))
-    assert f1("荣光", ["光荣"]) == 0.5  # a run, not a bag of characters
-    assert f1("二", ["三"]) == 0.0
-    assert f1("", [""]) == 1.0
-    assert f1("", ["光"]) == f1("光", [""]) == 0.0
+    assert cmrc_f1("光荣和", ["与光荣公司"]) == pytest.approx(2 * (2 / 3) * (2 / 5) / (2 / 3 + 2 / 5))
+    assert cmrc_f1("荣光", ["光荣"]) == 0.5  # a run, not a bag of characters
+    assert cmrc_f1("二", ["三"]) == 0.0
+    assert cmrc_f1("", [""]) == 1.0
+    assert cmrc_f1("", ["光"]) == cmrc_f1("光", [""]) == 0.0
     with pytest.raises(ValueError, match="empty"):
-        f1("光", [])
+        cmrc_f1("光", [])
 
 
 PUNCTUATION = "-:_*^/\\~`+=，。：？！“”；’《》·、「」（）－～『』"
@@ -79,5 +79,5 @@ TEXTS = st.lists(st.sampled_from([*"光荣和公司一二三aB3，。-《》 "])
 @given(TEXTS, st.lists(TEXTS, min_size=1, max_size=3))
 def test_scores_equal_the_reference(answer: str, references: list[str]) -> None:
     exact, score = reference_scores(answer, references)
-    assert exact_match(answer, references) == exact
-    assert f1(answer, references) == pytest.approx(score)
+    assert cmrc_exact_match(answer, references) == exact
+    assert cmrc_f1(answer, references) == pytest.approx(score)

@@ -16,8 +16,8 @@ from bertsmith.kernels import backend_selection, gpu
 from bertsmith.kernels.gpu import self_test, torch_flash_attention
 
 pytest.importorskip("triton", reason="needs Triton, which the extra `dev` has on Linux")
-from bertsmith.kernels.gpu import encoder_layer, triton_backend
-from bertsmith.kernels.gpu.layer_norm import LayerNormOutput, SeededDropout, embed_layer_norm
+from bertsmith.kernels.gpu import encoder_layer, layer_norm, triton_backend
+from bertsmith.kernels.gpu.layer_norm import LayerNormOutput, NormInputs, SeededDropout, layer_norm_forward
 from bertsmith.kernels.gpu.loss import cross_entropy
 
 DEVICE = torch.device("cpu")
@@ -52,11 +52,11 @@ def wrong_layer(*args: Any) -> Tensor:
     return encoder_layer.encoder_layer(*args) + 0.5
 
 
-def nan_with_dropout(
-    x: Tensor, lookups: Any, norm: Any, dropout: SeededDropout, dtype: Any
-) -> LayerNormOutput:
-    output = embed_layer_norm(x, lookups, norm, dropout, dtype)
-    return output._replace(out=output.out / 0 * 0) if dropout.threshold else output
+def nan_with_dropout(inputs: NormInputs, norm: Any, dropout: SeededDropout, dtype: Any) -> LayerNormOutput:
+    """Return NaN for the embeddings, but not for an encoder layer."""
+    output = layer_norm_forward(inputs, norm, dropout, dtype)
+    is_nan = dropout.threshold and inputs.is_dropout_last
+    return output._replace(out=output.out / 0 * 0) if is_nan else output
 
 
 @pytest.fixture
@@ -107,7 +107,7 @@ def test_select_gpu_backend(fp32_self_test: None, caplog: pytest.LogCaptureFixtu
         ),
         (triton_backend, "encoder_layer", wrong_layer, "Triton", "its results differ", "flash"),
         (
-            *(triton_backend, "embed_layer_norm", nan_with_dropout),
+            *(layer_norm, "layer_norm_forward", nan_with_dropout),
             *("Triton", "its results are not finite", "flash"),
         ),
         (triton_backend, "cross_entropy", wrong_loss, "Triton", "its results differ", "flash"),

@@ -16,16 +16,19 @@ from torch import Tensor
 from bertsmith.kernels.reference import gelu_tanh
 
 pytest.importorskip("triton", reason="needs Triton, which the extra `dev` has on Linux")
-from bertsmith.kernels.gpu.activation import bias_activation, bias_activation_backward
-from bertsmith.kernels.gpu.column_sums import column_sums, grouped_column_sums
+from bertsmith.kernels.gpu.activation import (
+    bias_activation,
+    bias_activation_backward,
+    column_sums,
+    grouped_column_sums,
+)
 from bertsmith.kernels.gpu.layer_norm import (
     EmbeddingLookup,
     LayerNormParams,
+    NormInputs,
     SeededDropout,
-    add_layer_norm,
-    add_layer_norm_backward,
-    embed_layer_norm,
-    embed_layer_norm_backward,
+    layer_norm_backward,
+    layer_norm_forward,
 )
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -74,14 +77,15 @@ def test_add_layer_norm(num_rows: int, hidden_size: int, seed: int, p: float) ->
     bias, weight, norm_bias = (randn(seed + i, hidden_size).requires_grad_() for i in range(3, 6))
     norm = LayerNormParams(weight.detach(), norm_bias.detach(), 1e-3)
     dropout = seeded_dropout(p, seed)
-    inputs = [tensor.float().requires_grad_() for tensor in (residual, x)]
+    leaves = [tensor.float().requires_grad_() for tensor in (residual, x)]
     factors = dropout_factors(num_rows, hidden_size, p, dropout.seeds) if p else 1
-    total = inputs[0] + (inputs[1] + bias) * factors
+    total = leaves[0] + (leaves[1] + bias) * factors
     expected = F.layer_norm(total, (hidden_size,), weight, norm_bias, 1e-3)
-    expected_grads = torch.autograd.grad(expected, (*inputs, weight, norm_bias, bias), grad.float())
-    output = add_layer_norm(residual, x, bias.detach(), norm, dropout)
+    expected_grads = torch.autograd.grad(expected, (*leaves, weight, norm_bias, bias), grad.float())
+    inputs = NormInputs(x, residual, bias.detach())
+    output = layer_norm_forward(inputs, norm, dropout, x.dtype)
     assert_close(output.out, expected.detach())
-    grads = add_layer_norm_backward(grad, residual, x, bias.detach(), norm, dropout, output.row_stats)
+    grads = layer_norm_backward(grad, inputs, norm, dropout, output.row_stats)
     assert (grads.x_grad is grads.sum_grad) == (not p)
     actual_grads = (grads.sum_grad, grads.x_grad, *grads.param_grads)
     for actual, expected_grad in zip(actual_grads, expected_grads, strict=True):
@@ -109,12 +113,13 @@ def test_embed_layer_norm(num_rows: int, hidden_size: int, seed: int, p: float, 
     expected = F.layer_norm(total, (hidden_size,), weight, norm_bias, 1e-3)
     expected = expected * (dropout_factors(num_rows, hidden_size, p, dropout.seeds) if p else 1)
     expected_grads = torch.autograd.grad(expected, (x, weight, norm_bias), grad.float())
-    output = embed_layer_norm(x.detach(), lookups, norm, dropout, DTYPE)
+    inputs = NormInputs(x.detach(), lookups=lookups)
+    output = layer_norm_forward(inputs, norm, dropout, DTYPE)
     assert_close(output.out, expected.detach())
     if p:
         num_dropped = (dropout_factors(num_rows, hidden_size, p, dropout.seeds) == 0).sum()
         assert (output.out == 0).sum() >= num_dropped
-    grads = embed_layer_norm_backward(grad, x.detach(), lookups, norm, dropout, output.row_stats)
+    grads = layer_norm_backward(grad, inputs, norm, dropout, output.row_stats)
     for actual, expected_grad in zip((grads.sum_grad, *grads.param_grads[:2]), expected_grads, strict=True):
         assert_close(actual, expected_grad, min_grad_norm(grad))
 

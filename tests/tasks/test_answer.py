@@ -25,7 +25,7 @@ from bertsmith.errors import InputError
 from bertsmith.tasks.fitted_task import FittedTask
 from bertsmith.tasks.question_answering import TASK
 from bertsmith.tasks.question_answering.data import QuestionExample, ReferenceAnswer
-from bertsmith.tasks.question_answering.decode import AnswerPrediction
+from bertsmith.tasks.question_answering.model import AnswerPrediction
 from bertsmith.tasks.settings import AnswerSettings
 from squad_data import PASSAGE, answerer, asked, data, decode, item_of, logits_of, read, squad, written
 

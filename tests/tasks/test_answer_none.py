@@ -21,7 +21,7 @@ from bertsmith.cli.main import bertsmith
 from bertsmith.errors import InputError, Stopped
 from bertsmith.tasks.batching import Outputs
 from bertsmith.tasks.question_answering.data import QuestionExample, ReferenceAnswer
-from bertsmith.tasks.question_answering.decode import AnswerPrediction, QuestionAnsweringDecoder
+from bertsmith.tasks.question_answering.model import AnswerPrediction, QuestionAnsweringDecoder
 from bertsmith.training.callbacks import MetricLogger
 from squad_data import answerer, asked, data, decode, item_of, logits_of, read, squad, written
 

@@ -18,11 +18,22 @@ from bertsmith.device import ComputeContext
 from bertsmith.errors import InputError
 from bertsmith.models.family import build_encoder
 from bertsmith.tasks.embedding import TASK
-from bertsmith.tasks.embedding.data import EmbeddingData, EmbeddingExample, detect_format, detect_same_label
-from bertsmith.tasks.embedding.decode import PairSimilarity, best_threshold
-from bertsmith.tasks.embedding.encode import EmbeddingItem
+from bertsmith.tasks.embedding.data import (
+    EmbeddingData,
+    EmbeddingExample,
+    EmbeddingItem,
+    detect_format,
+    detect_same_label,
+)
 from bertsmith.tasks.embedding.metrics import Corpus, TfIdf, labeled_metrics
-from bertsmith.tasks.embedding.model import contrastive_loss, cosent_loss, excluded_passages, in_batch_loss
+from bertsmith.tasks.embedding.model import (
+    PairSimilarity,
+    best_threshold,
+    contrastive_loss,
+    cosent_loss,
+    excluded_passages,
+    in_batch_loss,
+)
 from bertsmith.tasks.fitted_task import FittedTask
 from bertsmith.tasks.settings import EmbedSettings
 

@@ -20,8 +20,7 @@ from bertsmith.models.family import build_encoder
 from bertsmith.tasks.batching import Item
 from bertsmith.tasks.fitted_task import FittedTask
 from bertsmith.tasks.relation_extraction import TASK
-from bertsmith.tasks.relation_extraction.data import RelationData
-from bertsmith.tasks.relation_extraction.encode import RelationItem, with_markers
+from bertsmith.tasks.relation_extraction.data import RelationData, RelationItem, with_markers
 from bertsmith.tasks.relation_extraction.model import RelationPrediction
 from bertsmith.tasks.relation_extraction.relation_rows import RelationExample, parse_tagged_text
 from bertsmith.tasks.settings import RelateSettings

@@ -21,8 +21,8 @@ from bertsmith.metrics.tagging import count_entities
 from bertsmith.models.encoder import Encoder
 from bertsmith.tasks.fitted_task import FittedTask, infer_task
 from bertsmith.tasks.settings import TagSettings
-from bertsmith.tasks.tagging.decode import TagPrediction
 from bertsmith.tasks.tagging.encode import first_tokens
+from bertsmith.tasks.tagging.model import TagPrediction
 from bertsmith.tasks.tagging.sentences import TagExample
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.tokenizer_training.train import train_tokenizer
@@ -369,6 +369,13 @@ def test_a_file_of_other_tags_is_refused_and_a_rare_new_one_is_not() -> None:
     assert (caught.value.code, caught.value.argument) == ("unknown_label", "tag_column")
     (item,) = task.encode([example("kaba lode", "B-PER B-NEW")], tiny_run.tokenizer())
     assert item.target == (1, -1)
+
+
+def test_no_sentences_have_no_entities() -> None:
+    task, _ = tagger()
+    numbers = dict.fromkeys(("precision", "recall", "f1", "strict_f1", "accuracy", "words", "examples"), 0)
+    assert task.metrics.compute([], []).values == numbers
+    assert set(task.metrics.sufficient_statistics([], []).scores().values()) == {0}
 
 
 def test_the_baseline_never_looks_at_the_words() -> None:

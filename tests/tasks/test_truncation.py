@@ -15,7 +15,7 @@ from bertsmith.tasks.registry import get_task
 from bertsmith.tasks.relation_extraction.relation_rows import RelationExample
 from bertsmith.tasks.tagging.sentences import TagExample
 from bertsmith.tasks.texts import TextExample
-from bertsmith.tasks.truncation import Coverage, TruncationStats
+from bertsmith.tasks.windows import Coverage, TruncationStats
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from squad_data import PASSAGE, answerer
 

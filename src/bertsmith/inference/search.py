@@ -20,7 +20,7 @@ from bertsmith.io.text_io import read_lines
 from bertsmith.metrics.ranking import ranking_metrics
 from bertsmith.retrieval.index import Index
 from bertsmith.tasks.embedding.data import MATCH_LABELS
-from bertsmith.tasks.retrieval_queries import is_query_file, read_queries
+from bertsmith.tasks.rows import is_query_file, read_queries
 
 _QUERIES_PER_PASS = 256
 _METRICS_DEPTH = 10  # results per query that the metrics need

@@ -30,7 +30,7 @@ from bertsmith.tasks.batching import Item, Outputs
 from bertsmith.tasks.data_checks import empty_text_diagnostic
 from bertsmith.tasks.fitted_task import FittedTask, check_max_length
 from bertsmith.tasks.results import Metrics
-from bertsmith.tasks.truncation import TruncationStats
+from bertsmith.tasks.windows import TruncationStats
 from bertsmith.tokenizer.tokenizer import validate_texts
 
 Changes = Mapping[str, Any]

@@ -15,7 +15,7 @@ from bertsmith.io.delimited import missing_column_hint
 from bertsmith.io.sources import Source, Texts, to_source
 from bertsmith.io.tables import Row, Table, TextRow, is_json_source, json_rows, read_table, text_of
 from bertsmith.io.text_io import read_lines
-from bertsmith.tasks.retrieval_queries import is_query_file, read_queries
+from bertsmith.tasks.rows import is_query_file, read_queries
 
 logger = logging.getLogger(__name__)
 

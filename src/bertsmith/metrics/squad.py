@@ -1,6 +1,8 @@
-"""Exact match and F1 of answers, as the evaluation scripts of SQuAD 1.1 and 2.0 compute them.
+"""Exact match and F1 of answers, as the evaluation scripts of SQuAD 1.1, SQuAD 2.0, and CMRC 2018 compute them.
 
-torchmetrics covers SQuAD 1.1 only, returns only means, and is a large dependency.
+torchmetrics covers SQuAD 1.1 only, returns only means, and is a large dependency. For Chinese answers, by the
+rules of CMRC 2018 (Cui et al. 2019), each ideograph counts as a word, punctuation is ignored, and F1 counts the
+words of the longest common substring.
 """
 
 from __future__ import annotations
@@ -10,11 +12,19 @@ import re
 import string
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from difflib import SequenceMatcher
 from itertools import groupby
 from typing import NamedTuple
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _DELETE_PUNCTUATION = str.maketrans("", "", string.punctuation)
+# The list of CMRC's script. The script also lists "……", which has no effect, since it compares single characters.
+_CMRC_PUNCTUATION = str.maketrans("", "", "-:_*^/\\~`+=，。：？！“”；’《》·、「」（）－～『』")
+_IDEOGRAPH = "\u4e00-\u9fa5"
+# An ideograph; a word or number (it's, 3.5), which the script splits with NLTK; or any other character.
+_CMRC_SEGMENT = re.compile(
+    rf"[{_IDEOGRAPH}]|[^\W{_IDEOGRAPH}]+(?:(?:['.]|,(?=\d))[^\W{_IDEOGRAPH}]+)*|[^\w\s]"
+)
 _TOLERANCE = 1e-9  # sums of scores that differ by less are equal up to rounding
 
 
@@ -67,6 +77,38 @@ def f1_of_counts(num_shared: int, num_answer: int, num_reference: int) -> float:
         return 0.0
     precision, recall = num_shared / num_answer, num_shared / num_reference
     return 2 * precision * recall / (precision + recall)
+
+
+def cmrc_segments(answer: str) -> list[str]:
+    """Split an answer into lower-case ideographs and words without punctuation."""
+    return _CMRC_SEGMENT.findall(_normalize_chinese(answer))
+
+
+def cmrc_exact_match(answer: str, references: Iterable[str]) -> bool:
+    """Return True if the answer equals a reference, ignoring case and punctuation."""
+    return _normalize_chinese(answer) in {_normalize_chinese(text) for text in references}
+
+
+def cmrc_f1(answer: str, references: Sequence[str]) -> float:
+    """Return the highest F1 over the references, 0 to 1, by the longest common run of words.
+
+    An empty answer scores 1 if a reference is empty (an unanswerable question).
+
+    Raises:
+        ValueError: There is no reference.
+    """
+    if not answer:
+        return float("" in references)
+    return max(_substring_f1(cmrc_segments(answer), cmrc_segments(text)) for text in references)
+
+
+def _normalize_chinese(answer: str) -> str:
+    return answer.strip().lower().translate(_CMRC_PUNCTUATION)
+
+
+def _substring_f1(answer: Sequence[str], reference: Sequence[str]) -> float:
+    match = SequenceMatcher(None, answer, reference, autojunk=False).find_longest_match()
+    return f1_of_counts(match.size, len(answer), len(reference))
 
 
 class QuestionScores(NamedTuple):

@@ -1,14 +1,16 @@
 """The contract of a fine-tuning task: a folder with six small parts, from a labeled row to a score.
 
     row -> Example          data.py     `TaskData`
-    Example -> Item         encode.py   `TaskEncoder`
+    Example -> Item         data.py     `TaskEncoder`
     Item -> batch -> loss   model.py    `TaskModel`
-    outputs -> Prediction   decode.py   `Decoder`
+    outputs -> Prediction   model.py    `Decoder`
     Prediction -> Metrics   metrics.py  `TaskMetrics`
     Metrics -> report       metrics.py  `report.TaskReport` (optional)
 
-The folder's `__init__.py` declares the parts as a `registry.Task`, and `registry.TASKS` lists it. Workflows, the
-command line, and pages know tasks only by this contract. Evaluation, prediction, and serving share one `decode`.
+These are the usual files; what a file would make too long has another one, such as the reading of published
+formats. The folder's `__init__.py` declares the parts as a `registry.Task`, and `registry.TASKS` lists it.
+Workflows, the command line, and pages know tasks only by this contract. Evaluation, prediction, and serving share
+one `decode`.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ from bertsmith.tasks.batching import (
 )
 from bertsmith.tasks.labels import LabelNames
 from bertsmith.tasks.results import Diagnostic, Metrics
-from bertsmith.tasks.truncation import Coverage
+from bertsmith.tasks.windows import Coverage
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
 Metadata = Mapping[str, Any]

@@ -17,7 +17,7 @@ from bertsmith.tasks.batching import Item
 from bertsmith.tasks.registry import TASKS, Task, get_task
 from bertsmith.tasks.report import TaskReport
 from bertsmith.tasks.results import Metrics
-from bertsmith.tasks.truncation import TruncationStats
+from bertsmith.tasks.windows import TruncationStats
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
 

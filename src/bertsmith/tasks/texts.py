@@ -23,13 +23,12 @@ from bertsmith.models.family import get_family
 from bertsmith.models.task_heads import SequenceClassificationHead
 from bertsmith.tasks.base import Decoder, Example, TaskData, TaskEncoder, TaskModel
 from bertsmith.tasks.batching import Item, Outputs, TaskBatch, TokenSequence
-from bertsmith.tasks.columns import read_task_table
 from bertsmith.tasks.data_checks import check_string
 from bertsmith.tasks.labels import LabelNames
 from bertsmith.tasks.results import Diagnostic
+from bertsmith.tasks.rows import read_task_table
 from bertsmith.tasks.settings import TextSettings
-from bertsmith.tasks.truncation import Coverage
-from bertsmith.tasks.windows import NO_LIMIT, split_windows
+from bertsmith.tasks.windows import NO_LIMIT, Coverage, split_windows
 from bertsmith.tokenizer.tokenizer import Encoding, Tokenizer
 
 

@@ -1,20 +1,23 @@
-"""Windows: a text too long for the model becomes overlapping sequences that together hold all of its tokens.
+"""Texts too long for the model: their windows, and statistics of what truncation loses.
 
-Each window is `[CLS] part [SEP]`, or `[CLS] first text [SEP] part [SEP]` where the rest is repeated in each window
-(Devlin et al. 2019, section 4.2, and run_squad.py of its release). Texts are encoded without truncation
-(`max_length=NO_LIMIT`), and each encoding is split: `tag` splits source 0, its sentence; `answer` splits source
-1, the passage after the question.
+A text becomes overlapping sequences that together hold all of its tokens. Each window is `[CLS] part [SEP]`, or
+`[CLS] first text [SEP] part [SEP]` where the rest is repeated in each window (Devlin et al. 2019, section 4.2, and
+run_squad.py of its release). Texts are encoded without truncation (`max_length=NO_LIMIT`), and each encoding is
+split: `tag` splits source 0, its sentence; `answer` splits source 1, the passage after the question.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bertsmith.corpus.checks.histogram import Histogram
 from bertsmith.errors import InputError, option
+from bertsmith.formatting import format_percent, pluralize
 from bertsmith.tasks.batching import TokenSequence
 from bertsmith.tokenizer.tokenizer import Encoding
 
@@ -139,3 +142,79 @@ def _select(full: TokenSequence, indices: NDArray[np.int64], num_lost: int) -> T
     read = int((sources >= 0).sum())
     offsets = full.offsets[indices]
     return TokenSequence(full.ids[indices], full.segments[indices], read + num_lost, read, offsets, sources)
+
+
+class Coverage(NamedTuple):
+    """The part of one example that is read, in tokens (special tokens excluded) and annotations.
+
+    Attributes:
+        tokens: The number of tokens of its texts.
+        tokens_read: The number of these in any window.
+        annotations: The number of tags, answers, or relations with a position in the text.
+        annotations_read: The number of these that the model can learn from the windows.
+    """
+
+    tokens: int
+    tokens_read: int
+    annotations: int = 0
+    annotations_read: int = 0
+
+
+@dataclass
+class TruncationStats:
+    """Statistics of what truncation loses of some examples.
+
+    Attributes:
+        annotation_unit: The unit of annotations, such as "tag"; "" if labels concern the whole text.
+        limit: The largest number of tokens of a sequence, special tokens included.
+        special: The number of special tokens in the first window of an example.
+        coverages: The coverage of each example.
+    """
+
+    annotation_unit: str
+    limit: int
+    special: int = 0
+    coverages: list[Coverage] = field(default_factory=list)
+
+    def add(self, other: TruncationStats) -> None:
+        """Add the statistics of more examples."""
+        self.special = self.special or other.special
+        self.coverages += other.coverages
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the statistics as in a report; `cut` is what is lost."""
+        tokens, _, annotations, _ = self._totals()
+        texts, lost_tokens, lost_annotations = self._lost()
+        unit = f"{self.annotation_unit}s"
+        values = {"texts": len(self.coverages), "tokens": tokens, unit: annotations}
+        lost = {"texts": texts, "tokens": lost_tokens, unit: lost_annotations}
+        if not self.annotation_unit:
+            del values[unit], lost[unit]
+        return {"limit": self.limit, "special_tokens": self.special, **values, "cut": lost}
+
+    def lengths(self) -> dict[str, Any]:
+        """Return quantiles and a histogram of the examples' lengths in tokens, special tokens excluded."""
+        histogram = Histogram()
+        histogram.add([coverage.tokens for coverage in self.coverages])
+        return histogram.summary()
+
+    def messages(self, hint: str = "") -> list[str]:
+        """Return a sentence for tokens that are not read, which ends with `hint`, and one for lost annotations."""
+        texts, tokens, annotations = self._lost()
+        messages = []
+        if texts:
+            ratio = format_percent(tokens / max(1, self._totals().tokens))
+            of_texts = f"{texts:,} of {pluralize(len(self.coverages), 'text')}"
+            messages.append(f"{of_texts} truncated: {pluralize(tokens, 'token')} ({ratio}) not read{hint}")
+        if annotations:
+            messages.append(f"{pluralize(annotations, self.annotation_unit)} in no window, so not learned")
+        return messages
+
+    def _totals(self) -> Coverage:
+        return Coverage(*(sum(counts) for counts in zip(Coverage(0, 0), *self.coverages, strict=True)))
+
+    def _lost(self) -> tuple[int, int, int]:
+        """Return the numbers of truncated texts, and of tokens and annotations that are not read."""
+        total = self._totals()
+        texts = sum(coverage.tokens > coverage.tokens_read for coverage in self.coverages)
+        return texts, total.tokens - total.tokens_read, total.annotations - total.annotations_read

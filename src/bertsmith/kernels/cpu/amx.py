@@ -193,7 +193,7 @@ def multiply_block(accumulate, a, a_stride, b, out, num_columns, k, num_rows):
     """Compute out [32, num_columns] = a [32, k] · b [k, num_columns], or add the product to out.
 
     a and b are bf16, out is fp32. k and num_columns are multiples of 32. All 32 rows are computed: num_rows is for
-    the function of the same name in microkernel_bf16.py.
+    the function of the same name in microkernels.py.
     """
     stride = 4 * num_columns
     for column in range(0, stride, 4 * BLOCK_SIZE):

@@ -12,27 +12,19 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from bertsmith.kernels.cpu import attention_fp32
 from bertsmith.kernels.cpu.arrays import floats, int64s
-from bertsmith.kernels.cpu.attention_fp32 import (
-    load_masked_scores,
-    masked_row_max,
-    query_token,
-    round_up,
-    store_rows,
-    visible_range,
-    zero_floats,
-)
+from bertsmith.kernels.cpu.attention_fp32 import query_token, round_up
 from bertsmith.kernels.cpu.compilation import JIT_OPTIONS, float32, has_cpu_feature, kernel
-from bertsmith.kernels.cpu.dropout import dropout_mask, load_dropout
-from bertsmith.kernels.cpu.exponential import exp_nonpositive
+from bertsmith.kernels.cpu.launcher import num_threads, thread_index
 from bertsmith.kernels.cpu.simd import VECTOR_WIDTH, load, reduce_sum, splat, store, store_bf16
 from bertsmith.kernels.cpu.simd_pairs import interleave_bf16, transpose_16x16
-from bertsmith.kernels.cpu.threads import num_threads, thread_index
+from bertsmith.kernels.cpu.vector_functions import dropout_mask, exp_nonpositive, load_dropout
 
 if has_cpu_feature("amx-bf16"):
     from bertsmith.kernels.cpu.amx import configure, multiply_block, release
 else:
-    from bertsmith.kernels.cpu.microkernel_bf16 import configure, multiply_block, release
+    from bertsmith.kernels.cpu.microkernels import configure, multiply_block, release
 
 _BLOCK = 32  # rows, columns, and terms of a matrix product are padded to a multiple of it
 HEAD_SIZE_MULTIPLE = _BLOCK
@@ -138,8 +130,8 @@ def forward(s):
             multiply_block(False, queries, 2 * head_size, keys_t, scores, padded, head_size, rows)
             for i in range(rows):
                 row, token = scores + 4 * i * padded, query_token(query_indices, start + i)
-                first_key, end_key = visible_range(token - first_token, num_keys, direction)
-                row_max = masked_row_max(row, columns, first_key, end_key) * softmax_scale
+                first_key, end_key = attention_fp32.visible_range(token - first_token, num_keys, direction)
+                row_max = attention_fp32.masked_row_max(row, columns, first_key, end_key) * softmax_scale
                 weight_row, element = weights + 2 * i * padded, (token * num_heads + head) * max_columns
                 total = splat(0.0)
                 for j in range(0, columns, VECTOR_WIDTH):
@@ -155,7 +147,9 @@ def forward(s):
             for i in range(rows):  # A row of products has fewer elements to divide than a row of weights.
                 inverse_sum = stats[2 * ((start + i) * num_heads + head) + 1]
                 out = out_base + 2 * (start + i) * hidden_size + head_start
-                store_rows(1, products + 4 * i * head_size, 1, head_size, inverse_sum, out, hidden_size)
+                attention_fp32.store_rows(
+                    1, products + 4 * i * head_size, 1, head_size, inverse_sum, out, hidden_size
+                )
     release()
 
 
@@ -209,8 +203,8 @@ def backward(s):
             _interleave_rows(keys, padded, head_size, keys_p)
             _copy_rows(k + v_offset, 2 * kv_stride, num_keys, head_size, values, padded)
             _transpose_pairs(values, padded, head_size // 2, values_t)
-        zero_floats(key_grads, padded * head_size)
-        zero_floats(value_grads, padded * head_size)
+        attention_fp32.zero_floats(key_grads, padded * head_size)
+        attention_fp32.zero_floats(value_grads, padded * head_size)
         for start in range(first_query, end_query, _BLOCK):
             rows, q_start = min(_BLOCK, end_query - start), 2 * start * q_stride + head_start
             out_start = 2 * start * hidden_size + head_start
@@ -220,14 +214,14 @@ def backward(s):
             multiply_block(False, out_grad, 2 * head_size, values_t, weight_grads, padded, head_size, rows)
             for i in range(rows):
                 token, stat = query_token(query_indices, start + i), 2 * ((start + i) * num_heads + head)
-                first_key, end_key = visible_range(token - first_token, num_keys, direction)
+                first_key, end_key = attention_fp32.visible_range(token - first_token, num_keys, direction)
                 row, grad_row = scores + 4 * i * padded, weight_grads + 4 * i * padded
                 element = (token * num_heads + head) * max_columns
                 row_max, inverse_sum = splat(stats[stat]), splat(stats[stat + 1])
                 total = splat(0.0)
                 weight_row, score_grad_row = weights + 2 * i * padded, score_grads + 2 * i * padded
                 for j in range(0, columns, VECTOR_WIDTH):
-                    score = load_masked_scores(row, j, first_key, end_key) * softmax_scale
+                    score = attention_fp32.load_masked_scores(row, j, first_key, end_key) * softmax_scale
                     weight = exp_nonpositive(score - row_max) * inverse_sum
                     grad = load(grad_row + 4 * j)
                     dropped_weight = weight
@@ -246,7 +240,7 @@ def backward(s):
             _zero_padding(weights, columns, padded, rows)
             _zero_padding(score_grads, columns, padded, rows)
             multiply_block(False, score_grads, 2 * padded, keys_p, query_grads, head_size, padded, rows)
-            store_rows(1, query_grads, rows, head_size, one, q_grad_base + q_start, q_stride)
+            attention_fp32.store_rows(1, query_grads, rows, head_size, one, q_grad_base + q_start, q_stride)
             _interleave_rows(weights, _BLOCK, padded, pairs)
             _transpose_pairs(pairs, _BLOCK // 2, padded, weights_t)
             _interleave_rows(score_grads, _BLOCK, padded, pairs)
@@ -260,6 +254,6 @@ def backward(s):
                 multiply_block(True, weights_a, a_stride, out_grad_p, values_out, head_size, _BLOCK, _BLOCK)
                 multiply_block(True, scores_a, a_stride, queries_p, keys_out, head_size, _BLOCK, _BLOCK)
         kv_grad = k_grad_base + kv_start
-        store_rows(1, key_grads, num_keys, head_size, one, kv_grad, kv_stride)
-        store_rows(1, value_grads, num_keys, head_size, one, kv_grad + v_offset, kv_stride)
+        attention_fp32.store_rows(1, key_grads, num_keys, head_size, one, kv_grad, kv_stride)
+        attention_fp32.store_rows(1, value_grads, num_keys, head_size, one, kv_grad + v_offset, kv_stride)
     release()

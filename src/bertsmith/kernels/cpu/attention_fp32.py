@@ -9,8 +9,9 @@ from which the backward pass recomputes the weights. Flash attention (Dao et al.
 sum, and its second version their log-sum-exp. It also divides the keys into blocks; here a block of queries has
 the scores of all keys, so that no maximum or sum is ever corrected.
 
-Dropout has a counter-based random number generator (dropout.py). The counter of a weight is its index in an array
-[tokens, heads, max_seqlen rounded up to 16], so that a token has the same mask whichever tokens have queries.
+Dropout has a counter-based random number generator (vector_functions.py). The counter of a weight is its index in
+an array [tokens, heads, max_seqlen rounded up to 16], so that a token has the same mask whichever tokens have
+queries.
 
 All pointers are integer addresses of bytes.
 """
@@ -23,11 +24,10 @@ from numba import njit
 from bertsmith.kernels.cpu import simd
 from bertsmith.kernels.cpu.arrays import floats, int64s
 from bertsmith.kernels.cpu.compilation import JIT_OPTIONS, float32, has_cpu_feature, kernel
-from bertsmith.kernels.cpu.dropout import dropout_mask, load_dropout
-from bertsmith.kernels.cpu.exponential import exp_nonpositive
-from bertsmith.kernels.cpu.microkernel_fp32 import INIT_OUT, INIT_ZERO, ROWS, microkernel_6x16
+from bertsmith.kernels.cpu.launcher import num_threads, thread_index
+from bertsmith.kernels.cpu.microkernels import FP32_ROWS, INIT_OUT, INIT_ZERO, microkernel_6x16
 from bertsmith.kernels.cpu.simd import VECTOR_WIDTH
-from bertsmith.kernels.cpu.threads import num_threads, thread_index
+from bertsmith.kernels.cpu.vector_functions import dropout_mask, exp_nonpositive, load_dropout
 
 _CAUSAL, _REVERSE_CAUSAL = 1, 2
 DIRECTIONS = {"all": 0, "before": _CAUSAL, "behind": _REVERSE_CAUSAL}
@@ -81,11 +81,11 @@ def _gemm(init, a, a_row_stride, a_k_stride, b, b_k_stride, b_panel_stride, out,
                 )
                 row += _SMALL_ROWS
             # The last 7 or 8 rows are computed as 4 + 4, since 6 + 4 would waste more.
-            elif remaining > 2 * _SMALL_ROWS or _SMALL_ROWS < remaining <= ROWS:
+            elif remaining > 2 * _SMALL_ROWS or _SMALL_ROWS < remaining <= FP32_ROWS:
                 microkernel_6x16(
                     init, 0, a_start, a_row_stride, a_k_stride, b_start, b_k_stride, out_tile, out_stride, k
                 )
-                row += ROWS
+                row += FP32_ROWS
             else:
                 _microkernel_4x16(
                     init, a_start, a_row_stride, a_k_stride, b_start, b_k_stride, out_tile, out_stride, k

@@ -8,22 +8,10 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from bertsmith.kernels.cpu import embedding, layer_functions, row_kernels
-from bertsmith.kernels.cpu.encoder_layer import (
-    LayerActivations,
-    LayerConfig,
-    LayerWeights,
-    layer_backward,
-    layer_forward,
-)
-from bertsmith.kernels.cpu.launcher import float_bits, launch
-from bertsmith.kernels.cpu.layer_functions import (
-    AttentionConfig,
-    DropoutSeeds,
-    is_bf16,
-    split_query_key_value,
-)
-from bertsmith.kernels.cpu.program import KernelSequence
+from bertsmith.kernels.cpu import embedding, encoder_layer, layer_functions, row_kernels
+from bertsmith.kernels.cpu.encoder_layer import LayerActivations, LayerConfig, LayerWeights
+from bertsmith.kernels.cpu.launcher import KernelSequence, float_bits, is_bf16, launch
+from bertsmith.kernels.cpu.layer_functions import AttentionConfig, DropoutSeeds, split_query_key_value
 from bertsmith.kernels.reference import LayerNormParams
 
 
@@ -207,7 +195,7 @@ class EncoderLayerFunction(torch.autograd.Function):
         """Compute a layer; `weights` are those of `LayerWeights`."""
         x, sequence, layer = x.contiguous(), KernelSequence(), LayerWeights(*weights)
         norms = layer.norms(config.layer_norm_eps)
-        output, activations = layer_forward(x, x, layer.matmuls(), norms, config, sequence)
+        output, activations = encoder_layer.layer_forward(x, x, layer.matmuls(), norms, config, sequence)
         sequence.run()
         ctx.save_for_backward(*activations, *weights)
         ctx.config = config
@@ -220,6 +208,6 @@ class EncoderLayerFunction(torch.autograd.Function):
         saved = LayerActivations(*ctx.saved_tensors[:count])
         weights = LayerWeights(*ctx.saved_tensors[count:])
         grad = grad.to(saved.x.dtype).contiguous()
-        x_grad, weight_grads = layer_backward(grad, saved, weights, ctx.config, sequence)
+        x_grad, weight_grads = encoder_layer.layer_backward(grad, saved, weights, ctx.config, sequence)
         sequence.run()
         return x_grad, None, *weight_grads

@@ -7,8 +7,8 @@ from numba import njit
 
 from bertsmith.kernels.cpu.arrays import bf16s, float_from_bits, floats, int64s, load_element, store_element
 from bertsmith.kernels.cpu.compilation import JIT_OPTIONS, float32, kernel
-from bertsmith.kernels.cpu.dropout import dropout_scale, load_dropout
-from bertsmith.kernels.cpu.threads import barrier, num_threads, thread_index, thread_range
+from bertsmith.kernels.cpu.launcher import barrier, num_threads, thread_index, thread_range
+from bertsmith.kernels.cpu.vector_functions import dropout_scale, load_dropout
 
 # Slots: 0 True for a bf16 result, 1 word embeddings [tokens, columns], 2 and 4 weights of two more embeddings
 # [their rows, columns], 3 and 5 each token's row of these, 6 tokens, 7 columns, 8 weight, 9 stats [tokens, 2]:

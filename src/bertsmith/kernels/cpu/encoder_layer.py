@@ -12,18 +12,8 @@ from bertsmith.kernels.cpu.launcher import Launcher
 from bertsmith.kernels.cpu.layer_functions import (
     AttentionConfig,
     DropoutSeeds,
-    add_,
-    add_layer_norm_backward,
-    add_layer_norm_forward,
-    attention_backward,
-    attention_forward,
-    concatenated_weight_grads,
-    gather_rows,
-    linear,
     linear_input_grad,
     linear_weight_grads,
-    scatter_add_rows,
-    split_query_key_value,
 )
 from bertsmith.kernels.cpu.matmul import PackedMatrix, pack, slice_columns, supports_layer
 from bertsmith.kernels.reference import EncoderLayerModules, EncoderLayerWeights, LayerNormParams
@@ -92,18 +82,20 @@ class FloatLayerMatmuls(NamedTuple):
 
     def query(self, x: Tensor, run: Launcher) -> Tensor:
         hidden_size = x.shape[1]
-        return linear(x, slice_columns(self.qkv, 0, hidden_size), self.qkv_bias[:hidden_size], run)
+        return layer_functions.linear(
+            x, slice_columns(self.qkv, 0, hidden_size), self.qkv_bias[:hidden_size], run
+        )
 
     def key_value(self, x: Tensor, run: Launcher) -> Tensor:
         hidden_size = x.shape[1]
         weight = slice_columns(self.qkv, hidden_size, 3 * hidden_size)
-        return linear(x, weight, self.qkv_bias[hidden_size:], run)
+        return layer_functions.linear(x, weight, self.qkv_bias[hidden_size:], run)
 
     def query_key_value(self, x: Tensor, run: Launcher) -> Tensor:
-        return linear(x, self.qkv, self.qkv_bias, run)
+        return layer_functions.linear(x, self.qkv, self.qkv_bias, run)
 
     def output_projection(self, x: Tensor, run: Launcher) -> Tensor:
-        return linear(x, self.projection, self.projection_bias, run)
+        return layer_functions.linear(x, self.projection, self.projection_bias, run)
 
     def feed_forward(self, x: Tensor, run: Launcher) -> tuple[Tensor, Tensor, Tensor]:
         return layer_functions.feed_forward(
@@ -175,18 +167,20 @@ def layer_forward(
     attention, (attention_seeds, output_seeds) = config.attention, config.dropout_seeds
     if attention.query_indices is None:
         query_input = residual
-        q, kv = split_query_key_value(matmuls.query_key_value(x, run))
+        q, kv = layer_functions.split_query_key_value(matmuls.query_key_value(x, run))
     else:
-        x_rows = gather_rows(x, attention.query_indices, run)
-        query_input = x_rows if residual is x else gather_rows(residual, attention.query_indices, run)
+        x_rows = layer_functions.gather_rows(x, attention.query_indices, run)
+        query_input = (
+            x_rows if residual is x else layer_functions.gather_rows(residual, attention.query_indices, run)
+        )
         q, kv = matmuls.query(x_rows, run), matmuls.key_value(x, run)
-    attention_output, softmax_stats = attention_forward(q, kv, attention, run)
+    attention_output, softmax_stats = layer_functions.attention_forward(q, kv, attention, run)
     projection_output = matmuls.output_projection(attention_output, run)
-    attention_norm_output, attention_norm_stats = add_layer_norm_forward(
+    attention_norm_output, attention_norm_stats = layer_functions.add_layer_norm_forward(
         query_input, projection_output, norms[0], attention_seeds, run
     )
     feed_forward_output, preactivation, activation = matmuls.feed_forward(attention_norm_output, run)
-    output, output_norm_stats = add_layer_norm_forward(
+    output, output_norm_stats = layer_functions.add_layer_norm_forward(
         attention_norm_output, feed_forward_output, norms[1], output_seeds, run
     )
     return output, LayerActivations(
@@ -201,32 +195,36 @@ def layer_backward(
     """Return the gradients of the inputs and of the weights, from that of the outputs, [M, H]."""
     attention, (attention_seeds, output_seeds) = config.attention, config.dropout_seeds
     inputs = saved.attention_norm_output, saved.feed_forward_output
-    middle_grad, feed_forward_grad, output_norm_grads = add_layer_norm_backward(
+    middle_grad, feed_forward_grad, output_norm_grads = layer_functions.add_layer_norm_backward(
         grad, *inputs, weights.output_norm, saved.output_norm_stats, output_seeds, run
     )
     output_grads = linear_weight_grads(saved.activation, feed_forward_grad, run)
     preactivation_grad = linear_input_grad(feed_forward_grad, weights.output, saved.preactivation, run)
     inner_grads = linear_weight_grads(saved.attention_norm_output, preactivation_grad, run)
-    add_(middle_grad, linear_input_grad(preactivation_grad, weights.inner, None, run), run)
+    layer_functions.add_(middle_grad, linear_input_grad(preactivation_grad, weights.inner, None, run), run)
     inputs = saved.query_input, saved.projection_output
-    query_input_grad, projection_grad, norm_grads = add_layer_norm_backward(
+    query_input_grad, projection_grad, norm_grads = layer_functions.add_layer_norm_backward(
         middle_grad, *inputs, weights.attention_norm, saved.attention_norm_stats, attention_seeds, run
     )
     projection_grads = linear_weight_grads(saved.attention_output, projection_grad, run)
     attention_grad = linear_input_grad(projection_grad, weights.projection, None, run)
-    qkv_grads = attention_backward(attention_grad, saved.q, saved.kv, saved.softmax_stats, attention, run)
+    qkv_grads = layer_functions.attention_backward(
+        attention_grad, saved.q, saved.kv, saved.softmax_stats, attention, run
+    )
     if attention.query_indices is None:
         (qkv_grad,) = qkv_grads
         qkv_weight_grads = linear_weight_grads(saved.x, qkv_grad, run)
         x_grad = query_input_grad
-        add_(x_grad, linear_input_grad(qkv_grad, weights.qkv, None, run), run)
+        layer_functions.add_(x_grad, linear_input_grad(qkv_grad, weights.qkv, None, run), run)
     else:
         q_grad, kv_grad = qkv_grads
-        qkv_weight_grads = concatenated_weight_grads([(saved.query_input, q_grad), (saved.x, kv_grad)], run)
+        qkv_weight_grads = layer_functions.concatenated_weight_grads(
+            [(saved.query_input, q_grad), (saved.x, kv_grad)], run
+        )
         hidden_size = grad.shape[1]
         q_weight, kv_weight = weights.qkv[:hidden_size], weights.qkv[hidden_size:]
-        add_(query_input_grad, linear_input_grad(q_grad, q_weight, None, run), run)
+        layer_functions.add_(query_input_grad, linear_input_grad(q_grad, q_weight, None, run), run)
         x_grad = linear_input_grad(kv_grad, kv_weight, None, run)
-        scatter_add_rows(x_grad, attention.query_indices, query_input_grad, run)
+        layer_functions.scatter_add_rows(x_grad, attention.query_indices, query_input_grad, run)
     grads = *qkv_weight_grads, *projection_grads, *norm_grads, *inner_grads, *output_grads, *output_norm_grads
     return x_grad, LayerWeights(*grads)

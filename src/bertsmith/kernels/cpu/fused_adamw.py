@@ -7,7 +7,7 @@ from numba import njit
 
 from bertsmith.kernels.cpu.arrays import float_from_bits, floats, int64s
 from bertsmith.kernels.cpu.compilation import JIT_OPTIONS, float32, kernel
-from bertsmith.kernels.cpu.threads import num_threads, thread_index
+from bertsmith.kernels.cpu.launcher import num_threads, thread_index
 
 _BLOCK_ROWS = 32  # Consecutive rows go to the same thread, since the processor prefetches memory.
 # The same as in reference.py. They are not imported: Numba would not notice that they changed there.

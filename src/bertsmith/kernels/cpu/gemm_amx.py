@@ -13,25 +13,14 @@ from __future__ import annotations
 
 from numba import njit
 
-from bertsmith.kernels.cpu import amx
+from bertsmith.kernels.cpu import amx, gemm_common
 from bertsmith.kernels.cpu.arrays import bf16_bits, bf16s, floats, slot_address
 from bertsmith.kernels.cpu.compilation import JIT_OPTIONS, kernel
-from bertsmith.kernels.cpu.gemm_common import apply_epilogue, ceil_div, column_sums, load_edge, store_edge
-from bertsmith.kernels.cpu.microkernel_fp32 import INIT_BIAS, INIT_OUT, INIT_ZERO
-from bertsmith.kernels.cpu.packed_matrix import (
-    COLUMNS,
-    KC,
-    KC_PANEL_BYTES,
-    PACK_ROWS,
-    PAIR_BYTES,
-    PANEL_PADDING_BYTES,
-    TRANSPOSE_BYTES,
-    pack_column_major,
-    pack_row_major,
-)
+from bertsmith.kernels.cpu.gemm_common import COLUMNS, KC, PACK_ROWS, PAIR_BYTES, ceil_div
+from bertsmith.kernels.cpu.launcher import atomic_increment, barrier, num_threads, thread_index, thread_range
+from bertsmith.kernels.cpu.microkernels import INIT_BIAS, INIT_OUT, INIT_ZERO
 from bertsmith.kernels.cpu.simd import VECTOR_WIDTH, load, splat, store, store_bf16
 from bertsmith.kernels.cpu.simd_pairs import transpose_16x16, transpose_pairs
-from bertsmith.kernels.cpu.threads import atomic_increment, barrier, num_threads, thread_index, thread_range
 
 ROWS = amx.BLOCK_SIZE
 _TILE_ROWS = amx.BLOCK_SIZE // 2  # rows of a tile, and pairs of terms that a tile instruction adds up
@@ -40,24 +29,24 @@ _BLOCK_STRIDE = 4 * COLUMNS  # bytes from one row of a block in fp32 to the next
 _TILE_BYTES = amx.TILE_ROW_BYTES * _TILE_ROWS
 _BLOCK_BYTES = ROWS * _BLOCK_STRIDE
 _EDGE_BYTES = _BLOCK_BYTES + _BLOCK_STRIDE  # bytes of a block and a bias at the edge
-_A_PANEL_BYTES = _TILE_BYTES * KC // amx.BLOCK_SIZE + PANEL_PADDING_BYTES
+_A_PANEL_BYTES = _TILE_BYTES * KC // amx.BLOCK_SIZE + gemm_common.PANEL_PADDING_BYTES
 
 
 def panel_size(k):
     """Return the bytes from a panel of b of `gemm` to the next."""
-    return PAIR_BYTES * _TILE_ROWS * ceil_div(k, amx.BLOCK_SIZE) + PANEL_PADDING_BYTES
+    return PAIR_BYTES * _TILE_ROWS * ceil_div(k, amx.BLOCK_SIZE) + gemm_common.PANEL_PADDING_BYTES
 
 
 def workspace_size(k):
     """Return the bytes of workspace per thread of `gemm`."""
     row_bytes = 2 * amx.BLOCK_SIZE * ceil_div(k, amx.BLOCK_SIZE)
-    return _EDGE_BYTES + TRANSPOSE_BYTES + row_bytes * (_MAX_CLAIM_ROWS + ROWS)
+    return _EDGE_BYTES + gemm_common.TRANSPOSE_BYTES + row_bytes * (_MAX_CLAIM_ROWS + ROWS)
 
 
 def workspace_size_transposed(threads, m, n):
     """Return the bytes of workspace of `gemm_transposed_left`, of each thread, and of one block of b."""
     thread_bytes = _EDGE_BYTES + _MAX_CLAIM_ROWS // VECTOR_WIDTH * _A_PANEL_BYTES
-    b_bytes = ceil_div(n, COLUMNS) * KC_PANEL_BYTES
+    b_bytes = ceil_div(n, COLUMNS) * gemm_common.KC_PANEL_BYTES
     return threads * thread_bytes + 2 * b_bytes, thread_bytes, b_bytes
 
 
@@ -102,9 +91,11 @@ def _compute_edge_block(init, bias, a_block, b, steps, out_block, region):
     out_is_bf16, out, out_stride = out_block
     buffer, first_row, rows, columns = region
     region_start, padded_bias = buffer + _BLOCK_STRIDE * first_row, buffer + _BLOCK_BYTES
-    load_edge(init, bias, padded_bias, region_start, _BLOCK_STRIDE, out, out_stride, rows, columns)
+    gemm_common.load_edge(
+        init, bias, padded_bias, region_start, _BLOCK_STRIDE, out, out_stride, rows, columns
+    )
     _compute_block(init, padded_bias, a_block, b, steps, (0, buffer, _BLOCK_STRIDE), buffer)
-    store_edge(out_is_bf16, region_start, _BLOCK_STRIDE, out, out_stride, rows, columns)
+    gemm_common.store_edge(out_is_bf16, region_start, _BLOCK_STRIDE, out, out_stride, rows, columns)
 
 
 @njit(**JIT_OPTIONS)
@@ -145,17 +136,21 @@ def gemm(s):
     out, out_stride, out_is_bf16 = s[7], s[8], s[9]
     m, n, k, bias, packed = s[10], s[11], s[12], s[15], s[20]
     edge, counter = s[13] + thread_index() * s[14], slot_address(s, 18)
-    transposed, copied_rows = edge + _EDGE_BYTES, edge + _EDGE_BYTES + TRANSPOSE_BYTES
+    transposed, copied_rows = edge + _EDGE_BYTES, edge + _EDGE_BYTES + gemm_common.TRANSPOSE_BYTES
     steps, panels = ceil_div(k, amx.BLOCK_SIZE), ceil_div(n, COLUMNS)
-    panel_bytes = PAIR_BYTES * _TILE_ROWS * steps + PANEL_PADDING_BYTES
+    panel_bytes = PAIR_BYTES * _TILE_ROWS * steps + gemm_common.PANEL_PADDING_BYTES
     first_panel, last_panel = thread_range(panels)
     count = min(n, last_panel * COLUMNS) - first_panel * COLUMNS
     if b and count > 0:
         source, target = b + first_panel * COLUMNS * b_column_stride, packed + first_panel * panel_bytes
         if b_column_stride == (2 if b_is_bf16 else 4):
-            pack_row_major(b_is_bf16, source, b_row_stride, k, count, target, COLUMNS, panel_bytes)
+            gemm_common.pack_row_major(
+                b_is_bf16, source, b_row_stride, k, count, target, COLUMNS, panel_bytes
+            )
         else:
-            pack_column_major(b_is_bf16, source, b_column_stride, k, count, target, panel_bytes, transposed)
+            gemm_common.pack_column_major(
+                b_is_bf16, source, b_column_stride, k, count, target, panel_bytes, transposed
+            )
         for panel in range(first_panel, last_panel):
             _zero_rows(packed + panel * panel_bytes, (k + 1) // 2, _TILE_ROWS * steps, PAIR_BYTES)
     barrier()
@@ -186,7 +181,9 @@ def gemm(s):
                 else:
                     _compute_block(init, panel_bias, a_block, b_panel, steps, out_block, edge)
         offset = row * out_stride
-        apply_epilogue(out_is_bf16, out + offset, s[16], s[17], offset, out_stride, n, row_end - row)
+        gemm_common.apply_epilogue(
+            out_is_bf16, out + offset, s[16], s[17], offset, out_stride, n, row_end - row
+        )
         row = claim_rows * atomic_increment(counter)
     amx.release()
 
@@ -209,7 +206,9 @@ def _pack_transposed(is_bf16, x, x_stride, terms, rows, tiles):
     if packed_rows < rows:
         source, target = x + (2 if is_bf16 else 4) * packed_rows, tiles + full_panels * _A_PANEL_BYTES
         count = rows - packed_rows
-        pack_row_major(is_bf16, source, x_stride, terms, count, target, VECTOR_WIDTH, _A_PANEL_BYTES)
+        gemm_common.pack_row_major(
+            is_bf16, source, x_stride, terms, count, target, VECTOR_WIDTH, _A_PANEL_BYTES
+        )
     for panel in range(full_panels, ceil_div(rows, VECTOR_WIDTH)):
         tile = tiles + panel * _A_PANEL_BYTES
         _zero_rows(tile, (terms + 1) // 2, _TILE_ROWS, amx.TILE_ROW_BYTES)
@@ -239,9 +238,13 @@ def gemm_transposed_left(s):
         while term < kc:
             count, target = min(PACK_ROWS, kc - term), b_panels + PAIR_BYTES * term // 2
             b_rows = b + (k_start + term) * b_stride
-            pack_row_major(b_is_bf16, b_rows, b_stride, count, n, target, COLUMNS, KC_PANEL_BYTES)
+            gemm_common.pack_row_major(
+                b_is_bf16, b_rows, b_stride, count, n, target, COLUMNS, gemm_common.KC_PANEL_BYTES
+            )
             for panel in range(panels):
-                _zero_rows(target + panel * KC_PANEL_BYTES, (count + 1) // 2, _TILE_ROWS, PAIR_BYTES)
+                _zero_rows(
+                    target + panel * gemm_common.KC_PANEL_BYTES, (count + 1) // 2, _TILE_ROWS, PAIR_BYTES
+                )
             term = PACK_ROWS * atomic_increment(counter)
         barrier()
         init, steps = INIT_OUT if k_start else INIT_ZERO, ceil_div(kc, amx.BLOCK_SIZE)
@@ -259,16 +262,19 @@ def gemm_transposed_left(s):
                 _pack_transposed(a_is_bf16, source, a_stride, count, claim_rows, tiles)
                 if sums:
                     slice_sums = partial_sums + 4 * (m * ((k_start + term) // PACK_ROWS) + row)
-                    column_sums(a_is_bf16, source, a_stride, count, claim_rows, slice_sums)
+                    gemm_common.column_sums(a_is_bf16, source, a_stride, count, claim_rows, slice_sums)
             # The partial sums of the earlier blocks were stored before the last barrier.
             if sums and k_start + kc == k:
                 slices = ceil_div(k, PACK_ROWS)
-                column_sums(0, partial_sums + 4 * row, 4 * m, slices, claim_rows, sums + 4 * row)
+                gemm_common.column_sums(0, partial_sums + 4 * row, 4 * m, slices, claim_rows, sums + 4 * row)
             for i in range(row, row_end, ROWS):
                 rows, a_panel = min(ROWS, row_end - i), a_panels + (i - row) // VECTOR_WIDTH * _A_PANEL_BYTES
                 a_block = a_panel, amx.TILE_ROW_BYTES, _A_PANEL_BYTES, _TILE_BYTES
                 for panel in range(panels):
-                    b_panel, columns = b_panels + panel * KC_PANEL_BYTES, min(COLUMNS, n - panel * COLUMNS)
+                    b_panel, columns = (
+                        b_panels + panel * gemm_common.KC_PANEL_BYTES,
+                        min(COLUMNS, n - panel * COLUMNS),
+                    )
                     out_block = 0, out + i * out_stride + 4 * COLUMNS * panel, out_stride
                     if rows < ROWS or columns < COLUMNS:
                         region = edge, 0, rows, columns

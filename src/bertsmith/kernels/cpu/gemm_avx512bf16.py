@@ -2,7 +2,7 @@
 
 Names of sizes are those of BLAS and BLIS: out [m, n] = a [m, k] · b [k, n], and `gemm_transposed_left` processes k
 in blocks of kc terms. The microkernel computes a tile of 8 rows and 32 columns. Matrices are packed into panels
-(packed_matrix.py) with terms in pairs, in the order in which the microkernel reads them. Packing rounds matrices
+(gemm_common.py) with terms in pairs, in the order in which the microkernel reads them. Packing rounds matrices
 that are in fp32, so that no copy of the weights in bf16 is needed. Sums are in fp32.
 
 The terms of each element are added in the same order. An element of the result therefore depends neither on the
@@ -13,45 +13,37 @@ from __future__ import annotations
 
 from numba import njit
 
+from bertsmith.kernels.cpu import gemm_common, microkernels
 from bertsmith.kernels.cpu.arrays import bf16_bits, bf16s, floats, slot_address
 from bertsmith.kernels.cpu.compilation import JIT_OPTIONS, kernel
-from bertsmith.kernels.cpu.gemm_common import apply_epilogue, ceil_div, column_sums, load_edge, store_edge
-from bertsmith.kernels.cpu.microkernel_bf16 import NON_TEMPORAL, ROWS, microkernel_8x32
-from bertsmith.kernels.cpu.microkernel_fp32 import INIT_BIAS, INIT_OUT, INIT_ZERO
-from bertsmith.kernels.cpu.packed_matrix import (
-    COLUMNS,
-    KC,
-    KC_PANEL_BYTES,
-    PACK_ROWS,
-    PAIR_BYTES,
-    PANEL_PADDING_BYTES,
-    TRANSPOSE_BYTES,
-    pack_column_major,
-    pack_row_major,
-)
+from bertsmith.kernels.cpu.gemm_common import COLUMNS, KC, PACK_ROWS, PAIR_BYTES, ceil_div
+from bertsmith.kernels.cpu.launcher import atomic_increment, barrier, num_threads, thread_index, thread_range
+from bertsmith.kernels.cpu.microkernels import BF16_ROWS, INIT_BIAS, INIT_OUT, INIT_ZERO, microkernel_8x32
 from bertsmith.kernels.cpu.simd import VECTOR_WIDTH, load, store_bf16, store_fence
-from bertsmith.kernels.cpu.threads import atomic_increment, barrier, num_threads, thread_index, thread_range
 
 _CLAIM_ROWS = VECTOR_WIDTH  # rows that a thread claims at a time
 _A_PAIR_BYTES = 4 * VECTOR_WIDTH  # bytes of a pair of terms in a panel of 16 columns of a, transposed
-_A_PANEL_BYTES = _A_PAIR_BYTES * KC // 2 + PANEL_PADDING_BYTES
+_A_PANEL_BYTES = _A_PAIR_BYTES * KC // 2 + gemm_common.PANEL_PADDING_BYTES
 _TILE_STRIDE = 4 * COLUMNS
-_EDGE_BYTES = _TILE_STRIDE * (ROWS + 1)  # bytes of a tile and a bias at the edge
+_EDGE_BYTES = _TILE_STRIDE * (BF16_ROWS + 1)  # bytes of a tile and a bias at the edge
 
 
 def panel_size(k):
     """Return the bytes from a panel of b of `gemm` to the next."""
-    return PAIR_BYTES * ceil_div(k, 2) + PANEL_PADDING_BYTES
+    return PAIR_BYTES * ceil_div(k, 2) + gemm_common.PANEL_PADDING_BYTES
 
 
 def workspace_size(k):
     """Return the bytes of workspace per thread of `gemm`."""
-    return _EDGE_BYTES + TRANSPOSE_BYTES + 2 * _CLAIM_ROWS * k
+    return _EDGE_BYTES + gemm_common.TRANSPOSE_BYTES + 2 * _CLAIM_ROWS * k
 
 
 def workspace_size_transposed(threads, m, n):
     """Return the bytes of workspace of `gemm_transposed_left`, of one block of a, and of one block of b."""
-    a_bytes, b_bytes = ceil_div(m, VECTOR_WIDTH) * _A_PANEL_BYTES, ceil_div(n, COLUMNS) * KC_PANEL_BYTES
+    a_bytes, b_bytes = (
+        ceil_div(m, VECTOR_WIDTH) * _A_PANEL_BYTES,
+        ceil_div(n, COLUMNS) * gemm_common.KC_PANEL_BYTES,
+    )
     return threads * _EDGE_BYTES + 2 * (a_bytes + b_bytes), a_bytes, b_bytes
 
 
@@ -60,12 +52,12 @@ def _compute_edge_tile(init, bias, a, a_row_stride, a_pair_stride, b, pairs, out
     """Compute a tile in the buffer, in the same order, and copy the region of it to out; see `_compute_tile`."""
     store_mode, out, out_stride = out_tile
     tile, first_row, rows, columns = region
-    region_start, padded_bias = tile + _TILE_STRIDE * first_row, tile + _TILE_STRIDE * ROWS
-    load_edge(init, bias, padded_bias, region_start, _TILE_STRIDE, out, out_stride, rows, columns)
+    region_start, padded_bias = tile + _TILE_STRIDE * first_row, tile + _TILE_STRIDE * BF16_ROWS
+    gemm_common.load_edge(init, bias, padded_bias, region_start, _TILE_STRIDE, out, out_stride, rows, columns)
     microkernel_8x32(
         init, padded_bias, a, a_row_stride, a_pair_stride, b, PAIR_BYTES, 0, tile, _TILE_STRIDE, pairs
     )
-    store_edge(store_mode == 1, region_start, _TILE_STRIDE, out, out_stride, rows, columns)
+    gemm_common.store_edge(store_mode == 1, region_start, _TILE_STRIDE, out, out_stride, rows, columns)
 
 
 @njit(inline="always", **JIT_OPTIONS)
@@ -77,7 +69,7 @@ def _compute_tile(init, bias, a, a_row_stride, a_pair_stride, b, pairs, out_tile
     """
     store_mode, out, out_stride = out_tile
     _, _, rows, columns = region
-    if rows == ROWS and columns == COLUMNS:
+    if rows == BF16_ROWS and columns == COLUMNS:
         microkernel_8x32(
             init, bias, a, a_row_stride, a_pair_stride, b, PAIR_BYTES, store_mode, out, out_stride, pairs
         )
@@ -113,24 +105,28 @@ def gemm(s):
     out, out_stride, out_is_bf16 = s[7], s[8], s[9]
     m, n, k, bias, packed = s[10], s[11], s[12], s[15], s[20]
     edge, counter = s[13] + thread_index() * s[14], slot_address(s, 18)
-    transposed, rounded = edge + _EDGE_BYTES, edge + _EDGE_BYTES + TRANSPOSE_BYTES
+    transposed, rounded = edge + _EDGE_BYTES, edge + _EDGE_BYTES + gemm_common.TRANSPOSE_BYTES
     pairs, panels = k // 2, ceil_div(n, COLUMNS)
-    panel_bytes = PAIR_BYTES * pairs + PANEL_PADDING_BYTES
+    panel_bytes = PAIR_BYTES * pairs + gemm_common.PANEL_PADDING_BYTES
     first_panel, last_panel = thread_range(panels)
     count = min(n, last_panel * COLUMNS) - first_panel * COLUMNS
     if b and count > 0:
         source, target = b + first_panel * COLUMNS * b_column_stride, packed + first_panel * panel_bytes
         if b_column_stride == (2 if b_is_bf16 else 4):
-            pack_row_major(b_is_bf16, source, b_row_stride, k, count, target, COLUMNS, panel_bytes)
+            gemm_common.pack_row_major(
+                b_is_bf16, source, b_row_stride, k, count, target, COLUMNS, panel_bytes
+            )
         else:
-            pack_column_major(b_is_bf16, source, b_column_stride, k, count, target, panel_bytes, transposed)
+            gemm_common.pack_column_major(
+                b_is_bf16, source, b_column_stride, k, count, target, panel_bytes, transposed
+            )
     barrier()
     init, out_panel_bytes = INIT_BIAS if bias else INIT_ZERO, (2 if out_is_bf16 else 4) * COLUMNS
     row = _CLAIM_ROWS * atomic_increment(counter)
     while row < m:
         row_end = min(row + _CLAIM_ROWS, m)
         # The last tile starts as many rows early as it is too high.
-        row_start = max(0, min(row, row_end - ROWS))
+        row_start = max(0, min(row, row_end - BF16_ROWS))
         a_rows, a_rows_stride = a + row_start * a_stride, a_stride
         if not a_is_bf16:
             _round_rows(a_rows, a_stride, row_end - row_start, k, rounded)
@@ -138,14 +134,16 @@ def gemm(s):
         for panel in range(panels):
             b_panel, columns = packed + panel * panel_bytes, min(COLUMNS, n - panel * COLUMNS)
             panel_bias = bias + 4 * COLUMNS * panel
-            for i in range(row, row_end, ROWS):
-                overlap = max(0, i + ROWS - row_end)
+            for i in range(row, row_end, BF16_ROWS):
+                overlap = max(0, i + BF16_ROWS - row_end)
                 a_tile = a_rows + (i - overlap - row_start) * a_rows_stride
                 out_tile = out_is_bf16, out + i * out_stride + panel * out_panel_bytes, out_stride
-                region = edge, overlap, ROWS - overlap, columns
+                region = edge, overlap, BF16_ROWS - overlap, columns
                 _compute_tile(init, panel_bias, a_tile, a_rows_stride, 4, b_panel, pairs, out_tile, region)
         offset = row * out_stride
-        apply_epilogue(out_is_bf16, out + offset, s[16], s[17], offset, out_stride, n, row_end - row)
+        gemm_common.apply_epilogue(
+            out_is_bf16, out + offset, s[16], s[17], offset, out_stride, n, row_end - row
+        )
         row = _CLAIM_ROWS * atomic_increment(counter)
 
 
@@ -168,7 +166,7 @@ def gemm_transposed_left(s):
     edge, packed = s[11] + thread_index() * _EDGE_BYTES, s[11] + threads * _EDGE_BYTES
     # A result that is written only once is read much later: it bypasses the caches.
     is_aligned = (out | out_stride) % (4 * VECTOR_WIDTH) == 0
-    store_mode = NON_TEMPORAL if k <= KC and is_aligned else 0
+    store_mode = microkernels.NON_TEMPORAL if k <= KC and is_aligned else 0
     for k_start in range(0, k, KC):
         kc, block = min(KC, k - k_start), k_start // KC
         a_panels = packed + block % 2 * (a_bytes + b_bytes)
@@ -178,11 +176,15 @@ def gemm_transposed_left(s):
             count = min(PACK_ROWS, kc - term)
             a_rows, b_rows = a + (k_start + term) * a_stride, b + (k_start + term) * b_stride
             a_target, b_target = a_panels + _A_PAIR_BYTES * term // 2, b_panels + PAIR_BYTES * term // 2
-            pack_row_major(a_is_bf16, a_rows, a_stride, count, m, a_target, VECTOR_WIDTH, _A_PANEL_BYTES)
+            gemm_common.pack_row_major(
+                a_is_bf16, a_rows, a_stride, count, m, a_target, VECTOR_WIDTH, _A_PANEL_BYTES
+            )
             if sums:
                 slice_sums = partial_sums + 4 * m * ((k_start + term) // PACK_ROWS)
-                column_sums(a_is_bf16, a_rows, a_stride, count, m, slice_sums)
-            pack_row_major(b_is_bf16, b_rows, b_stride, count, n, b_target, COLUMNS, KC_PANEL_BYTES)
+                gemm_common.column_sums(a_is_bf16, a_rows, a_stride, count, m, slice_sums)
+            gemm_common.pack_row_major(
+                b_is_bf16, b_rows, b_stride, count, n, b_target, COLUMNS, gemm_common.KC_PANEL_BYTES
+            )
             term = PACK_ROWS * atomic_increment(counter)
         barrier()
         init, pairs = INIT_OUT if k_start else INIT_ZERO, (kc + 1) // 2
@@ -190,16 +192,19 @@ def gemm_transposed_left(s):
         while row < m:
             row_end = min(row + _CLAIM_ROWS, m)
             for panel in range(ceil_div(n, COLUMNS)):
-                b_panel, columns = b_panels + panel * KC_PANEL_BYTES, min(COLUMNS, n - panel * COLUMNS)
-                for i in range(row, row_end, ROWS):
+                b_panel, columns = (
+                    b_panels + panel * gemm_common.KC_PANEL_BYTES,
+                    min(COLUMNS, n - panel * COLUMNS),
+                )
+                for i in range(row, row_end, BF16_ROWS):
                     a_panel = a_panels + i // VECTOR_WIDTH * _A_PANEL_BYTES + i % VECTOR_WIDTH * 4
                     out_tile = store_mode, out + i * out_stride + 4 * COLUMNS * panel, out_stride
-                    region = edge, 0, min(ROWS, row_end - i), columns
+                    region = edge, 0, min(BF16_ROWS, row_end - i), columns
                     _compute_tile(init, 0, a_panel, 4, _A_PAIR_BYTES, b_panel, pairs, out_tile, region)
             row = _CLAIM_ROWS * atomic_increment(counter + 8)
     store_fence()
     if sums:
         first, last = thread_range(m)
-        column_sums(
+        gemm_common.column_sums(
             0, partial_sums + 4 * first, 4 * m, ceil_div(k, PACK_ROWS), last - first, sums + 4 * first
         )

@@ -14,27 +14,27 @@ from __future__ import annotations
 from numba import njit
 from numba.extending import register_jitable
 
+from bertsmith.kernels.cpu import gemm_common
 from bertsmith.kernels.cpu.arrays import floats, slot_address
 from bertsmith.kernels.cpu.compilation import JIT_OPTIONS, float32, kernel
-from bertsmith.kernels.cpu.gemm_common import apply_epilogue, ceil_div, column_sums, load_edge, store_edge
-from bertsmith.kernels.cpu.microkernel_fp32 import INIT_BIAS, INIT_OUT, INIT_ZERO, ROWS, microkernel_6x16
-from bertsmith.kernels.cpu.packed_matrix import PANEL_PADDING_BYTES
+from bertsmith.kernels.cpu.gemm_common import ceil_div
+from bertsmith.kernels.cpu.launcher import atomic_increment, barrier, num_threads, thread_index, thread_range
+from bertsmith.kernels.cpu.microkernels import FP32_ROWS, INIT_BIAS, INIT_OUT, INIT_ZERO, microkernel_6x16
 from bertsmith.kernels.cpu.simd import VECTOR_WIDTH, copy_8, load, store, transpose_8x8
-from bertsmith.kernels.cpu.threads import atomic_increment, barrier, num_threads, thread_index, thread_range
 
 COLUMNS = VECTOR_WIDTH
 KC = 256  # A panel of 16 columns and as many terms fills half of a first-level cache of 32 KiB.
-_CLAIM_ROWS = 8 * ROWS  # rows that a thread claims at a time, if there are few
+_CLAIM_ROWS = 8 * FP32_ROWS  # rows that a thread claims at a time, if there are few
 _MIN_CLAIMS = 4  # claims per thread from which on each claim has twice as many rows
 PACK_ROWS = 32  # rows of a and b that `gemm_transposed_left` packs at a time
 _TRANSPOSE_SIZE = 8
-_A_TERM_BYTES, _B_TERM_BYTES = 4 * ROWS, 4 * COLUMNS  # bytes of a term in a panel of a or b
-_EDGE_BYTES = _B_TERM_BYTES * (ROWS + 1)  # bytes of a tile and a bias at the edge
+_A_TERM_BYTES, _B_TERM_BYTES = 4 * FP32_ROWS, 4 * COLUMNS  # bytes of a term in a panel of a or b
+_EDGE_BYTES = _B_TERM_BYTES * (FP32_ROWS + 1)  # bytes of a tile and a bias at the edge
 
 
 @register_jitable(inline="always", **JIT_OPTIONS)
 def _panel_bytes(term_bytes, k):
-    return term_bytes * min(k, KC) + PANEL_PADDING_BYTES
+    return term_bytes * min(k, KC) + gemm_common.PANEL_PADDING_BYTES
 
 
 @njit(inline="always", **JIT_OPTIONS)
@@ -50,7 +50,7 @@ def workspace_size(threads, n, k):
 
 def workspace_size_transposed(threads, m, n):
     """Return the bytes of workspace of `gemm_transposed_left`, of one block of a, and of one block of b."""
-    a_bytes = ceil_div(m, ROWS) * _panel_bytes(_A_TERM_BYTES, KC)
+    a_bytes = ceil_div(m, FP32_ROWS) * _panel_bytes(_A_TERM_BYTES, KC)
     b_bytes = ceil_div(n, COLUMNS) * _panel_bytes(_B_TERM_BYTES, KC)
     return threads * _EDGE_BYTES + 2 * (a_bytes + b_bytes), a_bytes, b_bytes
 
@@ -59,12 +59,14 @@ def workspace_size_transposed(threads, m, n):
 def _compute_edge_tile(init, bias, a, a_row_stride, a_k_stride, b, out, out_stride, kc, region):
     """Compute a tile in the buffer, in the same order, and copy the region of it to out; see `_compute_tile`."""
     tile, first_row, rows, columns = region
-    region_start, padded_bias = tile + _B_TERM_BYTES * first_row, tile + _B_TERM_BYTES * ROWS
-    load_edge(init, bias, padded_bias, region_start, _B_TERM_BYTES, out, out_stride, rows, columns)
+    region_start, padded_bias = tile + _B_TERM_BYTES * first_row, tile + _B_TERM_BYTES * FP32_ROWS
+    gemm_common.load_edge(
+        init, bias, padded_bias, region_start, _B_TERM_BYTES, out, out_stride, rows, columns
+    )
     microkernel_6x16(
         init, padded_bias, a, a_row_stride, a_k_stride, b, _B_TERM_BYTES, tile, _B_TERM_BYTES, kc
     )
-    store_edge(0, region_start, _B_TERM_BYTES, out, out_stride, rows, columns)
+    gemm_common.store_edge(0, region_start, _B_TERM_BYTES, out, out_stride, rows, columns)
 
 
 @njit(inline="always", **JIT_OPTIONS)
@@ -74,7 +76,7 @@ def _compute_tile(init, bias, a, a_row_stride, a_k_stride, b, out, out_stride, k
     region: buffer of a tile and a bias, first row, number of rows, number of columns.
     """
     _, _, rows, columns = region
-    if rows == ROWS and columns == COLUMNS:
+    if rows == FP32_ROWS and columns == COLUMNS:
         microkernel_6x16(init, bias, a, a_row_stride, a_k_stride, b, _B_TERM_BYTES, out, out_stride, kc)
     else:
         _compute_edge_tile(init, bias, a, a_row_stride, a_k_stride, b, out, out_stride, kc, region)
@@ -88,7 +90,7 @@ def _pack_row_major(x, x_stride, k, n, packed, panel_columns, panel_bytes):
     of a panel of 6 columns is therefore copied value by value.
     """
     full_panels = n // panel_columns
-    if panel_columns == ROWS and full_panels and full_panels * ROWS + 8 - ROWS > n:
+    if panel_columns == FP32_ROWS and full_panels and full_panels * FP32_ROWS + 8 - FP32_ROWS > n:
         full_panels -= 1  # The last copy would read beyond the row.
     for term in range(k):
         source, target = x + term * x_stride, packed + 4 * panel_columns * term
@@ -166,17 +168,17 @@ def gemm(s):
             for panel in range(panels):
                 b_panel = packed + panel_bytes * (k_start // KC * panels + panel)
                 columns, panel_bias = min(COLUMNS, n - panel * COLUMNS), bias + _B_TERM_BYTES * panel
-                for i in range(row, row_end, ROWS):
+                for i in range(row, row_end, FP32_ROWS):
                     # The last tile starts as many rows early as it is too high.
-                    overlap = max(0, i + ROWS - row_end)
+                    overlap = max(0, i + FP32_ROWS - row_end)
                     a_tile = a + (i - overlap) * a_stride + 4 * k_start
                     out_tile = out + i * out_stride + _B_TERM_BYTES * panel
-                    region = edge, overlap, ROWS - overlap, columns
+                    region = edge, overlap, FP32_ROWS - overlap, columns
                     _compute_tile(
                         init, panel_bias, a_tile, a_stride, 4, b_panel, out_tile, out_stride, kc, region
                     )
         offset = row * out_stride
-        apply_epilogue(0, out + offset, s[13], s[14], offset, out_stride, n, row_end - row)
+        gemm_common.apply_epilogue(0, out + offset, s[13], s[14], offset, out_stride, n, row_end - row)
         row = claim_rows * atomic_increment(counter)
 
 
@@ -206,10 +208,12 @@ def gemm_transposed_left(s):
         while term < kc:
             count = min(PACK_ROWS, kc - term)
             a_rows, b_rows = a + (k_start + term) * a_stride, b + (k_start + term) * b_stride
-            _pack_row_major(a_rows, a_stride, count, m, a_panels + _A_TERM_BYTES * term, ROWS, a_panel_bytes)
+            _pack_row_major(
+                a_rows, a_stride, count, m, a_panels + _A_TERM_BYTES * term, FP32_ROWS, a_panel_bytes
+            )
             if sums:
                 slice_sums = partial_sums + 4 * m * ((k_start + term) // PACK_ROWS)
-                column_sums(0, a_rows, a_stride, count, m, slice_sums)
+                gemm_common.column_sums(0, a_rows, a_stride, count, m, slice_sums)
             target = b_panels + _B_TERM_BYTES * term
             _pack_row_major(b_rows, b_stride, count, n, target, COLUMNS, b_panel_bytes)
             term = PACK_ROWS * atomic_increment(counter)
@@ -220,10 +224,10 @@ def gemm_transposed_left(s):
             row_end = min(row + claim_rows, m)
             for panel in range(ceil_div(n, COLUMNS)):
                 b_panel, columns = b_panels + panel * b_panel_bytes, min(COLUMNS, n - panel * COLUMNS)
-                for i in range(row, row_end, ROWS):
-                    a_panel = a_panels + i // ROWS * a_panel_bytes
+                for i in range(row, row_end, FP32_ROWS):
+                    a_panel = a_panels + i // FP32_ROWS * a_panel_bytes
                     out_tile = out + i * out_stride + _B_TERM_BYTES * panel
-                    region = edge, 0, min(ROWS, row_end - i), columns
+                    region = edge, 0, min(FP32_ROWS, row_end - i), columns
                     _compute_tile(
                         init, 0, a_panel, 4, _A_TERM_BYTES, b_panel, out_tile, out_stride, kc, region
                     )
@@ -231,4 +235,4 @@ def gemm_transposed_left(s):
     if sums:
         first, last = thread_range(m)
         slices = ceil_div(k, PACK_ROWS)
-        column_sums(0, partial_sums + 4 * first, 4 * m, slices, last - first, sums + 4 * first)
+        gemm_common.column_sums(0, partial_sums + 4 * first, 4 * m, slices, last - first, sums + 4 * first)

@@ -9,20 +9,13 @@ from __future__ import annotations
 
 from numba import njit
 
-from bertsmith.kernels.cpu import amx
+from bertsmith.kernels.cpu import amx, quantize
 from bertsmith.kernels.cpu.arrays import float_from_bits
 from bertsmith.kernels.cpu.compilation import JIT_OPTIONS, kernel
-from bertsmith.kernels.cpu.quantize import (
-    BLOCK_ROWS,
-    ROW_PARAM_BYTES,
-    dequantize_row,
-    make_row_quantizer,
-    output_param_pointers,
-    store_output,
-)
+from bertsmith.kernels.cpu.launcher import num_threads, thread_index
+from bertsmith.kernels.cpu.quantize import BLOCK_ROWS, dequantize_row, store_output
 from bertsmith.kernels.cpu.simd import VECTOR_WIDTH, store_int8
 from bertsmith.kernels.cpu.simd_pairs import load_ints
-from bertsmith.kernels.cpu.threads import num_threads, thread_index
 
 OUTPUT_MULTIPLE = amx.BLOCK_SIZE  # The number of outputs must be a multiple of it.
 INPUT_MULTIPLE = 64  # Weights are padded with zeros to a multiple of it.
@@ -35,10 +28,10 @@ _step_1, _step_2, _step_3, _step_4 = amx.INT8_BLOCK_STEPS
 
 def workspace_size(inputs: int) -> int:
     """Return the bytes of workspace per thread."""
-    return BLOCK_ROWS * (inputs + INPUT_MULTIPLE) + ROW_PARAM_BYTES + 4 * inputs + 2 * _BLOCK_BYTES
+    return BLOCK_ROWS * (inputs + INPUT_MULTIPLE) + quantize.ROW_PARAM_BYTES + 4 * inputs + 2 * _BLOCK_BYTES
 
 
-_quantize_rows = make_row_quantizer(store_int8, 1)
+_quantize_rows = quantize.make_row_quantizer(store_int8, 1)
 
 
 @njit(**JIT_OPTIONS)
@@ -72,7 +65,7 @@ def int8_linear_kernel(s):
     layout = s[14], s[15], out_itemsize * outputs
     quantized = s[12] + s[13] * thread_index()
     row_params = quantized + BLOCK_ROWS * quantized_stride
-    buffer = row_params + ROW_PARAM_BYTES
+    buffer = row_params + quantize.ROW_PARAM_BYTES
     both_sums = buffer + 4 * inputs
     target = quantized, quantized_stride, row_params, buffer
     amx.configure(s[16])
@@ -82,7 +75,10 @@ def int8_linear_kernel(s):
         block_x, rows = x + itemsize * first_row * inputs, min(BLOCK_ROWS, num_rows - first_row)
         _quantize_rows(x_is_bf16, block_x, rows, s[2], inputs, s[17], min_step, target)
         # The sums of the previous block are stored while a block is computed. At first there is none.
-        left_params, right_params = output_param_pointers(s, 0), output_param_pointers(s, VECTOR_WIDTH)
+        left_params, right_params = (
+            quantize.output_param_pointers(s, 0),
+            quantize.output_param_pointers(s, VECTOR_WIDTH),
+        )
         sums, previous_rows = both_sums, 0
         previous = sums, row_params, s[4], left_params, right_params
         for column in range(0, outputs, OUTPUT_MULTIPLE):
@@ -110,8 +106,8 @@ def int8_linear_kernel(s):
                 sums = both_sums + _BLOCK_BYTES if sums == both_sums else both_sums
                 amx.store_block(sums, _SUM_STRIDE)
                 out = s[4] + out_itemsize * ((first_row + i) * outputs + column)
-                left_params = output_param_pointers(s, column)
-                right_params = output_param_pointers(s, column + VECTOR_WIDTH)
+                left_params = quantize.output_param_pointers(s, column)
+                right_params = quantize.output_param_pointers(s, column + VECTOR_WIDTH)
                 previous = sums, row_params + 4 * i, out, left_params, right_params
                 previous_rows = min(amx.BLOCK_SIZE, rows - i)
         _store_rows(0, previous_rows, layout, previous)

@@ -8,28 +8,23 @@ from __future__ import annotations
 
 from numba import njit
 
+from bertsmith.kernels.cpu import quantize
 from bertsmith.kernels.cpu.arrays import float_from_bits
 from bertsmith.kernels.cpu.compilation import JIT_OPTIONS, kernel
-from bertsmith.kernels.cpu.quantize import (
-    BLOCK_ROWS,
-    ROW_PARAM_BYTES,
-    dequantize_row,
-    make_row_quantizer,
-    output_param_pointers,
-)
+from bertsmith.kernels.cpu.launcher import num_threads, thread_index
+from bertsmith.kernels.cpu.quantize import BLOCK_ROWS, dequantize_row
 from bertsmith.kernels.cpu.simd import VECTOR_WIDTH, store_int16, store_vector
 from bertsmith.kernels.cpu.simd_pairs import broadcast_int, dot_int16, load_ints, zero_ints
-from bertsmith.kernels.cpu.threads import num_threads, thread_index
 
 _TILE_ROWS = 4
 
 
 def workspace_size(inputs: int) -> int:
     """Return the bytes of workspace per thread."""
-    return 2 * BLOCK_ROWS * inputs + ROW_PARAM_BYTES + 4 * inputs + 4 * VECTOR_WIDTH
+    return 2 * BLOCK_ROWS * inputs + quantize.ROW_PARAM_BYTES + 4 * inputs + 4 * VECTOR_WIDTH
 
 
-_quantize_rows = make_row_quantizer(store_int16, 2)
+_quantize_rows = quantize.make_row_quantizer(store_int16, 2)
 
 
 @njit(inline="always", **JIT_OPTIONS)
@@ -53,7 +48,7 @@ def int8_linear_kernel(s):
     out_stride, quantized_stride = out_itemsize * outputs, 2 * inputs
     quantized = s[12] + s[13] * thread_index()
     row_params = quantized + BLOCK_ROWS * quantized_stride
-    buffer = row_params + ROW_PARAM_BYTES
+    buffer = row_params + quantize.ROW_PARAM_BYTES
     target = quantized, quantized_stride, row_params, buffer
     unused_row, blocks = buffer + 4 * inputs, (num_rows + BLOCK_ROWS - 1) // BLOCK_ROWS
     for block in range(thread_index(), blocks, num_threads()):
@@ -61,7 +56,7 @@ def int8_linear_kernel(s):
         block_x, rows = x + itemsize * first_row * inputs, min(BLOCK_ROWS, num_rows - first_row)
         _quantize_rows(x_is_bf16, block_x, rows, s[2], inputs, s[17], min_step, target)
         for column in range(0, outputs, VECTOR_WIDTH):
-            output_params = output_param_pointers(s, column)
+            output_params = quantize.output_param_pointers(s, column)
             for i in range(0, rows, _TILE_ROWS):
                 integers, weights = quantized + i * quantized_stride, s[3] + 2 * inputs * column
                 sums_0 = sums_1 = sums_2 = sums_3 = zero_ints()

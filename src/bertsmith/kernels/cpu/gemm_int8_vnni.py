@@ -9,28 +9,13 @@ from __future__ import annotations
 
 from numba import njit
 
+from bertsmith.kernels.cpu import quantize, simd_pairs
 from bertsmith.kernels.cpu.arrays import float_from_bits
 from bertsmith.kernels.cpu.compilation import JIT_OPTIONS, kernel
-from bertsmith.kernels.cpu.quantize import (
-    BLOCK_ROWS,
-    ROW_PARAM_BYTES,
-    block_rows,
-    dequantize,
-    load_output_params,
-    load_row_params,
-    make_row_quantizer,
-    output_param_pointers,
-    store_output,
-)
+from bertsmith.kernels.cpu.launcher import num_threads, thread_index
+from bertsmith.kernels.cpu.quantize import BLOCK_ROWS, store_output
 from bertsmith.kernels.cpu.simd import VECTOR_WIDTH, store_uint8
-from bertsmith.kernels.cpu.simd_pairs import (
-    broadcast_int,
-    dot_uint8_int8,
-    float_to_int,
-    int_to_float,
-    load_ints,
-)
-from bertsmith.kernels.cpu.threads import num_threads, thread_index
+from bertsmith.kernels.cpu.simd_pairs import broadcast_int, dot_uint8_int8, load_ints
 
 OUTPUT_MULTIPLE = 2 * VECTOR_WIDTH  # The number of outputs must be a multiple of it.
 INPUT_MULTIPLE = 4  # Weights are padded with zeros to a multiple of it.
@@ -40,10 +25,10 @@ _VECTOR_BYTES = 4 * VECTOR_WIDTH
 
 def workspace_size(inputs: int) -> int:
     """Return the bytes of workspace per thread."""
-    return BLOCK_ROWS * inputs + ROW_PARAM_BYTES + 4 * inputs + 4 * OUTPUT_MULTIPLE
+    return BLOCK_ROWS * inputs + quantize.ROW_PARAM_BYTES + 4 * inputs + 4 * OUTPUT_MULTIPLE
 
 
-_quantize_rows = make_row_quantizer(store_uint8, 1)
+_quantize_rows = quantize.make_row_quantizer(store_uint8, 1)
 
 
 @njit(inline="always", **JIT_OPTIONS)
@@ -54,10 +39,14 @@ def _store_row(is_bf16, gelu, left_sums, right_sums, row, out, block_params):
     parameters of the first and the last 16 outputs.
     """
     rows, row_params, unused_row, left_params, right_params = block_params
-    params, target = load_row_params(row, row_params), out if row < rows else unused_row
-    store_output(is_bf16, gelu, dequantize(int_to_float(left_sums), params, left_params), target)
+    params, target = quantize.load_row_params(row, row_params), out if row < rows else unused_row
+    store_output(
+        is_bf16, gelu, quantize.dequantize(simd_pairs.int_to_float(left_sums), params, left_params), target
+    )
     target += (2 if is_bf16 else 4) * VECTOR_WIDTH
-    store_output(is_bf16, gelu, dequantize(int_to_float(right_sums), params, right_params), target)
+    store_output(
+        is_bf16, gelu, quantize.dequantize(simd_pairs.int_to_float(right_sums), params, right_params), target
+    )
 
 
 @kernel
@@ -70,20 +59,22 @@ def int8_linear_kernel(s):
     out_is_bf16, gelu, itemsize, out_itemsize = s[14], s[15], 2 if s[0] else 4, 2 if s[14] else 4
     quantized = s[12] + s[13] * thread_index()
     row_params = quantized + BLOCK_ROWS * inputs
-    buffer = row_params + ROW_PARAM_BYTES
+    buffer = row_params + quantize.ROW_PARAM_BYTES
     target = quantized, inputs, row_params, buffer
     unused_row, out_stride = buffer + 4 * inputs, out_itemsize * outputs
     threads = num_threads()
-    max_rows = block_rows(num_rows, threads, _TILE_ROWS)
+    max_rows = quantize.block_rows(num_rows, threads, _TILE_ROWS)
     for first_row in range(max_rows * thread_index(), num_rows, max_rows * threads):
         block_x, rows = x + itemsize * first_row * inputs, min(max_rows, num_rows - first_row)
         _quantize_rows(x_is_bf16, block_x, rows, s[2], inputs, s[17], min_step, target)
         for column in range(0, outputs, OUTPUT_MULTIPLE):
-            left_params = load_output_params(output_param_pointers(s, column))
-            right_params = load_output_params(output_param_pointers(s, column + VECTOR_WIDTH))
+            left_params = quantize.load_output_params(quantize.output_param_pointers(s, column))
+            right_params = quantize.load_output_params(
+                quantize.output_param_pointers(s, column + VECTOR_WIDTH)
+            )
             block_params = rows, row_params, unused_row, left_params, right_params
-            left_init = float_to_int(left_params[0] * -128.0)
-            right_init = float_to_int(right_params[0] * -128.0)
+            left_init = simd_pairs.float_to_int(left_params[0] * -128.0)
+            right_init = simd_pairs.float_to_int(right_params[0] * -128.0)
             for i in range(0, rows, _TILE_ROWS):
                 integers, weights = quantized + i * inputs, s[3] + column * inputs
                 left_0 = left_1 = left_2 = left_3 = left_init

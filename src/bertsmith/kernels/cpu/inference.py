@@ -10,26 +10,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bertsmith.kernels.cpu import matmul_int8, quantize
-from bertsmith.kernels.cpu.encoder_layer import (
-    FloatLayerMatmuls,
-    LayerMatmuls,
-    LayerWeights,
-    layer_forward,
-    layer_weights,
-)
-from bertsmith.kernels.cpu.launcher import Launcher, float_bits, launch
-from bertsmith.kernels.cpu.layer_functions import is_bf16
-from bertsmith.kernels.cpu.matmul import PANEL_COLUMNS
-from bertsmith.kernels.cpu.matmul_int8 import int8_linear
-from bertsmith.kernels.cpu.program import KernelSequence
-from bertsmith.kernels.cpu.training import (
-    SUPPORTED_DTYPES,
-    NumbaTrainingBackend,
-    has_layer_norm_params,
-    is_supported,
-    layer_config,
-)
+from bertsmith.kernels.cpu import encoder_layer, matmul, quantize, training
+from bertsmith.kernels.cpu.encoder_layer import FloatLayerMatmuls, LayerMatmuls, LayerWeights
+from bertsmith.kernels.cpu.launcher import KernelSequence, Launcher, float_bits, is_bf16, launch
+from bertsmith.kernels.cpu.matmul import PANEL_COLUMNS, int8_linear
+from bertsmith.kernels.cpu.training import SUPPORTED_DTYPES, NumbaTrainingBackend
 from bertsmith.kernels.linear import MIN_QUANT_STEP, DequantParams, QuantizedLinear
 from bertsmith.kernels.reference import (
     EncoderLayerModules,
@@ -58,7 +43,7 @@ class NumbaInferenceBackend(NumbaTrainingBackend):
         vars(self).update(state, _packed_layers=WeakKeyDictionary())
 
     def _supports(self, x: Tensor) -> bool:
-        return is_supported(x) and x.numel() > 0
+        return training.is_supported(x) and x.numel() > 0
 
     def encoder_layer(
         self, x: Tensor, layout: SequenceLayout, modules: EncoderLayerModules, rows: Tensor | None = None
@@ -80,8 +65,8 @@ class NumbaInferenceBackend(NumbaTrainingBackend):
             return None
         sequence = KernelSequence()
         inputs = x.contiguous() if isinstance(matmuls, _Int8LayerMatmuls) else residual
-        config = layer_config(modules, attention.with_queries(rows))
-        output, _ = layer_forward(inputs, residual, matmuls, norms, config, sequence)
+        config = training.layer_config(modules, attention.with_queries(rows))
+        output, _ = encoder_layer.layer_forward(inputs, residual, matmuls, norms, config, sequence)
         sequence.run()
         return output
 
@@ -91,7 +76,7 @@ class NumbaInferenceBackend(NumbaTrainingBackend):
         with_kernels = [q for q in quantized if isinstance(q, QuantizedLinear) and _is_packed(q)]
         if len(with_kernels) == len(quantized):
             return _Int8LayerMatmuls(x.dtype, *with_kernels)
-        weights = layer_weights(modules)
+        weights = encoder_layer.layer_weights(modules)
         if weights is None or not weights.have_kernels(x):
             return None
         can_pack = x.dtype == torch.bfloat16 and x.shape[1] % PANEL_COLUMNS == 0
@@ -130,11 +115,11 @@ class NumbaInferenceBackend(NumbaTrainingBackend):
         padded with zeros to full tiles. Without: pairs of inputs, int16 [out / 16, in / 2, 16, 2].
         """
         inputs, outputs = weight.shape
-        native = matmul_int8.GEMM_INT8
+        native = matmul.GEMM_INT8
         if is_native and native and inputs % quantize.COLUMNS == 0 and outputs % native.OUTPUT_MULTIPLE == 0:
             padded = F.pad(weight, (0, 0, 0, -inputs % native.INPUT_MULTIPLE))
             return _tile(padded, native.OUTPUT_MULTIPLE, 4)
-        has_fallback = matmul_int8.GEMM_INT8_FALLBACK and not is_native
+        has_fallback = matmul.GEMM_INT8_FALLBACK and not is_native
         if not has_fallback or inputs % quantize.COLUMNS or outputs % quantize.COLUMNS:
             return super().pack_int8_weight(weight, is_native=is_native)
         return _tile(weight, quantize.COLUMNS, 2).to(torch.int16)
@@ -212,7 +197,7 @@ def _layer_norm_params(modules: EncoderLayerModules) -> list[LayerNormParams] | 
     """Return the parameters of a layer's LayerNorms; None if its norms are others or lack parameters."""
     params: list[LayerNormParams] = []
     for norm in modules.norms:
-        if not has_layer_norm_params(norm):
+        if not training.has_layer_norm_params(norm):
             return None
         params.append(LayerNormParams(norm.weight, norm.bias, norm.eps))
     return params

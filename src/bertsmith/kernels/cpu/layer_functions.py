@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from bertsmith.kernels.cpu import amx, layer_norm, row_kernels
-from bertsmith.kernels.cpu import gather_rows as row_selection
-from bertsmith.kernels.cpu.launcher import Launcher, float_bits
+from bertsmith.kernels.cpu.launcher import Launcher, float_bits, is_bf16
 from bertsmith.kernels.cpu.matmul import PackedMatrix, matmul, matmul_transposed_left
 from bertsmith.kernels.reference import LayerNormParams
 
@@ -82,11 +81,6 @@ class AttentionConfig(NamedTuple):
         return run.workspace(4 * size * torch.get_num_threads()), size
 
 
-def is_bf16(x: Tensor) -> int:
-    """Return the slot of a kernel that tells bf16 (1) from fp32 (0)."""
-    return int(x.dtype == torch.bfloat16)
-
-
 def _empty_rows(num_rows: int, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
     """Return an uninitialized tensor, except that rows from `num_rows` on are zeros."""
     rows = torch.empty(shape, dtype=dtype)
@@ -97,13 +91,13 @@ def _empty_rows(num_rows: int, shape: Sequence[int], dtype: torch.dtype) -> Tens
 def gather_rows(x: Tensor, indices: Tensor, run: Launcher) -> Tensor:
     """Return rows of x, which is contiguous."""
     rows = x.new_empty(len(indices), x.shape[1])
-    run(row_selection.gather_rows_kernel, is_bf16(x), x, rows, indices, *rows.shape)
+    run(row_kernels.gather_rows_kernel, is_bf16(x), x, rows, indices, *rows.shape)
     return rows
 
 
 def scatter_add_rows(x: Tensor, indices: Tensor, y: Tensor, run: Launcher) -> None:
     """Add y to rows of x; indices are in ascending order, and y is overwritten where they repeat."""
-    run(row_selection.scatter_add_rows_kernel, is_bf16(x), x, y, indices, *y.shape)
+    run(row_kernels.scatter_add_rows_kernel, is_bf16(x), x, y, indices, *y.shape)
 
 
 def split_query_key_value(q: Tensor, kv: Tensor | None = None) -> tuple[Tensor, Tensor]:

@@ -11,9 +11,9 @@ from numba import njit
 
 from bertsmith.kernels.cpu.arrays import float_from_bits, floats, load_scalar, store_scalar
 from bertsmith.kernels.cpu.compilation import JIT_OPTIONS, float32, kernel
-from bertsmith.kernels.cpu.dropout import dropout_mask, dropout_scale, load_dropout
+from bertsmith.kernels.cpu.launcher import thread_index, thread_range
 from bertsmith.kernels.cpu.simd import VECTOR_WIDTH, load, load_vector, reduce_sum, splat, store, store_vector
-from bertsmith.kernels.cpu.threads import thread_index, thread_range
+from bertsmith.kernels.cpu.vector_functions import dropout_mask, dropout_scale, load_dropout
 
 
 @njit(**JIT_OPTIONS)

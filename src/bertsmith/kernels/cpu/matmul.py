@@ -1,4 +1,4 @@
-"""Matrix products by compiled kernels, and when they are used instead of PyTorch's."""
+"""Matrix products in fp32, bf16, and int8 by compiled kernels, and when they are used instead of PyTorch's."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from bertsmith.kernels.cpu import amx
+from bertsmith.kernels.cpu import amx, row_kernels
 from bertsmith.kernels.cpu.compilation import has_avx512_bf16, has_cpu_feature, target_cpu
 from bertsmith.kernels.cpu.gemm_common import ceil_div
-from bertsmith.kernels.cpu.launcher import Launcher, launch
+from bertsmith.kernels.cpu.launcher import Launcher, float_bits, is_bf16, launch
+from bertsmith.kernels.linear import MIN_QUANT_STEP, QuantizedLinear
 
 _DTYPES = {torch.float32, torch.bfloat16}
 _SLOW_ONEDNN_CPUS = ("znver1", "znver2", "znver3", "znver4")  # AMD's; on Zen 5 oneDNN is fast.
@@ -31,6 +32,20 @@ GEMM_BF16: Any = (
     else None
 )
 """The module of the bf16 kernels; unlike PyTorch's libraries they take weights and return gradients in fp32."""
+
+GEMM_INT8_FALLBACK: Any = (
+    import_module("bertsmith.kernels.cpu.gemm_int8_avx2") if has_cpu_feature("avx2") else None
+)
+"""The module of the kernel for processors without int8 instructions, or None."""
+
+GEMM_INT8: Any = (
+    import_module("bertsmith.kernels.cpu.gemm_int8_amx")
+    if has_cpu_feature("amx-int8") and amx.is_amx_available()
+    else import_module("bertsmith.kernels.cpu.gemm_int8_vnni")
+    if has_cpu_feature("avx512vnni")
+    else None
+)
+"""The module of the kernel with the processor's int8 instructions, or None."""
 
 PANEL_COLUMNS = 32  # columns of a panel in bf16
 _MIN_SIZE = 16  # smallest number of rows, columns, or terms; smaller products are left to PyTorch
@@ -169,8 +184,8 @@ def _launch_bf16(
     workspace = torch.empty(torch.get_num_threads() * thread_bytes, dtype=torch.uint8)
     y_arguments: tuple[int | Tensor, ...] = (0, 0, 0, 0)
     if y is not None:
-        address, row_stride, is_bf16 = _row_major_arguments(y)
-        y_arguments = address, row_stride, y.element_size() * y.stride(1), is_bf16
+        address, row_stride, y_is_bf16 = _row_major_arguments(y)
+        y_arguments = address, row_stride, y.element_size() * y.stride(1), y_is_bf16
     run(
         GEMM_BF16.gemm,
         *(*_row_major_arguments(x), *y_arguments, *_row_major_arguments(out)),
@@ -193,21 +208,52 @@ def matmul_transposed_left(
     """
     x, y = (t if t.stride(1) == 1 and t.stride(0) else t.contiguous() for t in (x, y))
     k, m, n = *x.shape, y.shape[1]
-    is_bf16 = torch.bfloat16 in (x.dtype, y.dtype)
-    gemm = GEMM_BF16 if is_bf16 else GEMM_FP32
+    is_bf16_product = torch.bfloat16 in (x.dtype, y.dtype)
+    gemm = GEMM_BF16 if is_bf16_product else GEMM_FP32
     size, *block_sizes = gemm.workspace_size_transposed(torch.get_num_threads(), m, n)
     workspace, counters = run.workspace(size), torch.zeros(2 * ceil_div(k, gemm.KC), dtype=torch.int64)
     partial_sums = torch.empty(0 if sums is None else ceil_div(k, gemm.PACK_ROWS) * m)
-    num_arguments = 3 if is_bf16 else 2  # The fp32 kernel takes no dtypes.
+    num_arguments = 3 if is_bf16_product else 2  # The fp32 kernel takes no dtypes.
     run(
         gemm.gemm_transposed_left,
         *_row_major_arguments(x)[:num_arguments],
         *_row_major_arguments(y)[:num_arguments],
         *(out, 4 * out.stride(0), m, n, k, workspace, *block_sizes, counters),
-        *(0 if sums is None else sums, partial_sums, *((amx.TILE_CONFIG,) if is_bf16 else ())),
+        *(0 if sums is None else sums, partial_sums, *((amx.TILE_CONFIG,) if is_bf16_product else ())),
     )
 
 
 def _row_major_arguments(x: Tensor) -> tuple[Tensor, int, bool]:
     """Return a matrix, its row stride in bytes, and whether it is bf16."""
     return x, x.element_size() * x.stride(0), x.dtype == torch.bfloat16
+
+
+def int8_linear(
+    linear: QuantizedLinear, x: Tensor, dtype: torch.dtype, run: Launcher, *, gelu: bool = False
+) -> Tensor:
+    """Return a linear layer, or its GELU, of x [N, in] in fp32 or bf16, computed in int8.
+
+    Args:
+        linear: Layer with weights from `NumbaInferenceBackend.pack_int8_weight`.
+        x: Contiguous matrix.
+        dtype: Dtype of the result: fp32 or bf16.
+        run: Launcher.
+        gelu: Apply GELU.
+    """
+    rows, inputs, outputs = *x.shape, len(linear.dequant.weight_sums)
+    out = x.new_empty((rows, outputs), dtype=dtype)
+    if not rows:
+        return out
+    gemm = GEMM_INT8 if linear.weight.dtype == torch.int8 else GEMM_INT8_FALLBACK
+    thread_bytes = gemm.workspace_size(inputs)
+    workspace = run.workspace(torch.get_num_threads() * thread_bytes)
+    run(
+        gemm.int8_linear_kernel,
+        *(is_bf16(x), x, linear.input_scale, linear.weight, out),
+        *(linear.dequant.weight_sums, linear.dequant.weight_scale, linear.dequant.bias),
+        *(rows, inputs, outputs, float_bits(MIN_QUANT_STEP), workspace, thread_bytes, is_bf16(out)),
+        *(gelu, amx.TILE_CONFIG, linear.outlier_channel, linear.dequant.outlier_weight),
+    )
+    if gelu and gemm is GEMM_INT8_FALLBACK:
+        run(row_kernels.gelu, is_bf16(out), out, out, out.numel())
+    return out

@@ -12,10 +12,10 @@ from numba import njit
 from bertsmith.kernels.cpu import simd
 from bertsmith.kernels.cpu.arrays import float_from_bits, floats, load_scalar, store_scalar
 from bertsmith.kernels.cpu.compilation import JIT_OPTIONS, float32, kernel
+from bertsmith.kernels.cpu.launcher import thread_index, thread_range
 from bertsmith.kernels.cpu.row_kernels import gelu_simd
 from bertsmith.kernels.cpu.simd import VECTOR_WIDTH
 from bertsmith.kernels.cpu.simd_pairs import int_to_float
-from bertsmith.kernels.cpu.threads import thread_index, thread_range
 
 COLUMNS = VECTOR_WIDTH  # The number of columns must be a multiple of it.
 BLOCK_ROWS = 64  # rows that a thread quantizes and multiplies at a time, at most

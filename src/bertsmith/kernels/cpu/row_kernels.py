@@ -1,4 +1,4 @@
-"""Row-wise and element-wise kernels: GELU, addition, softmax with dropout, and cross-entropy over the vocabulary.
+"""Row-wise and element-wise kernels: GELU, addition, softmax with dropout, cross-entropy, and selection of rows.
 
 bf16 values are converted to fp32, computed with, and rounded to nearest, ties to even.
 
@@ -12,22 +12,11 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from bertsmith.kernels.cpu import simd
-from bertsmith.kernels.cpu.arrays import (
-    bf16s,
-    float_from_bits,
-    floats,
-    int64s,
-    load_element,
-    load_scalar,
-    store_element,
-    store_scalar,
-)
+from bertsmith.kernels.cpu import arrays, simd, vector_functions
+from bertsmith.kernels.cpu.arrays import bf16s, floats, int64s, load_element, store_element
 from bertsmith.kernels.cpu.compilation import JIT_OPTIONS, float32, kernel, uint32
-from bertsmith.kernels.cpu.dropout import dropout_scale, load_dropout
-from bertsmith.kernels.cpu.exponential import exp_nonpositive
-from bertsmith.kernels.cpu.gelu import gelu_grad, normal_cdf
-from bertsmith.kernels.cpu.threads import thread_index, thread_range
+from bertsmith.kernels.cpu.launcher import thread_index, thread_range
+from bertsmith.kernels.cpu.vector_functions import dropout_scale, exp_nonpositive, load_dropout
 
 _NUM_MAXIMA = 64
 
@@ -73,7 +62,7 @@ def _max(values, maxima):
 @njit(inline="always", **JIT_OPTIONS)
 def gelu_simd(x):
     """Compute GELU of a vector."""
-    return x * normal_cdf(x)
+    return x * vector_functions.normal_cdf(x)
 
 
 @njit(**JIT_OPTIONS)
@@ -81,9 +70,9 @@ def _gelu_of_tail(is_bf16, is_grad, x, size):
     """Return GELU, or its gradient, of the last elements of an array, fewer than 16."""
     tail, itemsize = np.zeros(simd.VECTOR_WIDTH, np.float32), 2 if is_bf16 else 4
     for j in range(size):
-        tail[j] = load_scalar(is_bf16, x + itemsize * j)
+        tail[j] = arrays.load_scalar(is_bf16, x + itemsize * j)
     values = simd.load(tail.ctypes.data)
-    simd.store(tail.ctypes.data, gelu_grad(values) if is_grad else gelu_simd(values))
+    simd.store(tail.ctypes.data, vector_functions.gelu_grad(values) if is_grad else gelu_simd(values))
     return tail
 
 
@@ -97,7 +86,7 @@ def gelu_into(is_bf16, x, y, size):
     if tail_size:
         tail = _gelu_of_tail(is_bf16, False, x + end, tail_size)
         for j in range(tail_size):
-            store_scalar(is_bf16, y + end + itemsize * j, tail[j])
+            arrays.store_scalar(is_bf16, y + end + itemsize * j, tail[j])
 
 
 @njit(**JIT_OPTIONS)
@@ -106,13 +95,15 @@ def gelu_backward_into(is_bf16, x, grad, out, size):
     itemsize, tail_size = 2 if is_bf16 else 4, size % simd.VECTOR_WIDTH
     end = itemsize * (size - tail_size)
     for offset in range(0, end, itemsize * simd.VECTOR_WIDTH):
-        value = simd.load_vector(is_bf16, grad + offset) * gelu_grad(simd.load_vector(is_bf16, x + offset))
+        value = simd.load_vector(is_bf16, grad + offset) * vector_functions.gelu_grad(
+            simd.load_vector(is_bf16, x + offset)
+        )
         simd.store_vector(is_bf16, out + offset, value)
     if tail_size:
         tail = _gelu_of_tail(is_bf16, True, x + end, tail_size)
         for j in range(tail_size):
-            element = load_scalar(is_bf16, grad + end + itemsize * j) * tail[j]
-            store_scalar(is_bf16, out + end + itemsize * j, element)
+            element = arrays.load_scalar(is_bf16, grad + end + itemsize * j) * tail[j]
+            arrays.store_scalar(is_bf16, out + end + itemsize * j, element)
 
 
 @kernel
@@ -317,7 +308,7 @@ def update_online_softmax(s):
     for j in range(first * COLUMN_MULTIPLE, last * COLUMN_MULTIPLE):
         row = labels[j] - s[2]
         if 0 <= row < num_rows:
-            label_logits[j] = load_scalar(is_bf16, s[3] + itemsize * (row * columns + j)) + bias[row]
+            label_logits[j] = arrays.load_scalar(is_bf16, s[3] + itemsize * (row * columns + j)) + bias[row]
 
 
 @kernel
@@ -326,13 +317,13 @@ def chunk_backward(s):
     first, last = thread_range(num_rows)
     bias, labels = floats(s[4], num_rows), int64s(s[5], columns)
     max_logits, factors = floats(s[6], columns), floats(s[7], columns)
-    loss_grad, bias_grads = float_from_bits(s[8]), floats(s[9], num_rows)
+    loss_grad, bias_grads = arrays.float_from_bits(s[8]), floats(s[9], num_rows)
     # The gradient of a label's logit, a small difference, is computed in fp32 and rounded to bf16 only once.
     label_grads = np.zeros(columns, np.float32)
     for j in range(columns):
         row = labels[j] - s[2]
         if first <= row < last:
-            logit = load_scalar(is_bf16, s[3] + itemsize * (row * columns + j)) + bias[row]
+            logit = arrays.load_scalar(is_bf16, s[3] + itemsize * (row * columns + j)) + bias[row]
             label_grads[j] = _exp(logit - max_logits[j]) * factors[j] - loss_grad
     for row in range(first, last):
         logits, row_bias = s[3] + itemsize * row * columns, simd.splat(bias[row])
@@ -346,5 +337,48 @@ def chunk_backward(s):
     for j in range(columns):
         row = labels[j] - s[2]
         if first <= row < last:
-            store_scalar(is_bf16, s[3] + itemsize * (row * columns + j), label_grads[j])
+            arrays.store_scalar(is_bf16, s[3] + itemsize * (row * columns + j), label_grads[j])
             bias_grads[row] -= loss_grad
+
+
+# Copies of rows. Slots: 0 True for bf16, 1 a matrix, 2 the result [indices, columns], 3 row indices, 4 their
+# count, 5 columns.
+
+
+@kernel
+def gather_rows_kernel(s):
+    size = s[5] * (1 if s[0] else 2)  # of a row in 16-bit elements
+    indices = int64s(s[3], s[4])
+    first, last = thread_range(s[4])
+    for i in range(first, last):
+        source, target = bf16s(s[1] + 2 * size * indices[i], size), bf16s(s[2] + 2 * size * i, size)
+        for j in range(size):
+            target[j] = source[j]
+
+
+# Additions to rows. Slots: 0 True for bf16, 1 a matrix, 2 rows to add [indices, columns], 3 row indices in
+# ascending order, 4 their count, 5 columns, a multiple of VECTOR_WIDTH. Rows to add to the same row are first
+# summed in fp32, in place.
+
+
+@kernel
+def scatter_add_rows_kernel(s):
+    is_bf16 = s[0] != 0
+    step = (2 if is_bf16 else 4) * simd.VECTOR_WIDTH
+    row_bytes = s[5] // simd.VECTOR_WIDTH * step
+    indices = int64s(s[3], s[4])
+    first, last = thread_range(s[4])
+    for i in range(first, last):
+        if i > 0 and indices[i] == indices[i - 1]:
+            continue  # The thread of the first of these rows adds all of them.
+        end = i + 1
+        while end < s[4] and indices[end] == indices[i]:
+            end += 1
+        for offset in range(0, row_bytes, step):
+            source, target = s[2] + row_bytes * i + offset, s[1] + row_bytes * indices[i] + offset
+            total = simd.load_vector(is_bf16, source)
+            for k in range(i + 1, end):
+                total = total + simd.load_vector(is_bf16, s[2] + row_bytes * k + offset)
+            simd.store_vector(is_bf16, source, total)  # This rounds the sum.
+            rounded = simd.load_vector(is_bf16, source)
+            simd.store_vector(is_bf16, target, simd.load_vector(is_bf16, target) + rounded)

@@ -16,28 +16,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bertsmith.kernels.cpu import amx, attention_fp32, fused_adamw, layer_functions, row_kernels
-from bertsmith.kernels.cpu.autograd import (
-    AddLayerNormFunction,
-    AttentionFunction,
-    EmbedFunction,
-    EncoderLayerFunction,
-    FeedForwardFunction,
-    GeluFunction,
-    apply,
+from bertsmith.kernels.cpu import (
+    amx,
+    attention_fp32,
+    autograd,
+    fused_adamw,
+    layer_functions,
+    matmul,
+    row_kernels,
 )
 from bertsmith.kernels.cpu.compilation import has_avx512_bf16
 from bertsmith.kernels.cpu.encoder_layer import LayerConfig, layer_weights
-from bertsmith.kernels.cpu.launcher import float_bits, launch
-from bertsmith.kernels.cpu.layer_functions import AttentionConfig, DropoutSeeds, is_bf16
-from bertsmith.kernels.cpu.matmul import (
-    as_row_or_column_major,
-    has_gemm,
-    matmul,
-    matmul_transposed_left,
-    supports_layer,
-    supports_matmul,
-)
+from bertsmith.kernels.cpu.launcher import float_bits, is_bf16, launch
+from bertsmith.kernels.cpu.layer_functions import AttentionConfig, DropoutSeeds
 from bertsmith.kernels.reference import (
     AdamWStep,
     AdamWTensors,
@@ -81,7 +72,7 @@ class NumbaTrainingBackend(KernelBackend):
         """Compute activation(x), GELU by a kernel."""
         if activation is not F.gelu or not self._supports(x):
             return super().activation(x, activation)
-        return apply(GeluFunction, x)
+        return autograd.apply(autograd.GeluFunction, x)
 
     def feed_forward(
         self, x: Tensor, inner: nn.Linear, output: nn.Linear, activation: Callable[[Tensor], Tensor]
@@ -93,18 +84,24 @@ class NumbaTrainingBackend(KernelBackend):
         if activation is not F.gelu or not self.has_fast_matmul(x):
             return None
         x = x.to(compute_dtype(x))
-        return apply(FeedForwardFunction, x, *weights) if supports_layer(x, *weights) else None
+        return (
+            autograd.apply(autograd.FeedForwardFunction, x, *weights)
+            if matmul.supports_layer(x, *weights)
+            else None
+        )
 
     def add_layer_norm(self, residual: Tensor, x: Tensor, dropout: DropoutLike, norm: nn.Module) -> Tensor:
         """Compute norm(residual + dropout(x)) in fp32; the result has the dtype of x."""
         if not has_layer_norm_params(norm) or not self._supports(x):
             return super().add_layer_norm(residual, x, dropout, norm)
         seeds = draw_dropout_seeds(dropout)
-        return apply(AddLayerNormFunction, residual.to(x.dtype), x, norm.weight, norm.bias, norm.eps, seeds)
+        return autograd.apply(
+            autograd.AddLayerNormFunction, residual.to(x.dtype), x, norm.weight, norm.bias, norm.eps, seeds
+        )
 
     def has_fast_matmul(self, x: Tensor) -> bool:
         """Return True on processors on which the libraries are slow."""
-        return self._supports(x) and has_gemm(compute_dtype(x))
+        return self._supports(x) and matmul.has_gemm(compute_dtype(x))
 
     def matmul(self, x: Tensor, y: Tensor, bias: Tensor | None = None, out: Tensor | None = None) -> Tensor:
         """Multiply by one kernel if x is row-major and by another if it is column-major.
@@ -112,20 +109,20 @@ class NumbaTrainingBackend(KernelBackend):
         The second one returns fp32 even for bf16 inputs.
         """
         is_bf16_product = torch.bfloat16 in (x.dtype, y.dtype)
-        if not supports_matmul(x, y, bias):
+        if not matmul.supports_matmul(x, y, bias):
             if not is_bf16_product:
                 return super().matmul(x, y, bias, out)
             bias = None if bias is None else bias.to(torch.bfloat16)
             product = super().matmul(x.to(torch.bfloat16), y.to(torch.bfloat16), bias)
             return product if out is None else out.copy_(product)
-        x = as_row_or_column_major(x)
+        x = matmul.as_row_or_column_major(x)
         is_row_major = x.stride(1) == 1
         dtype = torch.bfloat16 if is_bf16_product and is_row_major else torch.float32
         product = x.new_empty(len(x), y.shape[1], dtype=dtype) if out is None or out.stride(1) != 1 else out
         if is_row_major:
-            matmul(x, y, bias, product)
+            matmul.matmul(x, y, bias, product)
         else:
-            matmul_transposed_left(x.T, y, product)
+            matmul.matmul_transposed_left(x.T, y, product)
             if bias is not None:
                 product += bias
         return product if out is None or product is out else out.copy_(product)
@@ -135,7 +132,7 @@ class NumbaTrainingBackend(KernelBackend):
         grad = grad if grad.stride(1) == 1 and grad.stride(0) else grad.contiguous()
         return (
             layer_functions.linear_weight_grads(x, grad, launch)
-            if supports_matmul(grad.T, x)
+            if matmul.supports_matmul(grad.T, x)
             else super().linear_weight_grads(x, grad)
         )
 
@@ -157,8 +154,16 @@ class NumbaTrainingBackend(KernelBackend):
             weights.append(x.new_zeros(1, x.shape[1]))
             indices.append(torch.zeros_like(indices[0]))
         seeds = draw_dropout_seeds(dropout)
-        return apply(
-            EmbedFunction, x, *weights, norm.weight, norm.bias, tuple(indices), norm.eps, seeds, dtype
+        return autograd.apply(
+            autograd.EmbedFunction,
+            x,
+            *weights,
+            norm.weight,
+            norm.bias,
+            tuple(indices),
+            norm.eps,
+            seeds,
+            dtype,
         )
 
     def encoder_layer(
@@ -180,7 +185,9 @@ class NumbaTrainingBackend(KernelBackend):
         )
         if attention is None:
             return None
-        return apply(EncoderLayerFunction, x, layer_config(modules, attention.with_queries(rows)), *weights)
+        return autograd.apply(
+            autograd.EncoderLayerFunction, x, layer_config(modules, attention.with_queries(rows)), *weights
+        )
 
     def attention(
         self, qkv: Tensor, layout: SequenceLayout, num_heads: int, dropout: DropoutLike | None
@@ -195,7 +202,9 @@ class NumbaTrainingBackend(KernelBackend):
         config = self._attention_config(qkv.dtype, qkv.shape[1] // 3 // num_heads, num_heads, layout)
         if config is None:
             return None
-        return apply(AttentionFunction, config._replace(dropout_seeds=draw_dropout_seeds(dropout)), qkv)
+        return autograd.apply(
+            autograd.AttentionFunction, config._replace(dropout_seeds=draw_dropout_seeds(dropout)), qkv
+        )
 
     def attention_of_queries(
         self, x: Tensor, rows: Tensor, layout: SequenceLayout, num_heads: int, dropout: DropoutLike | None
@@ -207,7 +216,7 @@ class NumbaTrainingBackend(KernelBackend):
         if config is None:
             return None
         config = config.with_queries(rows)._replace(dropout_seeds=draw_dropout_seeds(dropout))
-        return partial(apply, AttentionFunction, config)
+        return partial(autograd.apply, autograd.AttentionFunction, config)
 
     def _attention_config(
         self, dtype: torch.dtype, head_size: int, num_heads: int, layout: SequenceLayout

@@ -1,6 +1,7 @@
-"""Bias and activation between two matrix products, forward and backward, as Triton kernels.
+"""Bias and activation between two matrix products, forward and backward, and column sums, as Triton kernels.
 
-The backward kernel also sums the bias gradient, over rows in their order.
+Column sums are the gradients of biases; the backward kernel of the activation computes that of its bias too. They
+are in fp32, and each program sums its rows in order, so that runs are reproducible.
 """
 
 from __future__ import annotations
@@ -13,11 +14,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from bertsmith.kernels.gpu.column_sums import BLOCK_COLUMNS, num_partial_sums
 from bertsmith.kernels.reference import gelu_tanh
 
-_BLOCK_ROWS, _NUM_WARPS = 32, 4
+_BLOCK_ROWS, _BLOCK_COLUMNS, _NUM_WARPS = 32, 128, 4
 _NUM_STAGES = 2  # of the backward kernel's loop
+_SUM_BLOCK_ROWS = 64
+_MIN_ROWS = 32  # of a partial sum
+_PROGRAMS_PER_MULTIPROCESSOR = 4  # that sum columns
 SUPPORTED_ACTIVATIONS: Mapping[Callable[[Tensor], Tensor], int] = {F.gelu: 0, gelu_tanh: 1, F.relu: 2}
 """The kernels' number of each activation."""
 
@@ -26,9 +29,9 @@ def bias_activation(x: Tensor, bias: Tensor, activation: Callable[[Tensor], Tens
     """Compute activation(x + bias), [N, I], for one of `SUPPORTED_ACTIVATIONS`."""
     out, (num_rows, num_columns) = torch.empty_like(x), x.shape
     with torch.cuda.device_of(x):
-        _bias_activation_kernel[-(-num_rows // _BLOCK_ROWS), -(-num_columns // BLOCK_COLUMNS)](
+        _bias_activation_kernel[-(-num_rows // _BLOCK_ROWS), -(-num_columns // _BLOCK_COLUMNS)](
             *(x, bias, out, num_rows, num_columns),
-            *(SUPPORTED_ACTIVATIONS[activation], _BLOCK_ROWS, BLOCK_COLUMNS),
+            *(SUPPORTED_ACTIVATIONS[activation], _BLOCK_ROWS, _BLOCK_COLUMNS),
             num_warps=_NUM_WARPS,
         )
     return out
@@ -39,14 +42,50 @@ def bias_activation_backward(
 ) -> tuple[Tensor, Tensor]:
     """Compute the gradients of x [N, I] and of the bias, fp32 [I], from the output's gradient [N, I]."""
     x_grad, (num_rows, num_columns) = torch.empty_like(x), x.shape
-    bias_grads = x.new_empty(num_partial_sums(x), num_columns, dtype=torch.float32)
+    bias_grads = x.new_empty(_num_partial_sums(x), num_columns, dtype=torch.float32)
     with torch.cuda.device_of(x):
-        _bias_activation_backward_kernel[len(bias_grads), -(-num_columns // BLOCK_COLUMNS)](
+        _bias_activation_backward_kernel[len(bias_grads), -(-num_columns // _BLOCK_COLUMNS)](
             *(grad, x, bias, x_grad, bias_grads, num_rows, num_columns),
-            *(SUPPORTED_ACTIVATIONS[activation], _BLOCK_ROWS, BLOCK_COLUMNS, _NUM_STAGES),
+            *(SUPPORTED_ACTIVATIONS[activation], _BLOCK_ROWS, _BLOCK_COLUMNS, _NUM_STAGES),
             num_warps=_NUM_WARPS,
         )
     return x_grad, bias_grads.sum(0)
+
+
+def column_sums(x: Tensor) -> Tensor:
+    """Return the column sums of x [N, W], fp32 [W]."""
+    return grouped_column_sums(x, None, 1)[0]
+
+
+def grouped_column_sums(x: Tensor, groups: Tensor | None, num_groups: int) -> Tensor:
+    """Return the column sums of each group of rows, fp32 [num_groups, W]. All rows are read once per group.
+
+    Args:
+        x: [N, W].
+        groups: The group of each row, long [N], below num_groups; None if all rows are one group.
+        num_groups: The number of groups.
+    """
+    num_rows, num_columns = x.shape
+    partial_sums = x.new_empty(_num_partial_sums(x), num_groups, num_columns, dtype=torch.float32)
+    with torch.cuda.device_of(x):
+        _column_sum_kernel[len(partial_sums), -(-num_columns // _BLOCK_COLUMNS), num_groups](
+            *(x, groups, partial_sums, num_rows, num_columns, _SUM_BLOCK_ROWS, _BLOCK_COLUMNS),
+            num_warps=_NUM_WARPS,
+        )
+    return partial_sums.sum(0)
+
+
+def _num_partial_sums(x: Tensor) -> int:
+    """Return the number of partial sums for x [N, W], so that the programs just fill the GPU."""
+    num_rows, num_columns = x.shape
+    column_blocks = -(-num_columns // _BLOCK_COLUMNS)
+    max_programs = _PROGRAMS_PER_MULTIPROCESSOR * num_multiprocessors(x)
+    return max(1, min(-(-num_rows // _MIN_ROWS), max_programs // column_blocks))
+
+
+def num_multiprocessors(x: Tensor) -> int:
+    """Return the number of multiprocessors of x's GPU; 4 on a CPU, where Triton's interpreter runs."""
+    return 4 if x.is_cpu else torch.cuda.get_device_properties(x.device).multi_processor_count
 
 
 @triton.jit
@@ -144,3 +183,27 @@ def _bias_activation_backward_kernel(
         bias_grad += z_grad
     partial_sums = bias_grads + tl.program_id(0) * NUM_COLUMNS + columns
     tl.store(partial_sums, tl.sum(bias_grad, 0), mask=columns < NUM_COLUMNS)
+
+
+@triton.jit(do_not_specialize=["num_rows"])
+def _column_sum_kernel(
+    x,
+    groups,
+    partial_sums,
+    num_rows,
+    NUM_COLUMNS: tl.constexpr,
+    BLOCK_ROWS: tl.constexpr,
+    BLOCK_COLUMNS: tl.constexpr,
+):
+    columns = tl.program_id(1) * BLOCK_COLUMNS + tl.arange(0, BLOCK_COLUMNS)
+    acc = tl.zeros([BLOCK_ROWS, BLOCK_COLUMNS], tl.float32)
+    for start in range(tl.program_id(0) * BLOCK_ROWS, num_rows, tl.num_programs(0) * BLOCK_ROWS):
+        rows = start + tl.arange(0, BLOCK_ROWS)
+        row_mask = rows < num_rows
+        if groups is not None:
+            row_mask = row_mask & (tl.load(groups + rows, mask=row_mask, other=-1) == tl.program_id(2))
+        mask = row_mask[:, None] & (columns[None, :] < NUM_COLUMNS)
+        pointers = x + rows.to(tl.int64)[:, None] * NUM_COLUMNS + columns[None, :]
+        acc += tl.load(pointers, mask=mask, other=0.0)
+    partial_sums += (tl.program_id(0) * tl.num_programs(2) + tl.program_id(2)) * NUM_COLUMNS
+    tl.store(partial_sums + columns, tl.sum(acc, 0), mask=columns < NUM_COLUMNS)

@@ -14,20 +14,15 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from bertsmith.kernels.gpu.activation import bias_activation, bias_activation_backward
+from bertsmith.kernels.gpu import layer_norm
+from bertsmith.kernels.gpu.activation import bias_activation, bias_activation_backward, column_sums
 from bertsmith.kernels.gpu.attention import (
     AttentionActivations,
     TritonAttentionConfig,
     attention_backward,
     attention_forward,
 )
-from bertsmith.kernels.gpu.column_sums import column_sums
-from bertsmith.kernels.gpu.layer_norm import (
-    LayerNormOutput,
-    SeededDropout,
-    add_layer_norm,
-    add_layer_norm_backward,
-)
+from bertsmith.kernels.gpu.layer_norm import LayerNormOutput, NormInputs, SeededDropout
 from bertsmith.kernels.reference import EncoderLayerWeights
 
 _MM_HAS_OUT_DTYPE = "dtype" in torch.ops.aten.mm.overloads()  # type: ignore[no-untyped-call]
@@ -101,14 +96,16 @@ class _EncoderLayer(torch.autograd.Function):
                 tensor if rows is None else tensor.index_select(0, rows) for tensor in (attention.out, x)
             )
             projection = context @ projection_weight.T
-            attention_norm = add_layer_norm(
-                residual, projection, params.projection_bias, attention_norm_params, config.dropouts[0]
+            inputs = NormInputs(projection, residual, params.projection_bias)
+            attention_norm = layer_norm.layer_norm_forward(
+                inputs, attention_norm_params, config.dropouts[0], x.dtype
             )
             inner = attention_norm.out @ inner_weight.T
             activation = bias_activation(inner, params.inner_bias, config.activation)
             output = activation @ output_weight.T
-            normalized = add_layer_norm(
-                attention_norm.out, output, params.output_bias, output_norm_params, config.dropouts[1]
+            inputs = NormInputs(output, attention_norm.out, params.output_bias)
+            normalized = layer_norm.layer_norm_forward(
+                inputs, output_norm_params, config.dropouts[1], x.dtype
             )
         ctx.save_for_backward(x, rows, *parameters)
         ctx.config = config
@@ -138,26 +135,26 @@ class _EncoderLayer(torch.autograd.Function):
         )
         attention_norm_params, output_norm_params = params.norms(config.eps)
         with torch.autocast(x.device.type, enabled=False):
-            grads = add_layer_norm_backward(
-                *(grad, attention_norm.out, output, params.output_bias),
-                *(output_norm_params, config.dropouts[1], output_stats),
+            inputs = NormInputs(output, attention_norm.out, params.output_bias)
+            grads = layer_norm.layer_norm_backward(
+                grad, inputs, output_norm_params, config.dropouts[1], output_stats
             )
             output_grad = _weight_grad(grads.x_grad, activation, params.output)
             output_norm_grads = grads.param_grads
-            del output, activation
+            del inputs, output, activation
             inner_x_grad, inner_bias_grad = bias_activation_backward(
                 grads.x_grad @ output_weight, inner, params.inner_bias, config.activation
             )
             inner_grad = _weight_grad(inner_x_grad, attention_norm.out, params.inner)
             middle_grad = grads.sum_grad.addmm_(inner_x_grad, inner_weight)
             del inner, inner_x_grad
-            grads = add_layer_norm_backward(
-                *(middle_grad, residual, projection, params.projection_bias),
-                *(attention_norm_params, config.dropouts[0], attention_norm.row_stats),
+            inputs = NormInputs(projection, residual, params.projection_bias)
+            grads = layer_norm.layer_norm_backward(
+                middle_grad, inputs, attention_norm_params, config.dropouts[0], attention_norm.row_stats
             )
             projection_grad = _weight_grad(grads.x_grad, context, params.projection)
             attention_norm_grads = grads.param_grads
-            del middle_grad, attention_norm, projection
+            del inputs, middle_grad, attention_norm, projection
             context_grad = _scatter_rows(grads.x_grad @ projection_weight, rows, len(x))
             x_grad = _scatter_rows(grads.sum_grad, rows, len(x))
             qkv_out_grad = attention_backward(context_grad, qkv, attention, config.attention)

@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from bertsmith.kernels.gpu.column_sums import num_multiprocessors
+from bertsmith.kernels.gpu.activation import num_multiprocessors
 from bertsmith.kernels.reference import LayerNormParams
 
 MAX_LOOKUPS = 2  # embeddings that a kernel adds
@@ -71,56 +71,21 @@ class LayerNormGrads(NamedTuple):
     param_grads: Tensor
 
 
-def add_layer_norm(
-    residual: Tensor, x: Tensor, bias: Tensor, norm: LayerNormParams, dropout: SeededDropout
-) -> LayerNormOutput:
-    """Compute LN(residual + dropout(x + bias)), [N, H], for x and residual of one dtype."""
-    return _forward(_NormInputs(x, residual, bias), norm, dropout, x.dtype, dropout_last=False)
+class NormInputs(NamedTuple):
+    """Terms of the sum that is normalized: x + bias + residual + looked-up embeddings.
 
-
-def add_layer_norm_backward(
-    grad: Tensor,
-    residual: Tensor,
-    x: Tensor,
-    bias: Tensor,
-    norm: LayerNormParams,
-    dropout: SeededDropout,
-    row_stats: Tensor,
-) -> LayerNormGrads:
-    """Compute the gradients from the output's gradient [N, H] and the inputs of `add_layer_norm`."""
-    return _backward(grad, _NormInputs(x, residual, bias), norm, dropout, row_stats, dropout_last=False)
-
-
-def embed_layer_norm(
-    x: Tensor,
-    lookups: Sequence[EmbeddingLookup],
-    norm: LayerNormParams,
-    dropout: SeededDropout,
-    dtype: torch.dtype,
-) -> LayerNormOutput:
-    """Compute dropout(LN(x + looked-up embeddings)), [N, H], in this dtype, for at most `MAX_LOOKUPS` lookups."""
-    return _forward(_NormInputs(x, lookups=lookups), norm, dropout, dtype, dropout_last=True)
-
-
-def embed_layer_norm_backward(
-    grad: Tensor,
-    x: Tensor,
-    lookups: Sequence[EmbeddingLookup],
-    norm: LayerNormParams,
-    dropout: SeededDropout,
-    row_stats: Tensor,
-) -> LayerNormGrads:
-    """Compute the gradients from the output's gradient [N, H] and the inputs of `embed_layer_norm`."""
-    return _backward(grad, _NormInputs(x, lookups=lookups), norm, dropout, row_stats, dropout_last=True)
-
-
-class _NormInputs(NamedTuple):
-    """Terms of the sum that is normalized."""
+    Dropout applies to x + bias if there is a residual, and else to the normalized sum.
+    """
 
     x: Tensor
     residual: Tensor | None = None
     bias: Tensor | None = None
     lookups: Sequence[EmbeddingLookup] = ()
+
+    @property
+    def is_dropout_last(self) -> bool:
+        """Return True if dropout applies to the normalized sum."""
+        return self.residual is None
 
     @property
     def kernel_args(self) -> Sequence[Tensor | None]:
@@ -129,36 +94,34 @@ class _NormInputs(NamedTuple):
         return self.x, self.residual, self.bias, *embeddings, *[None] * (2 * MAX_LOOKUPS - len(embeddings))
 
 
-def _forward(
-    inputs: _NormInputs,
-    norm: LayerNormParams,
-    dropout: SeededDropout,
-    dtype: torch.dtype,
-    *,
-    dropout_last: bool,
+def layer_norm_forward(
+    inputs: NormInputs, norm: LayerNormParams, dropout: SeededDropout, dtype: torch.dtype
 ) -> LayerNormOutput:
+    """Compute LN(residual + dropout(x + bias)) or dropout(LN(x + looked-up embeddings)), [N, H].
+
+    Args:
+        inputs: A residual and a bias in the dtype of x, or at most `MAX_LOOKUPS` lookups.
+        norm: The parameters.
+        dropout: The dropout.
+        dtype: The dtype of the result.
+    """
     x = inputs.x
     num_rows, num_columns, block_columns, block_rows = _sizes(x)
     output = LayerNormOutput(torch.empty_like(x, dtype=dtype), x.new_empty(2, num_rows, dtype=torch.float32))
     with torch.cuda.device_of(x):
         _layer_norm_kernel[(-(-num_rows // block_rows),)](
             *(*inputs.kernel_args, norm.weight, norm.bias, dropout.seeds, *output, num_rows),
-            *(norm.eps, dropout.threshold, dropout_last, num_columns, block_columns, block_rows),
+            *(norm.eps, dropout.threshold, inputs.is_dropout_last, num_columns, block_columns, block_rows),
             num_warps=_NUM_WARPS,
         )
     return output
 
 
-def _backward(
-    grad: Tensor,
-    inputs: _NormInputs,
-    norm: LayerNormParams,
-    dropout: SeededDropout,
-    row_stats: Tensor,
-    *,
-    dropout_last: bool,
+def layer_norm_backward(
+    grad: Tensor, inputs: NormInputs, norm: LayerNormParams, dropout: SeededDropout, row_stats: Tensor
 ) -> LayerNormGrads:
-    x = inputs.x
+    """Compute the gradients from the output's gradient [N, H] and the arguments of `layer_norm_forward`."""
+    x, dropout_last = inputs.x, inputs.is_dropout_last
     num_rows, num_columns, block_columns, block_rows = _sizes(x)
     sum_grad = torch.empty_like(x)
     x_grad = torch.empty_like(x) if dropout.threshold and not dropout_last else sum_grad
@@ -207,30 +170,23 @@ def _load_sum(
     x,
     residual,
     bias,
-    embedding0,
-    indices0,
-    embedding1,
-    indices1,
     rows,
     columns,
-    column_mask,
     mask,
     keep_mask,
-    num_rows,
     DROPOUT_THRESHOLD: tl.constexpr,
     NUM_COLUMNS: tl.constexpr,
 ):
-    """Compute the sum that is normalized. Dropout applies to x + bias, by keep_mask."""
+    """Compute residual + dropout(x + bias), where keep_mask tells which elements dropout keeps."""
     offsets = rows.to(tl.int64)[:, None] * NUM_COLUMNS + columns[None, :]
     total = tl.load(x + offsets, mask=mask, other=0.0).to(tl.float32)
     if bias is not None:
-        total += tl.load(bias + columns, mask=column_mask, other=0.0)[None, :]
+        total += tl.load(bias + columns, mask=columns < NUM_COLUMNS, other=0.0)[None, :]
     if DROPOUT_THRESHOLD:
         total = tl.where(keep_mask, total * (65536 / (65536 - DROPOUT_THRESHOLD)), 0.0)
     if residual is not None:
         total += tl.load(residual + offsets, mask=mask, other=0.0).to(tl.float32)
-    total = _add_embedding(total, embedding0, indices0, rows, columns, mask, num_rows, NUM_COLUMNS)
-    return _add_embedding(total, embedding1, indices1, rows, columns, mask, num_rows, NUM_COLUMNS)
+    return total
 
 
 @triton.jit(do_not_specialize=["num_rows"])
@@ -255,6 +211,7 @@ def _layer_norm_kernel(
     BLOCK_COLUMNS: tl.constexpr,
     BLOCK_ROWS: tl.constexpr,
 ):
+    sum_threshold: tl.constexpr = 0 if DROPOUT_LAST else DROPOUT_THRESHOLD
     rows = tl.program_id(0) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)
     columns = tl.arange(0, BLOCK_COLUMNS)
     column_mask = columns < NUM_COLUMNS
@@ -263,23 +220,9 @@ def _layer_norm_kernel(
     keep_mask = None
     if DROPOUT_THRESHOLD:
         keep_mask = _dropout_mask(rows, columns, seeds, NUM_COLUMNS, DROPOUT_THRESHOLD)
-    total = _load_sum(
-        x,
-        residual,
-        bias,
-        embedding0,
-        indices0,
-        embedding1,
-        indices1,
-        rows,
-        columns,
-        column_mask,
-        mask,
-        keep_mask,
-        num_rows,
-        0 if DROPOUT_LAST else DROPOUT_THRESHOLD,
-        NUM_COLUMNS,
-    )
+    total = _load_sum(x, residual, bias, rows, columns, mask, keep_mask, sum_threshold, NUM_COLUMNS)
+    total = _add_embedding(total, embedding0, indices0, rows, columns, mask, num_rows, NUM_COLUMNS)
+    total = _add_embedding(total, embedding1, indices1, rows, columns, mask, num_rows, NUM_COLUMNS)
     mean = tl.sum(tl.where(column_mask[None, :], total, 0.0), 1) / NUM_COLUMNS
     centered = tl.where(column_mask[None, :], total - mean[:, None], 0.0)
     rstd = tl.rsqrt(tl.sum(centered * centered, 1) / NUM_COLUMNS + EPS)
@@ -324,6 +267,7 @@ def _layer_norm_backward_kernel(
     weight_grad = tl.zeros([BLOCK_ROWS, BLOCK_COLUMNS], tl.float32)
     norm_bias_grad = tl.zeros([BLOCK_ROWS, BLOCK_COLUMNS], tl.float32)
     bias_grad = tl.zeros([BLOCK_ROWS, BLOCK_COLUMNS], tl.float32)
+    sum_threshold: tl.constexpr = 0 if DROPOUT_LAST else DROPOUT_THRESHOLD
     dropout_scale: tl.constexpr = 65536 / (65536 - DROPOUT_THRESHOLD)
     for start in tl.range(
         tl.program_id(0) * BLOCK_ROWS, num_rows, tl.num_programs(0) * BLOCK_ROWS, num_stages=NUM_STAGES
@@ -339,23 +283,9 @@ def _layer_norm_backward_kernel(
             g = tl.where(keep_mask, g * dropout_scale, 0.0)
         mean = tl.load(row_stats + rows, mask=rows < num_rows, other=0.0)
         rstd = tl.load(row_stats + num_rows + rows, mask=rows < num_rows, other=0.0)
-        total = _load_sum(
-            x,
-            residual,
-            bias,
-            embedding0,
-            indices0,
-            embedding1,
-            indices1,
-            rows,
-            columns,
-            column_mask,
-            mask,
-            keep_mask,
-            num_rows,
-            0 if DROPOUT_LAST else DROPOUT_THRESHOLD,
-            NUM_COLUMNS,
-        )
+        total = _load_sum(x, residual, bias, rows, columns, mask, keep_mask, sum_threshold, NUM_COLUMNS)
+        total = _add_embedding(total, embedding0, indices0, rows, columns, mask, num_rows, NUM_COLUMNS)
+        total = _add_embedding(total, embedding1, indices1, rows, columns, mask, num_rows, NUM_COLUMNS)
         normalized = tl.where(mask, (total - mean[:, None]) * rstd[:, None], 0.0)
         weight_grad += g * normalized
         norm_bias_grad += g

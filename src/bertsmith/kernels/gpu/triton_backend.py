@@ -13,25 +13,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from bertsmith.kernels.gpu import torch_flash_attention
-from bertsmith.kernels.gpu.activation import SUPPORTED_ACTIVATIONS
+from bertsmith.kernels.gpu import layer_norm, torch_flash_attention
+from bertsmith.kernels.gpu.activation import SUPPORTED_ACTIVATIONS, column_sums, grouped_column_sums
 from bertsmith.kernels.gpu.attention import MAX_HEAD_SIZE, MAX_SEQUENCES, TritonAttentionConfig, attention
-from bertsmith.kernels.gpu.column_sums import column_sums, grouped_column_sums
 from bertsmith.kernels.gpu.encoder_layer import TritonLayerConfig, encoder_layer
-from bertsmith.kernels.gpu.layer_norm import (
-    MAX_LOOKUPS,
-    EmbeddingLookup,
-    SeededDropout,
-    embed_layer_norm,
-    embed_layer_norm_backward,
-)
+from bertsmith.kernels.gpu.layer_norm import MAX_LOOKUPS, EmbeddingLookup, NormInputs, SeededDropout
 from bertsmith.kernels.gpu.loss import cross_entropy
-from bertsmith.kernels.gpu.torch_flash_attention import (
-    FlashBackend,
-    dropout_p,
-    round_up_seqlen,
-    supports_attention,
-)
+from bertsmith.kernels.gpu.torch_flash_attention import FlashBackend, dropout_p, round_up_seqlen
 from bertsmith.kernels.reference import (
     BackendName,
     DropoutLike,
@@ -133,7 +121,8 @@ class _EmbedLayerNorm(torch.autograd.Function):
         *embeddings: Tensor,
     ) -> Tensor:
         lookups = [EmbeddingLookup(*pair) for pair in zip(embeddings, indices, strict=True)]
-        output = embed_layer_norm(x, lookups, LayerNormParams(weight, bias, eps), dropout, dtype)
+        inputs = NormInputs(x, lookups=lookups)
+        output = layer_norm.layer_norm_forward(inputs, LayerNormParams(weight, bias, eps), dropout, dtype)
         ctx.save_for_backward(x, weight, bias, output.row_stats, *embeddings)
         ctx.config = eps, dropout, indices, padding_indices
         return output.out
@@ -145,7 +134,8 @@ class _EmbedLayerNorm(torch.autograd.Function):
         eps, dropout, indices, padding_indices = ctx.config
         lookups = [EmbeddingLookup(*pair) for pair in zip(embeddings, indices, strict=True)]
         norm = LayerNormParams(weight, bias, eps)
-        grads = embed_layer_norm_backward(grad, x, lookups, norm, dropout, row_stats)
+        inputs = NormInputs(x, lookups=lookups)
+        grads = layer_norm.layer_norm_backward(grad, inputs, norm, dropout, row_stats)
         embedding_grads = (
             _embedding_grad(grads.sum_grad, lookup, padding_idx) if needs_grad else None
             for lookup, padding_idx, needs_grad in zip(
@@ -174,7 +164,9 @@ def _supports_attention(dtype: torch.dtype, hidden_size: int, num_heads: int, la
     return (
         hidden_size // num_heads <= MAX_HEAD_SIZE
         and len(layout.cu_seqlens) - 1 <= MAX_SEQUENCES
-        and supports_attention(dtype, hidden_size, num_heads, layout.attention_direction)
+        and torch_flash_attention.supports_attention(
+            dtype, hidden_size, num_heads, layout.attention_direction
+        )
     )
 
 

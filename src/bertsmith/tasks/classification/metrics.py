@@ -17,9 +17,8 @@ from bertsmith.tasks.base import Metadata, TaskMetrics
 from bertsmith.tasks.batching import Answers
 from bertsmith.tasks.classification.data import label_ids, split_labels
 from bertsmith.tasks.classification.model import ClassPrediction, MultilabelDecoder, MultilabelPrediction
-from bertsmith.tasks.error_analysis import ErrorAnalysis, cross_entropy, label_error_analysis, reliability
 from bertsmith.tasks.labels import LabelMap
-from bertsmith.tasks.report import TaskReport
+from bertsmith.tasks.report import ErrorAnalysis, TaskReport, cross_entropy, label_error_analysis, reliability
 from bertsmith.tasks.results import Metrics, MetricTable, table_by_label
 from bertsmith.tasks.settings import ClassSettings
 from bertsmith.tasks.texts import TextDecoder, TextExample

@@ -22,15 +22,14 @@ from bertsmith.tasks.embedding.data import (
     detect_same_label,
     target,
 )
-from bertsmith.tasks.embedding.decode import (
+from bertsmith.tasks.embedding.model import (
     EmbeddingDecoder,
     EmbeddingPrediction,
     PairMatch,
     best_threshold,
     first_cosine,
 )
-from bertsmith.tasks.error_analysis import ErrorAnalysis, confusion, number_scatter
-from bertsmith.tasks.report import TaskReport
+from bertsmith.tasks.report import ErrorAnalysis, TaskReport, confusion, number_scatter
 from bertsmith.tasks.results import DataSummary, Metrics
 from bertsmith.tasks.settings import EmbedSettings
 

@@ -3,13 +3,15 @@
 In-batch losses (softmax, cosent) compare the items of a micro-batch (`train.batch_size`). Gradient accumulation
 adds micro-batches and does not make them larger: two batches of 16 are not one of 32, which has twice as many
 passages to choose from. The items of a batch are a function of seed, epoch, and index, so that a resumed run
-equals an uninterrupted one.
+equals an uninterrupted one. A threshold of the cosine for pairs that match is calibrated on validation data.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,10 +27,9 @@ from bertsmith.models.encoder import Encoder
 from bertsmith.models.feature_extraction import pool
 from bertsmith.objectives.objective import MODEL, ModelParts
 from bertsmith.packed import Packed
-from bertsmith.tasks.base import Metadata, TaskModel
+from bertsmith.tasks.base import INTERNAL, Decoder, Metadata, Prediction, TaskModel
 from bertsmith.tasks.batching import Item, Outputs, TaskBatch, pack, run_batched
-from bertsmith.tasks.embedding.data import DataFormat
-from bertsmith.tasks.embedding.encode import EmbeddingItem, sequence_key
+from bertsmith.tasks.embedding.data import DataFormat, EmbeddingExample, EmbeddingItem, sequence_key
 from bertsmith.tasks.settings import EmbedSettings
 
 
@@ -180,3 +181,139 @@ def in_batch_loss(products: Tensor, excluded: Tensor) -> tuple[Tensor, Tensor]:
     targets = torch.arange(len(logits), device=logits.device)
     num_correct = (logits.detach().argmax(1) == targets).sum()
     return F.cross_entropy(logits, targets, reduction="sum"), num_correct
+
+
+@dataclass
+class EmbeddingPrediction(Prediction):
+    """The embeddings of an example.
+
+    Attributes:
+        embeddings: The embeddings of all texts of the example, float32 [texts, H]; not in the JSON output.
+    """
+
+    embeddings: NDArray[np.float32] = field(kw_only=True, compare=False, repr=False, metadata=INTERNAL)
+
+
+@dataclass
+class TextEmbedding(EmbeddingPrediction):
+    """The embedding of a single text.
+
+    Attributes:
+        vector: The embedding.
+    """
+
+    vector: list[float]
+
+
+@dataclass
+class PairSimilarity(EmbeddingPrediction):
+    """The similarity of a pair of texts.
+
+    Attributes:
+        cosine: The cosine of the embeddings.
+    """
+
+    cosine: float
+
+
+@dataclass
+class PairMatch(PairSimilarity):
+    """The decision whether two texts match.
+
+    Attributes:
+        same: True if the cosine exceeds the threshold.
+    """
+
+    same: bool
+
+
+@dataclass
+class QuerySimilarities(EmbeddingPrediction):
+    """The similarities of a query and its passages.
+
+    Attributes:
+        cosines: The cosine for each positive, then for each negative.
+    """
+
+    cosines: list[float]
+
+
+class EmbeddingDecoder(Decoder):
+    """Compare embeddings. The state has the `threshold` of labeled pairs."""
+
+    @property
+    def threshold(self) -> float:
+        """The cosine above which labeled pairs match."""
+        return float(self.state.get("threshold", 0.5))
+
+    def calibrate(
+        self, outputs: Outputs, items: Sequence[Item], examples: Sequence[EmbeddingExample]
+    ) -> None:
+        """Choose the threshold of labeled pairs with the best accuracy."""
+        if self.metadata["data_format"] == "labeled":
+            cosines = np.array([first_cosine(p) for p in self.decode(outputs, items, examples)])
+            self.state["threshold"] = best_threshold(cosines, np.array([item.target == 1 for item in items]))
+
+    def decode(
+        self, outputs: Outputs, items: Sequence[Item], examples: Sequence[EmbeddingExample]
+    ) -> list[EmbeddingPrediction]:
+        """Return the cosine of each pair, the cosines of each query, and the vectors of single texts."""
+        predictions: list[EmbeddingPrediction] = []
+        for output, item in zip(outputs.per_item, items, strict=True):
+            embeddings = output.numpy()
+            cosines = _cosines(embeddings[:1], embeddings[1:]).tolist()
+            common: dict[str, Any] = {
+                "tokens": sum(sequence.tokens for sequence in item.sequences),
+                "tokens_read": sum(sequence.tokens_read for sequence in item.sequences),
+                "embeddings": embeddings,
+            }
+            if not cosines:
+                predictions.append(TextEmbedding(embeddings[0].tolist(), **common))
+            elif len(cosines) > 1:
+                predictions.append(QuerySimilarities(cosines, **common))
+            elif self.metadata["data_format"] == "labeled":
+                predictions.append(PairMatch(cosines[0], cosines[0] > self.threshold, **common))
+            else:
+                predictions.append(PairSimilarity(cosines[0], **common))
+        return predictions
+
+    def ensemble_output(self, output: Tensor) -> Tensor:
+        """Return embeddings of unit length."""
+        return F.normalize(output, dim=-1)
+
+    def combine_outputs(self, outputs: Sequence[Tensor]) -> Tensor:
+        """Concatenate the embeddings, so that their cosine is the mean of the models' cosines."""
+        return torch.cat(list(outputs), dim=-1)
+
+
+def first_cosine(prediction: EmbeddingPrediction) -> float:
+    """Return the cosine of a pair, or of a query and its first passage."""
+    if isinstance(prediction, QuerySimilarities):
+        return prediction.cosines[0]
+    assert isinstance(prediction, PairSimilarity)
+    return prediction.cosine
+
+
+def best_threshold(cosines: NDArray[np.float64], same: NDArray[np.bool_]) -> float:
+    """Return the threshold of cosines that separates matching pairs from others with the highest accuracy.
+
+    It is half way between two cosines, and the lowest of equally good ones; 1 or -1 if all pairs should get one
+    answer.
+    """
+    order = np.argsort(cosines, kind="stable")
+    values, matches = cosines[order], same[order]
+    correct_below = np.concatenate([[0], np.cumsum(~matches)])
+    correct_above = np.concatenate([np.cumsum(matches[::-1])[::-1], [0]])
+    splits = np.concatenate([[True], np.diff(values) > 0, [True]])  # not between equal cosines
+    i = int(np.where(splits, correct_below + correct_above, -1).argmax())
+    if i in (0, len(values)):
+        return 1.0 if i else -1.0
+    return float((values[i - 1] + values[i]) / 2)
+
+
+def _cosines(query: NDArray[np.float32], others: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Return the cosines of a vector [1, H] and others [n, H], as [n]."""
+    a, b = query.astype(np.float64), others.astype(np.float64)
+    norms = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
+    cosines: NDArray[np.float64] = (a * b).sum(axis=1) / np.maximum(norms, 1e-12)
+    return cosines

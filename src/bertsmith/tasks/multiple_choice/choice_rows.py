@@ -20,7 +20,7 @@ from bertsmith.io.jsonl import read_json
 from bertsmith.io.sources import Source
 from bertsmith.io.tables import Table, is_json_source, json_rows
 from bertsmith.tasks.base import Example
-from bertsmith.tasks.columns import column_value, first_value, read_task_table, rename_columns
+from bertsmith.tasks.rows import column_value, first_value, read_task_table, rename_columns
 from bertsmith.tasks.settings import ChooseSettings
 
 _CONTEXTS = ("context", "article", "passage", "startphrase", "ctx", "premise")

@@ -16,7 +16,7 @@ from bertsmith.models.task_heads import MultipleChoiceHead
 from bertsmith.tasks.base import OMIT_IF_NONE, Metadata, Prediction, SoftmaxDecoder, TaskModel
 from bertsmith.tasks.batching import Item, Outputs, TaskBatch
 from bertsmith.tasks.multiple_choice.choice_rows import ChoiceExample
-from bertsmith.tasks.multiple_choice.encode import most_truncated
+from bertsmith.tasks.multiple_choice.data import most_truncated
 from bertsmith.tasks.settings import ChooseSettings
 
 

@@ -14,11 +14,9 @@ from bertsmith.metrics import squad
 from bertsmith.metrics.sufficient_statistics import SufficientStatistics, mean_statistics
 from bertsmith.tasks.base import TaskMetrics
 from bertsmith.tasks.batching import Answers
-from bertsmith.tasks.error_analysis import ErrorAnalysis, confusion, reliability
 from bertsmith.tasks.question_answering.data import QuestionExample, moved_answers
-from bertsmith.tasks.question_answering.decode import AnswerPrediction
-from bertsmith.tasks.question_answering.scoring import AnswerScorer
-from bertsmith.tasks.report import TaskReport
+from bertsmith.tasks.question_answering.model import AnswerPrediction, AnswerScorer
+from bertsmith.tasks.report import ErrorAnalysis, TaskReport, confusion, reliability
 from bertsmith.tasks.results import DataSummary, Diagnostic, Metrics, table_by_label
 from bertsmith.tasks.settings import AnswerSettings
 

@@ -1,20 +1,41 @@
-"""The span head: a vector for starts and one for ends, over the tokens of each window."""
+"""The span head, a vector for starts and one for ends over the tokens of each window, and the decoding of answers.
+
+An answer is the best span over all windows of a passage, or no answer. Answers are compared with references by the
+rules of SQuAD 1.1, of SQuAD 2.0, or of CMRC 2018.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import starmap
+from typing import Any, Literal
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
+from bertsmith.io.unicode_scripts import HAN
 from bertsmith.loss import Loss, distillation_kl
+from bertsmith.metrics import squad
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.task_heads import SpanHead
-from bertsmith.tasks.base import Metadata, TaskModel
-from bertsmith.tasks.batching import Item, TaskBatch
-from bertsmith.tasks.settings import AnswerSettings
+from bertsmith.tasks.base import OMIT_IF_NONE, Decoder, Metadata, Prediction, TaskModel
+from bertsmith.tasks.batching import Item, Outputs, TaskBatch
+from bertsmith.tasks.question_answering.data import (
+    QuestionExample,
+    count_tokens,
+    has_text,
+    passage_offsets,
+    window_of,
+)
+from bertsmith.tasks.settings import AnswerSettings, Rules
+from bertsmith.tasks.windows import Window, best_windows
+
+Metric = Literal["f1", "exact_match"]
 
 
 class QuestionAnsweringModel(TaskModel):
@@ -64,3 +85,153 @@ class QuestionAnsweringModel(TaskModel):
         """Return the divergence over the tokens of each window, the mean of starts and ends."""
         pairs = zip(outputs, targets, strict=True)
         return torch.stack([distillation_kl(a, b, temperature, 0) for a, b in pairs]).sum() / 2
+
+
+@dataclass
+class AnswerPrediction(Prediction):
+    """An answer, `context[start:end]`; "" from None to None if there is none.
+
+    Attributes:
+        id: The file's id of the question.
+        score: The probability of the answer's start times that of its end, each a softmax over the window.
+        null_score: The logits of no answer minus those of the best span (the release's `null_odds`); None if there
+            always is an answer.
+        n_best: The best spans with `answer`, `start`, `end`, and `score`.
+    """
+
+    id: str | None = field(default=None, metadata=OMIT_IF_NONE)
+    answer: str = ""
+    start: int | None = None
+    end: int | None = None
+    score: float = 0.0
+    null_score: float | None = field(default=None, metadata=OMIT_IF_NONE)
+    n_best: list[dict[str, Any]] = field(default_factory=list)
+
+
+class QuestionAnsweringDecoder(Decoder):
+    """The best span by the BERT release's rules, but over all spans instead of a beam of starts and ends.
+
+    A span starts and ends in one window, the one where its first token has the most context. The sum of both
+    logits ranks spans over all windows. If there may be no answer, `state["null_threshold"]` is how much the best
+    span's score must be above that of no answer, the least of all windows.
+    """
+
+    settings: AnswerSettings
+
+    def calibrate(self, outputs: Outputs, items: Sequence[Item], examples: Sequence[QuestionExample]) -> None:
+        """Choose the threshold of no answer with the best F1."""
+        if self.metadata.get("unanswerable"):
+            predictions = self.decode(outputs, items, examples)
+            scorer = AnswerScorer(examples, self.settings.rules)
+            self.state["null_threshold"] = scorer.best_threshold("f1", predictions)[1]
+
+    def decode(
+        self, outputs: Outputs, items: Sequence[Item], examples: Sequence[QuestionExample]
+    ) -> list[AnswerPrediction]:
+        """Return the answer of each question, with the `n_best` spans."""
+        logits_of: list[list[Tensor]] = [[] for _ in examples]
+        windows_of: list[list[Window]] = [[] for _ in examples]  # at least one each
+        for logits, item in zip(outputs.per_item, items, strict=True):
+            logits_of[item.example].append(logits)
+            windows_of[item.example].append(window_of(item))
+        return [self._predict(*of) for of in zip(examples, logits_of, windows_of, strict=True)]
+
+    def _predict(
+        self, example: QuestionExample, window_logits: Sequence[Tensor], windows: Sequence[Window]
+    ) -> AnswerPrediction:
+        deciding_window = best_windows(windows)
+        spans: list[tuple[float, dict[str, Any]]] = []
+        for index, (logits, window) in enumerate(zip(window_logits, windows, strict=True)):
+            decides = deciding_window[window.text_start : window.text_start + window.size] == index
+            spans += self._spans(example.context, logits, window, decides & has_text(example, window))
+        spans.sort(key=lambda span: -span[0])
+        candidates: dict[str, dict[str, Any]] = {}
+        for _, span in spans:
+            candidates.setdefault(span["answer"], span)  # as in the release, the same words are listed once
+        n_best = list(candidates.values())[: self.settings.n_best]
+        tokens, tokens_read = count_tokens(windows)
+        best = n_best[0] | self._no_answer(window_logits, spans[0][0])
+        return AnswerPrediction(example.id, **best, n_best=n_best, tokens=tokens, tokens_read=tokens_read)
+
+    def _no_answer(self, window_logits: Sequence[Tensor], best_logit: float) -> dict[str, Any]:
+        """Return the null score if there may be no answer, and the fields of "no answer" if that is chosen."""
+        threshold = self.settings.null_threshold
+        if threshold is None and self.metadata.get("unanswerable"):
+            threshold = self.state.get("null_threshold", 0.0)
+        if threshold is None:
+            return {}
+        least = min(window_logits, key=lambda logits: float(logits[0].sum()))
+        null_score = float(least[0].sum()) - best_logit
+        if -null_score > threshold:
+            return {"null_score": null_score}
+        probability = float(least.log_softmax(0)[0].sum().exp())
+        return {"answer": "", "start": None, "end": None, "score": probability, "null_score": null_score}
+
+    def _spans(
+        self, context: str, logits: Tensor, window: Window, may_start: NDArray[np.bool_]
+    ) -> Iterator[tuple[float, dict[str, Any]]]:
+        """Yield the `n_best` spans of a window, each with the sum of its start and end logits.
+
+        Args:
+            context: The passage.
+            logits: The start and end logits [T, 2] of the window.
+            window: The window.
+            may_start: True for each token of the passage that a span may start at.
+        """
+        passage = slice(window.sequence_start, window.sequence_start + window.size)
+        max_length = min(self.settings.max_answer_length, window.size)
+        starts = logits[passage, 0].masked_fill(~torch.from_numpy(may_start), -torch.inf)
+        ends = F.pad(logits[passage, 1], (0, max_length - 1), value=-torch.inf).unfold(0, max_length, 1)
+        sums = starts[:, None] + ends  # [first token, number of further tokens]
+        best = sums.flatten().topk(min(self.settings.n_best, sums.numel()))
+        log_probabilities, offsets = logits.log_softmax(0)[passage], passage_offsets(window)
+        for logit, cell in zip(best.values.tolist(), best.indices.tolist(), strict=True):
+            if logit > -torch.inf:
+                first, more = divmod(cell, max_length)
+                score = float((log_probabilities[first, 0] + log_probabilities[first + more, 1]).exp())
+                start, text = int(offsets[first, 0]), context[offsets[first, 0] : offsets[first + more, 1]]
+                start += len(text) - len(text.lstrip())  # tokens of some tokenizers hold white space
+                answer = text.strip()
+                yield logit, {"answer": answer, "start": start, "end": start + len(answer), "score": score}
+
+
+class AnswerScorer:
+    """Score answers by the official scripts' rules.
+
+    Attributes:
+        rules: "squad" or "cmrc".
+        has_unanswerable: True if an example is unanswerable, so that the rules are SQuAD 2.0's.
+    """
+
+    def __init__(self, examples: Sequence[QuestionExample], rules: Rules) -> None:
+        self.examples = examples
+        self.rules = _infer_rules(examples) if rules == "auto" else rules
+        self.has_unanswerable = any(example.unanswerable for example in examples)
+        if self.rules == "cmrc":
+            self._functions = {"f1": squad.cmrc_f1, "exact_match": squad.cmrc_exact_match}
+        elif self.has_unanswerable:
+            self._functions = {"f1": squad.f1_v2, "exact_match": squad.exact_match_v2}
+        else:
+            self._functions = {"f1": squad.f1, "exact_match": squad.exact_match}
+
+    def scores(self, metric: Metric, answers: Iterable[str]) -> list[float]:
+        """Return the score of each example's answer, 0 to 1."""
+        score = self._functions[metric]
+        pairs = zip(answers, self.examples, strict=True)
+        return [float(score(answer, example.references)) for answer, example in pairs]
+
+    def best_threshold(self, metric: Metric, predictions: Sequence[Any]) -> tuple[float, float]:
+        """Return the best mean score over all values of `null_threshold`, and the value that reaches it."""
+        spans = [prediction.n_best[0]["answer"] for prediction in predictions]
+        null_scores = [prediction.null_score for prediction in predictions]
+        unanswerable = [float(example.unanswerable) for example in self.examples]
+        questions = zip(null_scores, self.scores(metric, spans), unanswerable, strict=True)
+        score, null_score = squad.find_best_threshold(starmap(squad.QuestionScores, questions))
+        return score, -null_score
+
+
+def _infer_rules(examples: Sequence[QuestionExample]) -> Literal["squad", "cmrc"]:
+    """Return CMRC's rules if most answers have an ideograph, since they have no words to compare."""
+    answers = [answer.text for example in examples for answer in example.answers]
+    num_chinese = sum(any(ord(c) in part for c in text for part in HAN) for text in answers)
+    return "cmrc" if 2 * num_chinese > len(answers) else "squad"

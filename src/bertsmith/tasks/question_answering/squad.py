@@ -15,7 +15,7 @@ from bertsmith.io.compression import format_suffix
 from bertsmith.io.jsonl import read_json_bytes
 from bertsmith.io.sources import Source
 from bertsmith.io.tables import Row, is_json_array, is_json_source, json_rows, read_table
-from bertsmith.tasks.columns import first_value, rename_columns
+from bertsmith.tasks.rows import first_value, rename_columns
 from bertsmith.tasks.settings import AnswerSettings
 
 _ANSWER_COLUMNS = ("answer", "answer_text", "answers")

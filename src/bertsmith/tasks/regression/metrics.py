@@ -11,9 +11,8 @@ from bertsmith.metrics.sufficient_statistics import SufficientStatistics, regres
 from bertsmith.tasks.base import TaskMetrics
 from bertsmith.tasks.batching import Answers
 from bertsmith.tasks.data_checks import summarize_numbers
-from bertsmith.tasks.error_analysis import ErrorAnalysis, number_scatter
 from bertsmith.tasks.regression.model import NumberPrediction
-from bertsmith.tasks.report import TaskReport
+from bertsmith.tasks.report import ErrorAnalysis, TaskReport, number_scatter
 from bertsmith.tasks.results import DataSummary, Metrics
 from bertsmith.tasks.texts import TextExample
 

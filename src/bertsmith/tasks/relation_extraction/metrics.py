@@ -11,12 +11,11 @@ from bertsmith.metrics.sufficient_statistics import SufficientStatistics, sum_co
 from bertsmith.tasks.base import TaskMetrics
 from bertsmith.tasks.batching import Answers
 from bertsmith.tasks.data_checks import find_repeats
-from bertsmith.tasks.error_analysis import ErrorAnalysis, cross_entropy, label_error_analysis
 from bertsmith.tasks.labels import LabelMap
 from bertsmith.tasks.relation_extraction.data import no_relation_label
 from bertsmith.tasks.relation_extraction.model import RelationPrediction
 from bertsmith.tasks.relation_extraction.relation_rows import RelationExample
-from bertsmith.tasks.report import TaskReport
+from bertsmith.tasks.report import ErrorAnalysis, TaskReport, cross_entropy, label_error_analysis
 from bertsmith.tasks.results import DataSummary, Metrics, table_by_label
 from bertsmith.tasks.settings import RelateSettings
 

@@ -14,7 +14,7 @@ from bertsmith.models.encoder import Encoder
 from bertsmith.models.task_heads import RelationHead
 from bertsmith.tasks.base import OMIT_IF_NONE, Metadata, Prediction, SoftmaxDecoder, TaskModel
 from bertsmith.tasks.batching import Item, Outputs, TaskBatch
-from bertsmith.tasks.relation_extraction.encode import RelationItem
+from bertsmith.tasks.relation_extraction.data import RelationItem
 from bertsmith.tasks.relation_extraction.relation_rows import RelationExample
 from bertsmith.tasks.settings import RelateSettings
 

@@ -20,7 +20,7 @@ from bertsmith.io.sources import Source
 from bertsmith.io.tables import Row, is_json_source, json_rows, read_table
 from bertsmith.io.text_io import read_lines
 from bertsmith.tasks.base import Example
-from bertsmith.tasks.columns import first_value, rename_columns
+from bertsmith.tasks.rows import first_value, rename_columns
 from bertsmith.tasks.settings import RelateSettings
 
 _TAG = re.compile(r"(</?e[12]>)")

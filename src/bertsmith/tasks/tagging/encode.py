@@ -22,10 +22,9 @@ from bertsmith.metrics.tagging import OUTSIDE
 from bertsmith.models.config import ModelConfig
 from bertsmith.tasks.base import TaskEncoder
 from bertsmith.tasks.batching import Item
+from bertsmith.tasks.tagging.data import TagMap
 from bertsmith.tasks.tagging.sentences import TagExample, split_han_characters
-from bertsmith.tasks.tagging.tag_map import TagMap
-from bertsmith.tasks.truncation import Coverage
-from bertsmith.tasks.windows import NO_LIMIT, best_windows, split_windows
+from bertsmith.tasks.windows import NO_LIMIT, Coverage, best_windows, split_windows
 from bertsmith.tokenizer.tokenizer import Encoding, Tokenizer
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
@@ -15,7 +16,6 @@ from bertsmith.formatting import pluralize
 from bertsmith.metrics.sufficient_statistics import (
     FloatArray,
     SufficientStatistics,
-    count_statistics,
     f1,
     safe_divide,
     sum_counts,
@@ -32,12 +32,12 @@ from bertsmith.models.task_heads import ChainScores, log_partitions, path_scores
 from bertsmith.tasks.base import Metadata, TaskMetrics
 from bertsmith.tasks.batching import Answers
 from bertsmith.tasks.data_checks import LabelCounts, summarize_labels
-from bertsmith.tasks.error_analysis import ErrorAnalysis, confusion, reliability
-from bertsmith.tasks.report import TaskReport
+from bertsmith.tasks.report import ErrorAnalysis, TaskReport, confusion, reliability
 from bertsmith.tasks.results import DataSummary, Diagnostic, Metrics, table_by_label
-from bertsmith.tasks.tagging.decode import TagDecoder, TagPrediction, padded_batches
+from bertsmith.tasks.tagging.data import tab_separated
 from bertsmith.tasks.tagging.encode import split_as_in_training
-from bertsmith.tasks.tagging.sentences import TagExample, tab_separated
+from bertsmith.tasks.tagging.model import TagDecoder, TagPrediction, padded_batches
+from bertsmith.tasks.tagging.sentences import TagExample
 
 
 class TagMetrics(TaskMetrics):
@@ -70,20 +70,27 @@ class TagMetrics(TaskMetrics):
     def compute(self, predictions: Sequence[TagPrediction], examples: Sequence[TagExample]) -> Metrics:
         """Return precision, recall, and F1 of entities, in total and by type, strict F1, and accuracy."""
         tag_map, references = self.decoder.tag_map, self.labels(examples)
+        predicted = [prediction.tags for prediction in predictions]
         notes = self._notes(predictions, examples, references)
-        scores = self.sufficient_statistics(predictions, examples).scores()
-        last = {
-            "accuracy": scores.pop("accuracy"),
-            "words": sum(map(len, references)),
+        num_words = sum(map(len, references))
+        values: dict[str, float] = {
+            "accuracy": sum(map(_count_correct, references, predicted)) / max(1, num_words),
+            "words": num_words,
             "examples": len(examples),
         }
         if tag_map.scheme is None:
-            return Metrics(last, {}, (), notes)
-        predicted = [prediction.tags for prediction in predictions]
-        scores["strict_f1"] = sum_counts(count_entities(references, predicted, tag_map.scheme)).f1
-        counts = count_entities(references, predicted)
-        by_type = {entity_type: type_counts.to_dict() for entity_type, type_counts in counts.items()}
-        return Metrics({**scores, **last}, {"types": by_type}, (table_by_label("entity", by_type),), notes)
+            return Metrics(values, {}, (), notes)
+        by_type = count_entities(references, predicted)
+        total = sum_counts(by_type)
+        strict_f1 = sum_counts(count_entities(references, predicted, tag_map.scheme)).f1
+        scores = {
+            "precision": total.precision,
+            "recall": total.recall,
+            "f1": total.f1,
+            "strict_f1": strict_f1,
+        }
+        types = {entity_type: counts.to_dict() for entity_type, counts in by_type.items()}
+        return Metrics({**scores, **values}, {"types": types}, (table_by_label("entity", types),), notes)
 
     def baseline(self, training: Sequence[TagExample], validation: Sequence[TagExample]) -> Metrics:
         """Return the metrics of always predicting the most frequent tag of the training words."""
@@ -115,30 +122,28 @@ class TagMetrics(TaskMetrics):
         self, predictions: Sequence[TagPrediction], examples: Sequence[TagExample]
     ) -> SufficientStatistics:
         """Return the statistics of all metrics but strict F1."""
-        correct, references, predicted, words = [], [], [], []
+        rows = []
         for tags, prediction in zip(self.labels(examples), predictions, strict=True):
-            reference_entities = set(extract_entities(tags))
-            predicted_entities = set(extract_entities(prediction.tags))
-            correct.append([len(reference_entities & predicted_entities)])
-            references.append([len(reference_entities)])
-            predicted.append([len(predicted_entities)])
-            words.append([sum(a == b for a, b in zip(tags, prediction.tags, strict=True)), len(tags)])
+            references, predicted = (set(extract_entities(side)) for side in (tags, prediction.tags))
+            num_correct = _count_correct(tags, prediction.tags)
+            rows.append(
+                [len(references & predicted), len(references), len(predicted), num_correct, len(tags)]
+            )
         has_entities = self.decoder.tag_map.scheme is not None
 
-        def scores(
-            correct: FloatArray, references: FloatArray, predicted: FloatArray, words: FloatArray
-        ) -> dict[str, FloatArray]:
-            accuracy = {"accuracy": safe_divide(words[..., 0], words[..., 1])}
+        def scores(sums: FloatArray) -> dict[str, FloatArray]:
+            correct, references, predicted, correct_words, words = np.moveaxis(sums, -1, 0)
+            accuracy = {"accuracy": safe_divide(correct_words, words)}
             if not has_entities:
                 return accuracy
             return {
-                "precision": safe_divide(correct, predicted)[..., 0],
-                "recall": safe_divide(correct, references)[..., 0],
-                "f1": f1(correct, references, predicted)[..., 0],
+                "precision": safe_divide(correct, predicted),
+                "recall": safe_divide(correct, references),
+                "f1": f1(correct, references, predicted),
                 **accuracy,
             }
 
-        return count_statistics(correct, references, predicted, words, scores)
+        return SufficientStatistics(np.array(rows, dtype=np.float64).reshape(-1, 5), scores)
 
     def _notes(
         self,
@@ -240,6 +245,10 @@ class TagReport(TaskReport):
             for example, tags in zip(examples, self.metrics.labels(examples), strict=True)
             for entity in extract_entities(tags)
         )
+
+
+def _count_correct(references: Sequence[str], tags: Sequence[str]) -> int:
+    return sum(reference == tag for reference, tag in zip(references, tags, strict=True))
 
 
 def path_losses(

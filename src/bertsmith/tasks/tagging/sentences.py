@@ -1,19 +1,41 @@
-"""Sentences with a tag for each word, and the parsing of their parts."""
+"""Sentences with a tag for each word, and the reading of CoNLL files.
+
+In a file, each line has one word with its annotations in columns, and a blank line ends a sentence. Tabs separate
+columns if the first row has one, else spaces and tabs (a word may contain other white space). Lines that
+begin with -DOCSTART- separate sentences. In .conllu, comments, ranges of words that are written as one (3-4),
+and words that are not written (8.1) are skipped, and columns have names: those of the format, or of a first line
+`# global.columns = …`.
+
+For semantic roles, one column marks the predicates by their senses (go.01, else _), and each column behind it has
+the roles of one of them, in their order: one example for each predicate. A role is that of one word (its head), or
+written as IOB or IOBES. The predicate's V is not a role: it is an input, and official scores leave it out.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from pathlib import Path
+from typing import NamedTuple
 
-from bertsmith.errors import InputError
+from bertsmith.errors import InputError, option
+from bertsmith.formatting import pluralize
+from bertsmith.io.compression import format_suffix
+from bertsmith.io.text_io import read_lines
 from bertsmith.io.unicode_scripts import HAN_CLASS
+from bertsmith.metrics.tagging import OUTSIDE
 from bertsmith.tasks.base import Example
+from bertsmith.tasks.settings import TagSettings
 
-INTEGER = re.compile(r"-?\d+")
-_SEPARATOR = re.compile(r"[\t\n\r]")
 _HAN_CHARACTER = re.compile(f"([{HAN_CLASS}])")
+_CONLLU_COLUMNS = ["ID", "FORM", "LEMMA", "UPOS", "XPOS", "FEATS", "HEAD", "DEPREL", "DEPS", "MISC"]
+_GLOBAL_COLUMNS = re.compile(r"#\s*global\.columns\s*=\s*(.*)")
+_NUMBER = re.compile(r"-?[1-9]\d*")
+_SPACES = re.compile(r"[ \t]+")
+_NO_ROLE = ("_", "-", "")
+_PREDICATE_TAG = re.compile(r"([BIES]-)?V")
+_SPAN_TAG = re.compile(r"O|[BIES]-.+")
 
 
 @dataclass(frozen=True)
@@ -81,37 +103,195 @@ def split_han_characters(example: TagExample) -> TagExample:
     return replace(example, words=words)
 
 
-def parse_words(value: Any, location: str) -> tuple[str, ...]:
-    """Return the words of a list or string."""
-    if isinstance(value, str):
-        return tuple(value.split())
-    if not isinstance(value, list | tuple) or not all(isinstance(word, str) for word in value):
-        message, hint = "a sentence is a list of words or a string", 'write ["John", "smiles"]'
-        raise InputError("not_a_sentence", message, location=location, hint=hint)
-    if "" in value:
-        message, hint = f"word {list(value).index('') + 1} is empty", "remove it and its tag"
-        raise InputError("empty_word", message, location=location, hint=hint)
-    return tuple(value)
+class _Row(NamedTuple):
+    """The row of a word: the number of its line, the line, and its columns."""
+
+    number: int
+    line: str
+    fields: list[str]
 
 
-def parse_predicate(value: Any, words: Sequence[str], location: str) -> int | None:
-    """Return the index of a predicate that is given as an index, or as a word that the sentence has once."""
-    if value is None or value == "":
-        return None
-    if isinstance(value, str):
-        if words.count(value) == 1:
-            return words.index(value)
-        value = int(value) if INTEGER.fullmatch(value) and value not in words else value
-    if type(value) is not int or not 0 <= value < len(words):
-        raise InputError(
-            "unknown_predicate",
-            f"the predicate {value!r:.60} is not a word that the sentence has once, and not the index of a word",
-            location=location,
-            hint=f"give the index of its word, from 0 to {len(words) - 1}",
-        )
-    return value
+class _Layout(NamedTuple):
+    """The columns of a file, by its first row.
+
+    Attributes:
+        word: The index of the words' column (negative: from the end).
+        annotation: The index of the column of tags or predicates; None if an unlabeled file has none.
+        has_roles: True if it is the column of predicates.
+        width: The number of columns of the first row.
+        separator: A tab, or a space.
+    """
+
+    word: int
+    annotation: int | None
+    has_roles: bool
+    width: int
+    separator: str
+
+    @classmethod
+    def from_row(
+        cls, row: _Row, names: Sequence[str], settings: TagSettings, path: str | Path, *, labeled: bool
+    ) -> _Layout:
+        """Return the layout of a file with this first row.
+
+        Args:
+            row: The first row.
+            names: The names of the columns of a .conllu file.
+            settings: The settings, which may choose the columns.
+            path: The file.
+            labeled: True if tags must exist.
+        """
+        width, location = len(row.fields), f"{path}:{row.number}"
+
+        has_more_columns = names == _CONLLU_COLUMNS and width > len(names) and settings.tag_column is None
+        has_roles = settings.predicate_column is not None or has_more_columns
+        defaults = {
+            "word_column": "FORM" if names else "1",
+            "tag_column": "UPOS" if names else "-1",
+            "predicate_column": str(len(_CONLLU_COLUMNS) + 1),
+        }
+
+        def index_of(argument: str, other: int | None = None) -> int | None:
+            """Return the index of a column that is not the other one."""
+            name = getattr(settings, argument) or defaults[argument]
+            index = names.index(name) if name in names else width
+            if _NUMBER.fullmatch(name):
+                index = int(name) - 1 if int(name) > 0 else int(name)
+            if -width <= index < width and (other is None or index % width != other % width):
+                return index
+            if argument == "tag_column" and not labeled:
+                return None
+            raise InputError(
+                "column_missing",
+                f"there is no column '{name}'" + ("" if other is None else " besides that of the words"),
+                location=location,
+                argument=argument,
+                hint=f"its columns are {', '.join(names) or f'1 to {width}'}; choose one with {option(argument)}",
+            )
+
+        word = index_of("word_column")
+        assert word is not None
+        annotation = index_of("predicate_column" if has_roles else "tag_column", word)
+        return cls(word, annotation, has_roles, width, "\t" if "\t" in row.line else " ")
+
+    def check(self, rows: Sequence[_Row], path: str | Path, *, labeled: bool) -> None:
+        """Raise InputError if a row lacks a column, or has an empty word or tag."""
+        required = [
+            i for i in (self.word, self.annotation if labeled or self.has_roles else None) if i is not None
+        ]
+        filled = required[:1] if self.has_roles else required
+        for row in rows:
+            width, location = len(row.fields), f"{path}:{row.number}"
+            if max(required) >= width or (min(required) < 0 and width != self.width):
+                message = f"the row has {pluralize(width, 'column')}, the file's first has {self.width}"
+                hint = "fix the row; where spaces separate columns no word can contain one: use tabs"
+                raise InputError("field_count", message, location=location, hint=hint)
+            if not all(row.fields[index] for index in filled):
+                message, hint = "the word or its tag is empty", "give each word a tag, or remove the row"
+                raise InputError("empty_cell", message, location=location, hint=hint)
+
+    def output_row(self, row: _Row) -> str:
+        """Return a row behind which a prediction is written, with any tag as its last column, as for conlleval."""
+        text = (row.line if self.separator == "\t" else row.line.strip(" ")) + self.separator
+        last, index = len(row.fields) - 1, self.annotation
+        if self.has_roles or index is None or not 0 <= (index if index >= 0 else last + 1 + index) < last:
+            return text
+        return f"{text}{row.fields[index]}{self.separator}"
 
 
-def tab_separated(cells: Iterable[object]) -> str:
-    """Return cells each followed by a tab; tabs and line breaks in words become spaces."""
-    return "".join(_SEPARATOR.sub(" ", str(cell)) + "\t" for cell in cells)
+def read_conll(path: str | Path, settings: TagSettings, *, labeled: bool) -> Iterator[TagExample]:
+    """Yield the sentences of a file; one with columns of roles once for each predicate.
+
+    Raises:
+        InputError: A row lacks one of the columns or has nothing in it; if a column is counted from the end, also
+            for a row with another number of columns than the first.
+    """
+    layout: _Layout | None = None
+    for names, rows in _read_rows(path, settings.encoding):
+        layout = layout or _Layout.from_row(rows[0], names, settings, path, labeled=labeled)
+        layout.check(rows, path, labeled=labeled)
+        words = tuple(row.fields[layout.word] for row in rows)
+        numbers: Sequence[int] = [row.number for row in rows]
+        if numbers[-1] - numbers[0] == len(numbers) - 1:
+            numbers = range(numbers[0], numbers[-1] + 1)  # smaller
+        outputs = None if labeled else tuple(map(layout.output_row, rows))
+        example = TagExample(words, None, f"{path}:{numbers[0]}", outputs, lines=numbers if labeled else None)
+        if layout.has_roles:
+            yield from _role_examples(example, rows, layout, path, labeled=labeled)
+        else:
+            tags = tuple(row.fields[layout.annotation or 0] for row in rows) if labeled else None
+            yield replace(example, tags=tags)
+
+
+def _read_rows(path: str | Path, encoding: str | None) -> Iterator[tuple[list[str], list[_Row]]]:
+    """Yield the names of the columns, and the rows of each sentence."""
+    is_conllu = format_suffix(path) == ".conllu"
+    names = _CONLLU_COLUMNS if is_conllu else []
+    has_tabs: bool | None = None
+    rows: list[_Row] = []
+    for number, line in read_lines(path, encoding):
+        if is_conllu and line.startswith("#"):
+            if match := _GLOBAL_COLUMNS.match(line):
+                names = match[1].split()
+        elif not line.strip(" \t") or line.startswith("-DOCSTART-"):
+            if rows:
+                yield names, rows
+            rows = []
+        else:
+            has_tabs = "\t" in line if has_tabs is None else has_tabs
+            fields = split_columns(line, has_tabs=has_tabs)
+            if not is_conllu or fields[0].isdecimal():
+                rows.append(_Row(number, line, fields))
+    if rows:
+        yield names, rows
+
+
+def split_columns(line: str, *, has_tabs: bool) -> list[str]:
+    """Return the columns of a row."""
+    return line.split("\t") if has_tabs else _SPACES.split(line.strip(" \t"))
+
+
+def _role_examples(
+    sentence: TagExample, rows: Sequence[_Row], layout: _Layout, path: str | Path, *, labeled: bool
+) -> Iterator[TagExample]:
+    """Yield a sentence once for each predicate."""
+    assert layout.annotation is not None
+    column = layout.annotation
+    predicates = [i for i, row in enumerate(rows) if row.fields[column] not in _NO_ROLE]
+    roles = [_without_empty_end(row.fields[column % len(row.fields) + 1 :]) for row in rows]
+    for row, cells in zip(rows, roles, strict=True):
+        if (labeled or cells) and len(cells) != len(predicates):
+            raise InputError(
+                "role_column_count",
+                f"the sentence has {pluralize(len(predicates), 'predicate')}, and the row "
+                f"{pluralize(len(cells), 'column')} of roles",
+                location=f"{path}:{row.number}",
+                hint="give each predicate a column of roles, with _ for words without a role",
+            )
+    for index, predicate in enumerate(predicates):
+        example = replace(sentence, predicate=predicate)
+        if all(roles):
+            pairs = zip(rows, roles, strict=True)
+            tags = tuple(_tag(cells[index], f"{path}:{row.number}") for row, cells in pairs)
+            if labeled:
+                example = replace(example, tags=tags)
+            else:  # the reference in front of the predicted tag
+                outputs = zip(sentence.output_rows or (), tags, strict=True)
+                example = replace(
+                    example, output_rows=tuple(f"{row}{tag}{layout.separator}" for row, tag in outputs)
+                )
+        yield example
+
+
+def _without_empty_end(cells: list[str]) -> list[str]:
+    return cells[: max((number for number, cell in enumerate(cells, 1) if cell), default=0)]
+
+
+def _tag(role: str, location: str) -> str:
+    """Return the tag of a role."""
+    if "*" in role:
+        message, hint = f"the role '{role}' has brackets", "write roles as IOB tags, or at their heads only"
+        raise InputError("role_in_brackets", message, location=location, hint=hint)
+    if role in _NO_ROLE or _PREDICATE_TAG.fullmatch(role):
+        return OUTSIDE
+    return role if _SPAN_TAG.fullmatch(role) else f"B-{role}"

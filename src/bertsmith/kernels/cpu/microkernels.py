@@ -1,30 +1,66 @@
-"""Microkernel of bf16 matrix products: 8 rows and 32 columns, whose sums fill half of the registers of AVX-512.
+"""Microkernels of matrix products.
 
-One instruction multiplies pairs of k for 16 columns. Each sum is accumulated in the order of k, the same for all
-elements.
+In fp32 they compute 6 rows and 16 columns, whose sums fit the registers of AVX2; in bf16 8 rows and 32 columns,
+whose sums fill half of the registers of AVX-512, and one instruction multiplies pairs of k for 16 columns. Each
+sum is accumulated in the order of k, the same for all elements.
 """
 
 from __future__ import annotations
 
 from numba import njit
 
+from bertsmith.kernels.cpu import simd
 from bertsmith.kernels.cpu.compilation import JIT_OPTIONS
-from bertsmith.kernels.cpu.microkernel_fp32 import INIT_BIAS, INIT_OUT, INIT_ZERO
-from bertsmith.kernels.cpu.simd import VECTOR_WIDTH, load, splat, store_non_temporal, store_vector
+from bertsmith.kernels.cpu.simd import VECTOR_WIDTH, broadcast_load, load, splat, store
 from bertsmith.kernels.cpu.simd_pairs import broadcast_int, dot_bf16, load_ints
 
-ROWS = 8
-COLUMNS = 2 * VECTOR_WIDTH
+FP32_ROWS, BF16_ROWS = 6, 8
+_BF16_COLUMNS = 2 * VECTOR_WIDTH
 _VECTOR_BYTES = 4 * VECTOR_WIDTH
+INIT_ZERO, INIT_BIAS, INIT_OUT = 0, 1, 2  # initial values of the sums: 0, the bias, or out
 NON_TEMPORAL = 2  # besides 0 and 1 of is_bf16: fp32 by `store_non_temporal`
+
+
+@njit(**JIT_OPTIONS)
+def microkernel_6x16(init, bias, a, a_row_stride, a_k_stride, b, b_k_stride, out, out_stride, k):
+    """Compute out [6, 16] = init + a [6, k] · b [k, 16].
+
+    Strides are in bytes; columns of b and out are contiguous.
+    """
+    out1, out2 = out + out_stride, out + 2 * out_stride
+    out3, out4, out5 = out + 3 * out_stride, out + 4 * out_stride, out + 5 * out_stride
+    if init == INIT_OUT:
+        s0, s1, s2, s3, s4, s5 = load(out), load(out1), load(out2), load(out3), load(out4), load(out5)
+    elif init == INIT_BIAS:
+        s0 = s1 = s2 = s3 = s4 = s5 = load(bias)
+    else:
+        s0 = s1 = s2 = s3 = s4 = s5 = splat(0.0)
+    a3 = a + 3 * a_row_stride
+    for _ in range(k):
+        b_row = load(b)
+        s0 = s0 + broadcast_load(a) * b_row
+        s1 = s1 + broadcast_load(a + a_row_stride) * b_row
+        s2 = s2 + broadcast_load(a + 2 * a_row_stride) * b_row
+        s3 = s3 + broadcast_load(a3) * b_row
+        s4 = s4 + broadcast_load(a3 + a_row_stride) * b_row
+        s5 = s5 + broadcast_load(a3 + 2 * a_row_stride) * b_row
+        a += a_k_stride
+        a3 += a_k_stride
+        b += b_k_stride
+    store(out, s0)
+    store(out1, s1)
+    store(out2, s2)
+    store(out3, s3)
+    store(out4, s4)
+    store(out5, s5)
 
 
 @njit(inline="always", **JIT_OPTIONS)
 def _store_output(output, address, x):
     if output == NON_TEMPORAL:
-        store_non_temporal(address, x)
+        simd.store_non_temporal(address, x)
     else:
-        store_vector(output, address, x)
+        simd.store_vector(output, address, x)
 
 
 @njit(**JIT_OPTIONS)
@@ -33,7 +69,7 @@ def microkernel_8x32(
 ):
     """Compute out [8, 32] = init + a [8, k] · b [k, 32], where k = 2 * num_pairs.
 
-    init is a constant of microkernel_fp32.py. Strides are in bytes; columns of out are contiguous, and those of b
+    init is a constant of this file. Strides are in bytes; columns of out are contiguous, and those of b
     as pairs. output: 0 if out is fp32, 1 if it is bf16 (not with INIT_OUT), or NON_TEMPORAL.
     """
     # The left and right 16 columns of row i are summed in li and ri.
@@ -98,8 +134,8 @@ def multiply_block(accumulate, a, a_stride, b, out, num_columns, k, num_rows):
     num_columns is a multiple of 32; num_rows is rounded up to a multiple of 8.
     """
     stride, init = 4 * num_columns, INIT_OUT if accumulate else INIT_ZERO
-    for row in range(0, num_rows, ROWS):
-        for column in range(0, stride, 4 * COLUMNS):
+    for row in range(0, num_rows, BF16_ROWS):
+        for column in range(0, stride, 4 * _BF16_COLUMNS):
             tile = out + row * stride + column
             microkernel_8x32(
                 init, 0, a + row * a_stride, a_stride, 4, b + column, stride, 0, tile, stride, k // 2

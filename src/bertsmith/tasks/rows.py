@@ -1,4 +1,4 @@
-"""Read queries with the passages that answer them."""
+"""Read rows: of tables whose columns the settings may name, and of queries with the passages that answer them."""
 
 from __future__ import annotations
 
@@ -7,13 +7,67 @@ from typing import Any, NamedTuple
 
 from bertsmith.errors import InputError
 from bertsmith.io.compression import format_suffix
+from bertsmith.io.delimited import missing_column_hint
 from bertsmith.io.sources import Source
-from bertsmith.io.tables import is_json_source, json_rows
+from bertsmith.io.tables import Table, is_json_source, json_rows, read_table
+from bertsmith.settings import Settings
 from bertsmith.tasks.data_checks import check_text
 
 POSITIVE_KEYS = ("positives", "positive", "pos")
 NEGATIVE_KEYS = ("negatives", "negative", "neg")
 """The keys of a row; each holds a text, or a list of texts."""
+
+
+def read_task_table(source: Source, settings: Any, *, labeled: bool) -> Table:
+    """Return a table as the settings say; without labels, blank rows are examples, too."""
+    return read_table(
+        source,
+        delimiter=settings.delimiter,
+        header=settings.header,
+        encoding=settings.encoding,
+        keep_blank=not labeled,
+    )
+
+
+def rename_columns(
+    values: Mapping[str, Any], settings: Settings, names: Mapping[str, Sequence[str]], location: str
+) -> dict[str, Any]:
+    """Return a row's values with the columns that the settings name under the task's names.
+
+    Args:
+        values: The row's values by column.
+        settings: The task's settings, with `text_column` for the name "text"; None stands for the usual names.
+        names: The usual names of each column by the task's name; they are removed from the row if the settings
+            name another column.
+        location: The location of the row.
+    """
+    renamed = dict(values)
+    for name, usual_names in names.items():
+        argument = f"{name}_column"
+        if (column := getattr(settings, argument)) is not None:
+            value = column_value(values, column, argument, location)
+            for usual_name in usual_names:
+                renamed.pop(usual_name, None)
+            renamed[name] = value
+    return renamed
+
+
+def column_value(values: Mapping[str, Any], column: str, argument: str, location: str) -> Any:
+    """Return a row's value in a column. Raises `InputError` if the column is missing."""
+    if column not in values:
+        raise InputError(
+            "column_missing",
+            f"the column '{column}' is missing",
+            location=location,
+            argument=argument,
+            hint=missing_column_hint(column, list(values), argument),
+        )
+    return values[column]
+
+
+def first_value(values: Mapping[str, Any], names: Sequence[str]) -> Any:
+    """Return the value of the first name that has one; None if none has."""
+    return next((values[name] for name in names if values.get(name) not in (None, "")), None)
 
 
 class RetrievalQuery(NamedTuple):
