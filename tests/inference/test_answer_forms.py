@@ -18,8 +18,8 @@ from bertsmith.inference.output import FORMATS, output_format
 from bertsmith.tasks.question_answering.data import QuestionExample
 from bertsmith.tasks.question_answering.model import AnswerPrediction
 from bertsmith.tasks.registry import TASKS, get_task
+from bertsmith.tasks.relation_extraction.data import RelationExample
 from bertsmith.tasks.relation_extraction.model import RelationPrediction
-from bertsmith.tasks.relation_extraction.relation_rows import RelationExample
 from bertsmith.tasks.settings import TagSettings
 from bertsmith.tasks.tagging.data import TagData
 from bertsmith.tasks.tagging.model import TagPrediction

@@ -15,7 +15,7 @@ from bertsmith.errors import InputError
 from bertsmith.io.documents import read_documents
 from bertsmith.io.tables import read_table
 from bertsmith.io.text_io import RejectedRow
-from bertsmith.tasks.question_answering.squad import read_questions
+from bertsmith.tasks.question_answering.data import read_questions
 from bertsmith.tasks.settings import AnswerSettings
 
 PDF = b"%PDF-1.4\n1 0 obj<</Type/Catalog/Pages 2 0 R>>endobj\ntrailer<</Root 1 0 R>>\n%%EOF\n"

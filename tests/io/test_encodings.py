@@ -17,7 +17,7 @@ from bertsmith.io.documents import Document, Reading, read_documents
 from bertsmith.io.encodings import guess_encoding
 from bertsmith.io.tables import read_table
 from bertsmith.io.text_io import RejectedRow, read_lines
-from bertsmith.tasks.question_answering.squad import read_questions
+from bertsmith.tasks.question_answering.data import read_questions
 from bertsmith.tasks.settings import AnswerSettings, TagSettings
 from bertsmith.tasks.tagging.data import TagData
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bertsmith.errors import InputError, option
-from bertsmith.tasks.multiple_choice.choice_rows import ChoiceExample, choice_index, read_choices
+from bertsmith.tasks.multiple_choice.data import ChoiceExample, choice_index, read_choices
 from bertsmith.tasks.settings import ChooseSettings
 
 DIALOGUE = [["M: kaba", "W: lode"], [{"question": "who?", "choice": ["M", "W"], "answer": "W"}], "5-1"]

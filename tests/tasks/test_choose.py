@@ -21,8 +21,7 @@ from bertsmith.models.family import build_encoder
 from bertsmith.tasks.batching import Item, Outputs
 from bertsmith.tasks.fitted_task import FittedTask
 from bertsmith.tasks.multiple_choice import TASK
-from bertsmith.tasks.multiple_choice.choice_rows import ChoiceExample
-from bertsmith.tasks.multiple_choice.data import MultipleChoiceData
+from bertsmith.tasks.multiple_choice.data import ChoiceExample, MultipleChoiceData
 from bertsmith.tasks.multiple_choice.model import ChoicePrediction
 from bertsmith.tasks.settings import ChooseSettings
 

@@ -18,15 +18,10 @@ from bertsmith.device import ComputeContext
 from bertsmith.errors import InputError
 from bertsmith.models.family import build_encoder
 from bertsmith.tasks.embedding import TASK
-from bertsmith.tasks.embedding.data import (
-    EmbeddingData,
-    EmbeddingExample,
-    EmbeddingItem,
-    detect_format,
-    detect_same_label,
-)
+from bertsmith.tasks.embedding.data import EmbeddingData, EmbeddingExample, detect_format, detect_same_label
 from bertsmith.tasks.embedding.metrics import Corpus, TfIdf, labeled_metrics
 from bertsmith.tasks.embedding.model import (
+    EmbeddingItem,
     PairSimilarity,
     best_threshold,
     contrastive_loss,

@@ -20,9 +20,8 @@ from bertsmith.models.family import build_encoder
 from bertsmith.tasks.batching import Item
 from bertsmith.tasks.fitted_task import FittedTask
 from bertsmith.tasks.relation_extraction import TASK
-from bertsmith.tasks.relation_extraction.data import RelationData, RelationItem, with_markers
-from bertsmith.tasks.relation_extraction.model import RelationPrediction
-from bertsmith.tasks.relation_extraction.relation_rows import RelationExample, parse_tagged_text
+from bertsmith.tasks.relation_extraction.data import RelationData, RelationExample, parse_tagged_text
+from bertsmith.tasks.relation_extraction.model import RelationItem, RelationPrediction, with_markers
 from bertsmith.tasks.settings import RelateSettings
 from bertsmith.tokenizer.tokenizer import Tokenizer
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bertsmith.errors import InputError, option
-from bertsmith.tasks.relation_extraction.relation_rows import (
+from bertsmith.tasks.relation_extraction.data import (
     RelationExample,
     add_tags,
     insert_markers,

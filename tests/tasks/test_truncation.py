@@ -12,7 +12,7 @@ import tiny_run
 from bertsmith.tasks.fitted_task import FittedTask
 from bertsmith.tasks.question_answering.data import QuestionExample, ReferenceAnswer
 from bertsmith.tasks.registry import get_task
-from bertsmith.tasks.relation_extraction.relation_rows import RelationExample
+from bertsmith.tasks.relation_extraction.data import RelationExample
 from bertsmith.tasks.tagging.sentences import TagExample
 from bertsmith.tasks.texts import TextExample
 from bertsmith.tasks.windows import Coverage, TruncationStats

@@ -1,7 +1,7 @@
 """The contract of a fine-tuning task: a folder with six small parts, from a labeled row to a score.
 
     row -> Example          data.py     `TaskData`
-    Example -> Item         data.py     `TaskEncoder`
+    Example -> Item         model.py    `TaskEncoder`
     Item -> batch -> loss   model.py    `TaskModel`
     outputs -> Prediction   model.py    `Decoder`
     Prediction -> Metrics   metrics.py  `TaskMetrics`

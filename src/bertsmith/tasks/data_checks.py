@@ -170,7 +170,7 @@ def check_examples(examples: Sequence[Any], source: Any, noun: str) -> None:
     """Raise InputError if a source has no examples, or if their ids repeat.
 
     Args:
-        examples: Examples with an `id`, which may be None.
+        examples: Examples; an `id` is optional, and may be None.
         source: The source of the examples.
         noun: The plural name of the examples.
     """
@@ -179,8 +179,9 @@ def check_examples(examples: Sequence[Any], source: Any, noun: str) -> None:
         raise InputError("no_examples", f"this file has no {noun}", location=source, hint=hint)
     first: dict[str, str] = {}
     for example in examples:
-        if example.id is not None and first.setdefault(example.id, example.location) != example.location:
-            message = f"the id '{example.id}' occurs twice, first at {first[example.id]}"
+        id = getattr(example, "id", None)
+        if id is not None and first.setdefault(id, example.location) != example.location:
+            message = f"the id '{id}' occurs twice, first at {first[id]}"
             hint = "give each example an id of its own, or none"
             raise InputError("duplicate_id", message, location=example.location, hint=hint)
 

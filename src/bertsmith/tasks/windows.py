@@ -101,14 +101,14 @@ def split_windows(
     return windows
 
 
-def single_window(encoding: Encoding, start: int, size: int, *, source: int = 0) -> Window:
-    """Return the window with the tokens [start, start + size) of a text and all of the other text.
+def single_window(encoding: Encoding, start: int, size: int) -> Window:
+    """Return the window with the tokens [start, start + size) of the first text and all of the second text.
 
-    The rest of the text counts as truncated.
+    The rest of the first text counts as truncated.
     """
     full = TokenSequence.from_encoding(encoding, with_offsets=True)
     sources = np.asarray(full.sources)
-    text_indices = np.flatnonzero(sources == source)
+    text_indices = np.flatnonzero(sources == 0)
     outside = np.concatenate([text_indices[:start], text_indices[start + size :]])
     indices = np.delete(np.arange(len(sources)), outside)
     begin = int(text_indices[0]) if len(text_indices) else len(sources)

@@ -1,4 +1,4 @@
-"""Texts with one label each, or with any number of labels: reading, the metadata of the labels, and encoding."""
+"""Texts with one label each, or with any number of labels: reading, and the metadata of the labels."""
 
 from __future__ import annotations
 
@@ -8,17 +8,13 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from bertsmith.artifacts.folder import ModelFolder
 from bertsmith.errors import InputError, command, option
 from bertsmith.formatting import join_names
-from bertsmith.models.config import ModelConfig
 from bertsmith.tasks.base import Metadata
 from bertsmith.tasks.labels import LabelMap, LabelMetadata, LabelNames, label_metadata, sorted_labels
 from bertsmith.tasks.settings import ClassSettings
-from bertsmith.tasks.texts import TextData, TextEncoder, TextExample, TextMetadata
+from bertsmith.tasks.texts import TextData, TextExample, TextMetadata
 
 _FRACTION = re.compile(r"-?\d+\.\d+")
 _MAX_FRACTIONS = 10  # different ones that may be classes; more are measurements
@@ -184,22 +180,3 @@ def class_weights(settings: ClassSettings, labels: Sequence[str], balanced: Sequ
         hint = f"the labels are {', '.join(labels[:10])}{', …' if len(labels) > 10 else ''}"
         raise InputError("unknown_label", message, argument="class_weights", hint=hint)
     return [weights.get(label, 1.0) for label in labels]
-
-
-class ClassificationEncoder(TextEncoder):
-    """Encode texts; targets are ids of labels, or in multi-label classification 1 for each label of the text."""
-
-    def __init__(self, config: ModelConfig, metadata: Metadata, settings: ClassSettings) -> None:
-        super().__init__(config, metadata, settings)
-        self._label_map, self._separator = LabelMap.from_metadata(metadata), metadata.get("separator")
-
-    def target(self, example: TextExample) -> int | NDArray[np.float32] | None:
-        """Return the id of the label, or float32 [K] of ones and zeros."""
-        if example.label is None:
-            return None
-        ids = label_ids(example, self._label_map, self._separator)
-        if self._separator is None:
-            return ids[0]
-        target = np.zeros(len(self._label_map.ids), dtype=np.float32)
-        target[ids] = 1
-        return target

@@ -1,9 +1,10 @@
-"""The family's head for sequences with an output for each label (Devlin et al. 2019, 4.1), and decoding."""
+"""Encoding, the family's head for sequences with an output for each label (Devlin et al. 2019), and decoding."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import starmap
 from typing import Any
 
 import numpy as np
@@ -15,15 +16,37 @@ from torch import Tensor
 from bertsmith.errors import InputError, option
 from bertsmith.loss import Loss, classification_loss
 from bertsmith.metrics.calibration import fit_temperature
+from bertsmith.metrics.sufficient_statistics import f1
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.tasks.base import Metadata, Prediction
 from bertsmith.tasks.batching import Item, Outputs, TaskBatch, logits_from_probabilities
+from bertsmith.tasks.classification.data import label_ids
+from bertsmith.tasks.labels import LabelMap
 from bertsmith.tasks.settings import ClassSettings
-from bertsmith.tasks.texts import TextDecoder, TextExample, TextModel, token_counts
+from bertsmith.tasks.texts import TextDecoder, TextEncoder, TextExample, TextModel, token_counts
 
 _MIN_WEIGHT = 1e-3  # in the initial bias: the balanced weight of a label that all examples have is 0
 _THRESHOLDS = np.arange(1, 100) / 100  # that are tried
+
+
+class ClassificationEncoder(TextEncoder):
+    """Encode texts; targets are ids of labels, or in multi-label classification 1 for each label of the text."""
+
+    def __init__(self, config: ModelConfig, metadata: Metadata, settings: ClassSettings) -> None:
+        super().__init__(config, metadata, settings)
+        self._label_map, self._separator = LabelMap.from_metadata(metadata), metadata.get("separator")
+
+    def target(self, example: TextExample) -> int | NDArray[np.float32] | None:
+        """Return the id of the label, or float32 [K] of ones and zeros."""
+        if example.label is None:
+            return None
+        ids = label_ids(example, self._label_map, self._separator)
+        if self._separator is None:
+            return ids[0]
+        target = np.zeros(len(self._label_map.ids), dtype=np.float32)
+        target[ids] = 1
+        return target
 
 
 class ClassificationModel(TextModel):
@@ -201,10 +224,12 @@ class MultilabelDecoder(TextDecoder):
         logits, first_items = zip(*self.by_example(outputs, items), strict=True)
         probabilities = np.array([windows.sigmoid().mean(0).tolist() for windows in logits])
         targets = np.stack([item.target for item in first_items]) > 0
-        f1 = np.stack([_f1_by_label(targets, probabilities > t) for t in _THRESHOLDS])  # [thresholds, K]
+        predictions = (probabilities > threshold for threshold in _THRESHOLDS)
+        counts = (((targets & labels).sum(0), targets.sum(0), labels.sum(0)) for labels in predictions)
+        scores = np.stack(list(starmap(f1, counts)))  # [thresholds, K]
         if self.settings.thresholds == "shared":
-            f1 = np.repeat(f1.mean(1, keepdims=True), f1.shape[1], axis=1)
-        self.state["thresholds"] = [float(_THRESHOLDS[_middle_argmax(column)]) for column in f1.T]
+            scores = np.repeat(scores.mean(1, keepdims=True), scores.shape[1], axis=1)
+        self.state["thresholds"] = [float(_THRESHOLDS[_middle_argmax(column)]) for column in scores.T]
 
     def decode(
         self, outputs: Outputs, items: Sequence[Item], examples: Sequence[TextExample]
@@ -232,14 +257,6 @@ def make_decoder(metadata: Metadata, settings: ClassSettings, state: Mapping[str
     """Return the decoder of one label for each text, or of any number of labels."""
     decoder_type = MultilabelDecoder if metadata.get("separator") else ClassificationDecoder
     return decoder_type(metadata, settings, state)
-
-
-def _f1_by_label(targets: NDArray[np.bool_], predictions: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """Return the F1 of each label, [K]; 0 for a label that neither occurs nor is predicted."""
-    f1: NDArray[np.float64] = (
-        2 * (targets & predictions).sum(0) / np.maximum(1, targets.sum(0) + predictions.sum(0))
-    )
-    return f1
 
 
 def _middle_argmax(scores: NDArray[np.float64]) -> int:

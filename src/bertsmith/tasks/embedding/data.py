@@ -1,4 +1,4 @@
-"""Texts that match or do not match: pairs, triples, and queries with passages; and their sequences.
+"""Texts that match or do not match: pairs, triples, and queries with passages.
 
 The content of the data decides the loss. Pairs with a score are graded, pairs with one of two labels are labeled.
 Pairs without a label, triples, and queries with passages are for retrieval: each query has passages to find.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -19,13 +19,12 @@ from bertsmith.errors import InputError, option
 from bertsmith.formatting import join_names
 from bertsmith.io.sources import Source
 from bertsmith.io.tables import Table
-from bertsmith.tasks.base import Example, Metadata, TaskData, TaskEncoder
-from bertsmith.tasks.batching import Item, TokenSequence
+from bertsmith.tasks.base import Example, Metadata, TaskData
+from bertsmith.tasks.data_checks import check_examples
 from bertsmith.tasks.labels import LabelNames
 from bertsmith.tasks.rows import is_query_file, read_queries, read_task_table
 from bertsmith.tasks.settings import EmbedSettings
 from bertsmith.tasks.texts import check_strings, parse_number
-from bertsmith.tokenizer.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
 
@@ -149,9 +148,7 @@ class EmbeddingData(TaskData):
             examples = _read_rows(
                 read_task_table(source, settings, labeled=labeled), settings, labeled=labeled
             )
-        if not examples:
-            hint = "give a file with at least one example"
-            raise InputError("no_examples", "this file has no examples", location=source, hint=hint)
+        check_examples(examples, source, "examples")
         return examples
 
     def from_inputs(
@@ -325,48 +322,3 @@ def _read_rows(table: Table, settings: EmbedSettings, *, labeled: bool) -> list[
         values = None if table.is_plain else row.texts
         examples.append(EmbeddingExample(text or "", positives, negatives, label, location, values))
     return examples
-
-
-@dataclass(frozen=True)
-class EmbeddingItem(Item):
-    """The sequences of a query, its positives, and its negatives.
-
-    Attributes:
-        num_positives: The number of positives.
-        positive_keys: The keys of all positives of the example.
-    """
-
-    num_positives: int = 0
-    positive_keys: frozenset[bytes] = frozenset()
-
-    def in_epoch(self, epoch: int) -> EmbeddingItem:
-        """Return the item with one of its positives and one of its negatives, which change with the epoch."""
-        query, *others = self.sequences
-        parts = (others[: self.num_positives], others[self.num_positives :])
-        passages = [part[epoch % len(part)] for part in parts if part]
-        return replace(self, sequences=(query, *passages), num_positives=min(1, self.num_positives))
-
-
-class EmbeddingEncoder(TaskEncoder):
-    """Encode [CLS] text [SEP] for each text of an example, truncated."""
-
-    def encode(self, examples: Sequence[EmbeddingExample], tokenizer: Tokenizer) -> list[Item]:
-        """Return one item for each example; equal texts share a sequence."""
-        texts = list(dict.fromkeys(text for example in examples for text in example.texts))
-        encodings = tokenizer.encode_batch(texts, max_length=self.max_length, with_offsets=False)
-        sequences = dict(zip(texts, map(TokenSequence.from_encoding, encodings), strict=True))
-        return [
-            EmbeddingItem(
-                index,
-                tuple(sequences[text] for text in example.texts),
-                target(example, self.metadata),
-                num_positives=len(example.positives),
-                positive_keys=frozenset(sequence_key(sequences[text]) for text in example.positives),
-            )
-            for index, example in enumerate(examples)
-        ]
-
-
-def sequence_key(sequence: TokenSequence) -> bytes:
-    """Return a key of a sequence; equal sequences have equal embeddings."""
-    return sequence.ids.tobytes()

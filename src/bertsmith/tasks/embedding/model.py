@@ -1,5 +1,7 @@
 """A bi-encoder: texts are encoded separately, and compared by cosine (Reimers and Gurevych 2019).
 
+An item has the sequences of a query and its passages.
+
 In-batch losses (softmax, cosent) compare the items of a micro-batch (`train.batch_size`). Gradient accumulation
 adds micro-batches and does not make them larger: two batches of 16 are not one of 32, which has twice as many
 passages to choose from. The items of a batch are a function of seed, epoch, and index, so that a resumed run
@@ -10,7 +12,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -27,10 +29,56 @@ from bertsmith.models.encoder import Encoder
 from bertsmith.models.feature_extraction import pool
 from bertsmith.objectives.objective import MODEL, ModelParts
 from bertsmith.packed import Packed
-from bertsmith.tasks.base import INTERNAL, Decoder, Metadata, Prediction, TaskModel
-from bertsmith.tasks.batching import Item, Outputs, TaskBatch, pack, run_batched
-from bertsmith.tasks.embedding.data import DataFormat, EmbeddingExample, EmbeddingItem, sequence_key
+from bertsmith.tasks.base import INTERNAL, Decoder, Metadata, Prediction, TaskEncoder, TaskModel
+from bertsmith.tasks.batching import Item, Outputs, TaskBatch, TokenSequence, pack, run_batched
+from bertsmith.tasks.embedding.data import DataFormat, EmbeddingExample, target
 from bertsmith.tasks.settings import EmbedSettings
+from bertsmith.tokenizer.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class EmbeddingItem(Item):
+    """The sequences of a query, its positives, and its negatives.
+
+    Attributes:
+        num_positives: The number of positives.
+        positive_keys: The keys of all positives of the example.
+    """
+
+    num_positives: int = 0
+    positive_keys: frozenset[bytes] = frozenset()
+
+    def in_epoch(self, epoch: int) -> EmbeddingItem:
+        """Return the item with one of its positives and one of its negatives, which change with the epoch."""
+        query, *others = self.sequences
+        parts = (others[: self.num_positives], others[self.num_positives :])
+        passages = [part[epoch % len(part)] for part in parts if part]
+        return replace(self, sequences=(query, *passages), num_positives=min(1, self.num_positives))
+
+
+class EmbeddingEncoder(TaskEncoder):
+    """Encode [CLS] text [SEP] for each text of an example, truncated."""
+
+    def encode(self, examples: Sequence[EmbeddingExample], tokenizer: Tokenizer) -> list[Item]:
+        """Return one item for each example; equal texts share a sequence."""
+        texts = list(dict.fromkeys(text for example in examples for text in example.texts))
+        encodings = tokenizer.encode_batch(texts, max_length=self.max_length, with_offsets=False)
+        sequences = dict(zip(texts, map(TokenSequence.from_encoding, encodings), strict=True))
+        return [
+            EmbeddingItem(
+                index,
+                tuple(sequences[text] for text in example.texts),
+                target(example, self.metadata),
+                num_positives=len(example.positives),
+                positive_keys=frozenset(sequence_key(sequences[text]) for text in example.positives),
+            )
+            for index, example in enumerate(examples)
+        ]
+
+
+def sequence_key(sequence: TokenSequence) -> bytes:
+    """Return a key of a sequence; equal sequences have equal embeddings."""
+    return sequence.ids.tobytes()
 
 
 class EmbeddingModel(TaskModel):

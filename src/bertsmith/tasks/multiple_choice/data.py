@@ -1,25 +1,317 @@
-"""Multiple choice as sequences: one `[CLS] context [SEP] question choice [SEP]` for each choice, as for RACE."""
+"""Examples of multiple choice: rows, and the formats of SWAG, DREAM, RACE, and CommonsenseQA.
+
+A row has `context` and `question` (one of them may be missing), `choices` (a list, or the columns choice0,
+choice1, …), and `label`: the index of the right choice from 0, its letter, or its text; under these names, those
+of known data sets, or the user's (`ChooseSettings`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from itertools import islice, zip_longest
+import json
+import re
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import zip_longest
+from pathlib import Path
 from typing import Any
 
 from bertsmith.artifacts.folder import ModelFolder
-from bertsmith.errors import InputError
+from bertsmith.errors import InputError, option
 from bertsmith.formatting import pluralize
+from bertsmith.io.compression import format_suffix
+from bertsmith.io.jsonl import read_json
 from bertsmith.io.sources import Source
-from bertsmith.tasks.base import Metadata, TaskData, TaskEncoder
-from bertsmith.tasks.batching import Item, TokenSequence
+from bertsmith.io.tables import Table, is_json_source, json_rows
+from bertsmith.tasks.base import Example, Metadata, TaskData
 from bertsmith.tasks.data_checks import check_examples, check_string
-from bertsmith.tasks.multiple_choice.choice_rows import ChoiceExample, check_choices, read_choices
 from bertsmith.tasks.results import Diagnostic
+from bertsmith.tasks.rows import column_value, first_value, read_task_table, rename_columns
 from bertsmith.tasks.settings import ChooseSettings
-from bertsmith.tasks.windows import NO_LIMIT, Coverage, single_window
-from bertsmith.tokenizer.tokenizer import Encoding, Tokenizer
 
-_ENCODE_BATCH_SIZE = 512  # examples; untruncated encodings are large
+_CONTEXTS = ("context", "article", "passage", "startphrase", "ctx", "premise")
+_CHOICES = ("choices", "choice", "options", "endings")
+_LABELS = ("label", "answerKey", "answer")
+_NUMBERED_CHOICE = re.compile(r"(?:ending|choice|option|answer|sol)[ _-]?(\d+)")
+_INDEX = re.compile("-?[0-9]+")
+_ROW_HINT = (
+    "a row has context or question, choices (a list, or choice0, choice1, …) and label; name other columns with "
+    f"{option('context_column')}, {option('question_column')}, {option('choices_column')}, and "
+    f"{option('label_column')}"
+)
+_RACE_HINT = "RACE has article, and of each question one of questions, options (lists) and answers (letters)"
+_DREAM_HINT = "DREAM is a list of [turns, questions, id], each question with question, choice and answer"
+_USUAL_NAMES = ChooseSettings()
+
+
+@dataclass(frozen=True)
+class ChoiceExample(Example):
+    """A question with choices.
+
+    Attributes:
+        context: The context; "" if there is none.
+        question: The question; "" if there is none.
+        choices: The choices; none for a blank row.
+        label: The index of the correct choice; None if it is unknown.
+        id: The file's id of the example, if it has one.
+    """
+
+    context: str
+    question: str
+    choices: tuple[str, ...]
+    label: int | None
+    location: str
+    id: str | None = None
+    table_row: Mapping[str, str] | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def group_key(self) -> str:
+        """The context, or else the question."""
+        return self.context or self.question
+
+    @property
+    def question_key(self) -> Hashable:
+        """Context, question, and choices in any order."""
+        return self.context, self.question, tuple(sorted(self.choices))
+
+    @property
+    def is_empty(self) -> bool:
+        """True for a blank row."""
+        return not self.choices
+
+    @property
+    def display_inputs(self) -> dict[str, str]:
+        """The question, or else the context."""
+        return {"question": self.question} if self.question else {"context": self.context}
+
+    @property
+    def label_text(self) -> str | None:
+        """The text of the correct choice."""
+        return None if self.label is None else self.choices[self.label]
+
+
+def read_choices(source: Source, settings: ChooseSettings, *, labeled: bool) -> Iterator[ChoiceExample]:
+    """Yield the questions of a source, or of each .txt and .json file of a folder (RACE has one file per article).
+
+    Args:
+        source: .csv and .tsv: rows (SWAG's startphrase, or sent1 and sent2, and ending0, …). .jsonl: rows,
+            CommonsenseQA's, or RACE's articles; .json: a list of these, or DREAM's; .txt: an article of RACE. Or
+            data in memory.
+        settings: The columns of a row, and how to read a file.
+        labeled: Read the right choice, which must be there.
+    """
+    encoding = settings.encoding
+    if not isinstance(source, Table) and Path(source).is_dir():
+        files = sorted(path for path in Path(source).rglob("*") if format_suffix(path) in (".txt", ".json"))
+        if not files:
+            message = "there is no .txt and no .json in this folder"
+            raise InputError("no_files", message, location=source, hint="name a file")
+        for file in files:
+            yield from read_choices(file, settings, labeled=labeled)
+    elif format_suffix(source) in (".json", ".txt"):
+        document = read_json(source, encoding)
+        if isinstance(document, list):
+            for index, value in enumerate(document):
+                yield from _read_questions(value, f"{source}: [{index}]", settings, labeled=labeled)
+        else:
+            yield from _read_questions(document, str(source), settings, labeled=labeled, separator=": ")
+    elif is_json_source(source):
+        for row in json_rows(source, encoding):
+            yield from _read_questions(row.values, row.location, settings, labeled=labeled)
+    else:
+        for row in read_task_table(source, settings, labeled=labeled):
+            example = question_of_row(row.values, row.location, settings, labeled=labeled)
+            yield replace(example, table_row=row.texts)
+
+
+def question_of_row(
+    values: Mapping[str, Any], location: str, settings: ChooseSettings, *, labeled: bool
+) -> ChoiceExample:
+    """Return the question of a row. Raises `InputError` if a part is missing or wrong."""
+    usual_names = {"context": _CONTEXTS, "question": (), **({"label": _LABELS} if labeled else {})}
+    renamed = rename_columns(values, settings, usual_names, location)
+    numbered = {int(match[1]): name for name in values if (match := _NUMBERED_CHOICE.fullmatch(name))}
+    question, context = renamed.get("question"), first_value(renamed, _CONTEXTS)
+    if renamed.get("sent1") and renamed.get("sent2"):
+        context, question = renamed["sent1"], renamed["sent2"]  # the ending continues the second
+    listed = first_value(renamed, _CHOICES)
+    if settings.choices_column is not None:
+        columns = (
+            settings.choice_columns if settings.choices_column not in values else [settings.choices_column]
+        )
+        cells = [column_value(values, name, "choices_column", location) for name in columns]
+        listed, numbered = cells[0] if len(cells) == 1 else _without_empty(cells), {}
+    elif isinstance(question, Mapping):  # CommonsenseQA's
+        question, listed = question.get("stem", ""), question.get("choices")
+    elif listed is None and numbered:
+        listed = _without_empty([values[numbered[i]] for i in sorted(numbered)])
+    texts = _text(context, "context", location), _text(question, "question", location)
+    if not labeled and not any(texts) and (listed is None or not any(listed)):
+        return ChoiceExample("", "", (), None, location)
+    choices, letters = _parse_choices(listed, location)
+    label = None
+    if labeled:
+        if (answer := first_value(renamed, _LABELS)) is None:
+            hint = f"give it as label: {_ROW_HINT}"
+            raise InputError("answer_missing", "the right choice is missing", location=location, hint=hint)
+        label = choice_index(
+            answer, choices, letters, location, has_indices=bool(numbered), first=settings.first_index
+        )
+    if not any(texts):
+        message = "there is neither a context nor a question"
+        raise InputError("question_missing", message, location=location, hint=_ROW_HINT)
+    id = values.get("id")
+    return ChoiceExample(*texts, choices, label, location, None if id is None else str(id))
+
+
+def choice_index(
+    answer: Any,
+    choices: Sequence[str],
+    letters: Sequence[str],
+    location: str,
+    *,
+    has_indices: bool = False,
+    first: int = 0,
+) -> int:
+    """Return the index of the right choice.
+
+    Args:
+        answer: Its index, its letter, or its text.
+        choices: The choices.
+        letters: Their labels in the file; empty for A, B, ….
+        location: The location of the question.
+        has_indices: A number is an index even if a choice has it as its text.
+        first: The index of the first choice in the file.
+    """
+    last = len(choices) - 1 + first
+    names = list(letters) or [chr(ord("A") + i) for i in range(len(choices))]
+    valid = f"name it by its text, its index ({first} to {last}), or its letter ({names[0]} to {names[-1]})"
+    if isinstance(answer, bool) or not isinstance(answer, int | str):
+        message = f"the right choice is {answer!r:.40}"
+        raise InputError("bad_answer", message, location=location, hint=valid)
+    text = str(answer).strip()
+    if letters and text in names and isinstance(answer, str):
+        return names.index(text)
+    equal = [i for i, choice in enumerate(choices) if choice.strip() == text]
+    if isinstance(answer, int) or (_INDEX.fullmatch(text) and (has_indices or not equal)):
+        if first <= int(answer) <= last:
+            return int(answer) - first
+        message = f"the label {answer} is out of range: the {len(choices)} choices are {first} to {last}"
+        start = (
+            "indices begin at 1" if first else f"indices begin at 0 (at 1 with {option('first_index', 1)})"
+        )
+        hint = f"{start}; fix the row"
+        raise InputError("answer_out_of_range", message, location=location, hint=hint)
+    if len(equal) == 1:
+        return equal[0]
+    if not letters and not equal and text.upper() in names:
+        return names.index(text.upper())
+    message = f"the answer {text!r:.60} equals {len(equal) or 'none'} of the {len(choices)} choices"
+    if equal:
+        raise InputError("ambiguous_answer", message, location=location, hint=valid)
+    raise InputError("unknown_answer", message, location=location, hint=valid)
+
+
+def check_choices(choices: Sequence[Any], location: str) -> tuple[str, ...]:
+    """Return two choices or more as strings."""
+    if len(choices) < 2:
+        message = f"a question has two choices or more, this one has {len(choices)}"
+        hint = "add the others, or remove this question"
+        raise InputError("too_few_choices", message, location=location, hint=hint)
+    return tuple(_text(choice, f"choice {i}", location) for i, choice in enumerate(choices))
+
+
+def _without_empty(cells: Sequence[Any]) -> list[Any]:
+    """Return the choices of a table's columns without the last ones that are empty."""
+    choices = ["" if cell is None else cell for cell in cells]
+    while len(choices) > 2 and choices[-1] == "":
+        choices.pop()
+    return choices
+
+
+def _text(value: Any, name: str, location: str) -> str:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return json.dumps(value)
+    if value is not None and not isinstance(value, str):
+        message, hint = f"the {name} is not a string, but {value!r:.60}", "give it as one string"
+        raise InputError("not_a_string", message, location=location, hint=hint)
+    return value or ""
+
+
+def _parse_choices(value: Any, location: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the choices, and their labels in the file (A, B, …) if it has some.
+
+    The value is a list of texts, of {"label", "text"}, or both as columns; in a table's cell, the list as JSON.
+    """
+    if isinstance(value, str) and value.lstrip().startswith("["):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            message, hint = "the choices are not a JSON list", 'write ["one", "two"]'
+            raise InputError("not_json", message, location=location, hint=hint) from None
+    letters: Sequence[Any] = ()
+    if isinstance(value, Mapping) and isinstance(value.get("text"), list):
+        letters, value = value.get("label") or (), value["text"]
+    if not isinstance(value, list | tuple):
+        message = f"the choices are not a list, but {value!r:.40}"
+        if value is None:
+            raise InputError("choices_missing", message, location=location, hint=_ROW_HINT)
+        raise InputError("not_a_list", message, location=location, hint=_ROW_HINT)
+    if value and all(isinstance(choice, Mapping) for choice in value):
+        letters = [choice.get("label", "") for choice in value]
+        value = [choice.get("text") for choice in value]
+    if letters and (len(set(map(str, letters))) < len(letters) or len(letters) != len(value)):
+        message, hint = "the choices do not have one label each", "give each choice a label of its own"
+        raise InputError("duplicate_choice_labels", message, location=location, hint=hint)
+    return check_choices(value, location), tuple(map(str, letters))
+
+
+def _read_questions(
+    value: Any, location: str, settings: ChooseSettings, *, labeled: bool, separator: str = ""
+) -> Iterator[ChoiceExample]:
+    """Yield the question of a row, or those of an article of RACE or of a dialogue of DREAM.
+
+    A .jsonl has no separator between the locations of an article and of its questions: all have that of its line.
+    """
+    if isinstance(value, list):
+        yield from _dream_questions(value, location, labeled=labeled)
+        return
+    if not isinstance(value, dict):
+        message, hint = "this is neither a list nor an object", f"{_ROW_HINT}; {_DREAM_HINT}; {_RACE_HINT}"
+        raise InputError("not_a_list_or_object", message, location=location, hint=hint)
+    questions, options = value.get("questions"), value.get("options")
+    if not isinstance(questions, list):
+        yield question_of_row(value, location, settings, labeled=labeled)
+        return
+    answers = value.get("answers") if labeled else [None] * len(questions)
+    if not isinstance(options, list) or not isinstance(answers, list):
+        message = "options or answers are not a list"
+        raise InputError("not_a_list", message, location=location, hint=_RACE_HINT)
+    if not len(questions) == len(options) == len(answers):
+        counts = f"{len(questions)} questions, {len(options)} lists of options, and {len(answers)} answers"
+        raise InputError("length_mismatch", f"there are {counts}", location=location, hint=_RACE_HINT)
+    for i, (question, choices, answer) in enumerate(zip(questions, options, answers, strict=True)):
+        row = {"context": value.get("article"), "question": question, "choices": choices, "label": answer}
+        part = f"{location}{separator}questions[{i}]" if separator else location
+        example = question_of_row(row, part, _USUAL_NAMES, labeled=labeled)
+        yield replace(example, id=_question_id(value.get("id"), i))
+
+
+def _dream_questions(dialogue: list[Any], location: str, *, labeled: bool) -> Iterator[ChoiceExample]:
+    """Yield the questions about a dialogue: its turns, its questions, its id."""
+    if len(dialogue) != 3 or not isinstance(dialogue[0], list) or not isinstance(dialogue[1], list):
+        raise InputError("not_a_dialogue", "this is not a dialogue", location=location, hint=_DREAM_HINT)
+    context = "\n".join(_text(turn, "turn", location) for turn in dialogue[0])
+    for i, question in enumerate(dialogue[1]):
+        part = f"{location}[1][{i}]"
+        if not isinstance(question, dict):
+            raise InputError("not_a_question", "this is not a question", location=part, hint=_DREAM_HINT)
+        example = question_of_row({**question, "context": context}, part, _USUAL_NAMES, labeled=labeled)
+        yield replace(example, id=_question_id(dialogue[2], i))
+
+
+def _question_id(name: Any, index: int) -> str | None:
+    """Return an id for a question of a text that has one."""
+    return None if name is None else f"{name}-{index + 1}"
 
 
 class MultipleChoiceData(TaskData):
@@ -93,62 +385,3 @@ def _unlabeled_example(context: Any, question: Any, choices: Any, location: str)
     if not choices and not context.strip() and not question.strip():
         return ChoiceExample("", "", (), None, location)
     return ChoiceExample(context, question, check_choices(list(choices), location), None, location)
-
-
-class MultipleChoiceEncoder(TaskEncoder):
-    """Read each choice with its context; an item has one sequence per choice.
-
-    A text that does not fit is cut at the context's end, so that choices are read completely. Only if question and
-    choice alone are too long, they lose their end, too.
-    """
-
-    def encode(self, examples: Sequence[ChoiceExample], tokenizer: Tokenizer) -> list[Item]:
-        """Return one item per example; none for an example without choices."""
-        items = []
-        indexed = [(index, example) for index, example in enumerate(examples) if example.choices]
-        for start in range(0, len(indexed), _ENCODE_BATCH_SIZE):
-            batch = indexed[start : start + _ENCODE_BATCH_SIZE]
-            pairs = [pair for _, example in batch for pair in text_pairs(example)]
-            firsts, seconds = zip(*pairs, strict=True)
-            encodings = tokenizer.encode_batch(firsts, seconds, max_length=NO_LIMIT)
-            sequences = (
-                _truncate(encoding, self.max_length, pair, tokenizer)
-                for encoding, pair in zip(encodings, pairs, strict=True)
-            )
-            items += [
-                Item(index, tuple(islice(sequences, len(example.choices))), example.label)
-                for index, example in batch
-            ]
-        return items
-
-    def coverage(self, items: Sequence[Item]) -> Coverage:
-        """Return how much is read of the sequence that is cut most."""
-        sequence = most_truncated(items[0])
-        return Coverage(sequence.tokens, sequence.tokens_read)
-
-
-def text_pairs(example: ChoiceExample) -> list[tuple[str, str]]:
-    """Return for each choice the text before the separator and the text behind it."""
-    if example.context and example.question:
-        return [(example.context, f"{example.question} {choice}") for choice in example.choices]
-    return [(example.context or example.question, choice) for choice in example.choices]
-
-
-def most_truncated(item: Item) -> TokenSequence:
-    """Return the sequence that lost the most tokens; of equal ones the longest."""
-    return max(item.sequences, key=lambda sequence: (sequence.tokens - sequence.tokens_read, sequence.tokens))
-
-
-def _truncate(
-    encoding: Encoding, max_length: int, pair: tuple[str, str], tokenizer: Tokenizer
-) -> TokenSequence:
-    """Return a sequence without the end of the first text, of which at least one token stays.
-
-    If the second text alone is too long, the longer text is shortened until both fit.
-    """
-    excess, first_length = len(encoding.ids) - max_length, encoding.sequence_ids.count(0)
-    if excess <= 0:
-        return TokenSequence.from_encoding(encoding)
-    if excess < first_length:
-        return single_window(encoding, 0, first_length - excess).sequence
-    return TokenSequence.from_encoding(tokenizer.encode(*pair, max_length=max_length))

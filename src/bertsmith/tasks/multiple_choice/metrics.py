@@ -10,7 +10,7 @@ from bertsmith.metrics.sufficient_statistics import SufficientStatistics, mean_s
 from bertsmith.tasks.base import TaskMetrics
 from bertsmith.tasks.batching import Answers
 from bertsmith.tasks.data_checks import find_repeats, label_table
-from bertsmith.tasks.multiple_choice.choice_rows import ChoiceExample
+from bertsmith.tasks.multiple_choice.data import ChoiceExample
 from bertsmith.tasks.multiple_choice.model import ChoicePrediction
 from bertsmith.tasks.report import ErrorAnalysis, TaskReport, cross_entropy, label_error_analysis
 from bertsmith.tasks.results import DataSummary, Diagnostic, Metrics, table_by_label

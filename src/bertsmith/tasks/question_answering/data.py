@@ -1,31 +1,32 @@
-"""Examples of question answering: a question, its passage, and the reference answers; and their windows.
+"""Examples of question answering: SQuAD's JSON, and rows of a question, its passage, and its answers.
 
-Each window is an item, `[CLS] question [SEP] part of the passage [SEP]`.
+The types of all values are checked first, and then that an answer is at its position.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-from pydantic import BaseModel
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from bertsmith.artifacts.folder import ModelFolder
 from bertsmith.errors import InputError, option
 from bertsmith.formatting import pluralize
+from bertsmith.io.compression import format_suffix
+from bertsmith.io.jsonl import read_json_bytes
 from bertsmith.io.sources import Source
-from bertsmith.tasks.base import Example, Metadata, TaskData, TaskEncoder
-from bertsmith.tasks.batching import Item
+from bertsmith.io.tables import Row, is_json_array, is_json_source, json_rows, read_table
+from bertsmith.tasks.base import Example, Metadata, TaskData
 from bertsmith.tasks.data_checks import check_examples, check_text
 from bertsmith.tasks.labels import LabelNames
-from bertsmith.tasks.question_answering.squad import SquadQuestion, read_questions
 from bertsmith.tasks.results import Diagnostic
+from bertsmith.tasks.rows import first_value, rename_columns
 from bertsmith.tasks.settings import AnswerSettings
-from bertsmith.tasks.windows import NO_LIMIT, Coverage, Window, split_windows
-from bertsmith.tokenizer.tokenizer import Encoding, Tokenizer
+
+_ANSWER_COLUMNS = ("answer", "answer_text", "answers")
+_START_COLUMNS = ("start", "answer_start")
 
 
 class ReferenceAnswer(NamedTuple):
@@ -176,108 +177,142 @@ def _locate(context: str, text: str, start: int | None, location: str) -> Refere
     return ReferenceAnswer(text, min(starts, key=lambda i: abs(i - near)), moved=True)
 
 
-@dataclass(frozen=True)
-class PassageItem(Item):
-    """A window of a passage; the target is the indices of the answer's first and last token.
+class _Object(BaseModel):
+    model_config = ConfigDict(coerce_numbers_to_str=True)
 
-    Attributes:
-        has_answer: True if the question has a reference answer, in this window or in another.
+
+class AnswerText(_Object):
+    """An answer and its start in its passage, in characters; None if the file does not give it."""
+
+    text: str = Field(min_length=1)
+    answer_start: Annotated[
+        int | None, Field(ge=0), BeforeValidator(lambda value: None if value == "" else value)
+    ] = None
+
+
+class SquadQuestion(_Object):
+    """A question of a file with its answers."""
+
+    question: str
+    id: str | None = None
+    answers: list[AnswerText] = []
+    is_impossible: bool = False
+
+
+class _Row(SquadQuestion):
+    context: str
+
+    @model_validator(mode="before")
+    @classmethod
+    def _convert_answers(cls, row: dict[str, Any]) -> dict[str, Any]:
+        """Convert an answer and its start, and answers as columns ({"text": […], "answer_start": […]})."""
+        answers = row.get("answers")
+        if answers is None:
+            answer, start = first_value(row, _ANSWER_COLUMNS), first_value(row, _START_COLUMNS)
+            answers = [] if answer is None else [{"text": answer, "answer_start": start}]
+        elif isinstance(answers, dict) and isinstance(texts := answers.get("text"), list):
+            starts = answers.get("answer_start")
+            if not isinstance(starts, list) or len(starts) != len(texts):
+                raise ValueError("'text' and 'answer_start' of 'answers' are not lists of one length")
+            pairs = zip(texts, starts, strict=True)
+            answers = [{"text": text, "answer_start": start} for text, start in pairs]
+        return {**row, "answers": answers}
+
+
+class _Paragraph(_Object):
+    context: str
+    qas: list[SquadQuestion]
+
+
+class _Article(_Object):
+    paragraphs: list[_Paragraph]
+
+
+class _Squad(_Object):
+    data: list[_Article]
+
+
+def read_questions(
+    source: Source, settings: AnswerSettings, *, labeled: bool = True
+) -> Iterator[tuple[str, SquadQuestion, str]]:
+    """Yield each question's passage, the question, and its location.
+
+    The location is `file: data[3].paragraphs[0].qas[2]` in SQuAD's JSON, `file: [17]` in a JSON array, or
+    file:line.
+
+    Args:
+        source: SQuAD's .json, or a table whose rows have question and context, and answer with start, or answers.
+        settings: The columns of the rows, and how to read a file.
+        labeled: The answers must exist.
     """
-
-    has_answer: bool = False
-
-
-class QuestionAnsweringEncoder(TaskEncoder):
-    """Read a passage in overlapping windows, each with the question before it."""
-
-    settings: AnswerSettings
-
-    def encode(self, examples: Sequence[QuestionExample], tokenizer: Tokenizer) -> list[Item]:
-        """Return one item per window."""
-        questions, contexts = [e.question for e in examples], [e.context for e in examples]
-        encodings = tokenizer.encode_batch(questions, contexts, max_length=NO_LIMIT)
-        return [
-            item
-            for index, (example, encoding) in enumerate(zip(examples, encodings, strict=True))
-            for item in self._items(index, example, encoding)
-        ]
-
-    def _items(self, index: int, example: QuestionExample, encoding: Encoding) -> list[Item]:
-        windows = split_windows(
-            encoding,
-            self.max_length,
-            source=1,
-            stride=self.settings.stride,
-            max_other_tokens=self.settings.max_query_length,
-            location=example.location,
-        )
-        if not any(has_text(example, window).any() for window in windows):
-            message, hint = "the passage has no tokens", "give a passage with words in it"
-            raise InputError("passage_without_tokens", message, location=example.location, hint=hint)
-        span = _answer_tokens(example, encoding)
-        return [
-            PassageItem(
-                index, (w.sequence,), _target(example, span, w), w.text_start, has_answer=span is not None
+    encoding, is_json = settings.encoding, format_suffix(source) == ".json"
+    if is_json and not is_json_array(source, encoding):
+        yield from _squad_questions(source, encoding)
+        return
+    is_json = is_json or is_json_source(source)
+    rows = (
+        json_rows(source, encoding)
+        if is_json
+        else read_table(source, delimiter=settings.delimiter, header=settings.header, encoding=encoding)
+    )
+    for row in rows:
+        if (
+            labeled
+            and not is_json
+            and settings.answer_column is None
+            and not {*_ANSWER_COLUMNS} & {*row.values}
+        ):
+            raise InputError(
+                "column_missing",
+                "there is no column of answers",
+                location=row.location,
+                argument="answer_column",
+                hint=f"name it with {option('answer_column')}: {', '.join(row.values)}; it is empty where a "
+                "question has no answer",
             )
-            for w in windows
-        ]
-
-    def coverage(self, items: Sequence[Item]) -> Coverage:
-        """Return how much of question and passage is read; an answer counts if one window has all of it."""
-        windows = [window_of(item) for item in items]
-        has_answer = isinstance(items[0], PassageItem) and items[0].has_answer
-        is_read = has_answer and any(item.target not in (None, (0, 0)) for item in items)
-        return Coverage(*count_tokens(windows), int(has_answer), int(is_read))
+        try:
+            question = _Row.model_validate(_known_columns(row, settings, labeled=labeled))
+        except ValidationError as error:
+            raise _validation_error(row.location, error) from None
+        yield question.context, question, row.location
 
 
-def window_of(item: Item) -> Window:
-    """Return the window of the passage that an item holds."""
-    (sequence,) = item.sequences
-    indices = np.flatnonzero(sequence.sources == 1)
-    return Window(sequence, int(indices[0]), item.text_start, len(indices))
+def _known_columns(row: Row, settings: AnswerSettings, *, labeled: bool) -> dict[str, Any]:
+    """Return a row's values under the usual names; SQuAD's own answers need no columns of answers."""
+    names: dict[str, tuple[str, ...]] = {"question": (), "context": ()}
+    for name, usual_names in (("answer", _ANSWER_COLUMNS), ("start", _START_COLUMNS)):
+        column = getattr(settings, f"{name}_column")
+        if labeled and (column in row.values or "answers" not in row.values):
+            names[name] = usual_names
+    return rename_columns(row.values, settings, names, row.location)
 
 
-def passage_offsets(window: Window) -> NDArray[np.int32]:
-    """Return the slices of the passage [tokens of the passage in the window, 2]."""
-    assert window.sequence.offsets is not None  # windows keep them
-    return window.sequence.offsets[window.sequence_start : window.sequence_start + window.size]
+def _squad_questions(source: Source, encoding: str | None) -> Iterator[tuple[str, SquadQuestion, str]]:
+    try:
+        articles = _Squad.model_validate_json(read_json_bytes(source, encoding)).data
+    except ValidationError as error:
+        raise _validation_error(str(source), error) from None
+    for a, article in enumerate(articles):
+        for p, paragraph in enumerate(article.paragraphs):
+            for q, question in enumerate(paragraph.qas):
+                yield paragraph.context, question, f"{source}: data[{a}].paragraphs[{p}].qas[{q}]"
 
 
-def has_text(example: QuestionExample, window: Window) -> NDArray[np.bool_]:
-    """Return which tokens of a window's passage hold more than white space, as some tokenizers' do not."""
-    offsets = passage_offsets(window).tolist()
-    return np.array([bool(example.context[start:end].strip()) for start, end in offsets], bool)
-
-
-def count_tokens(windows: Sequence[Window]) -> tuple[int, int]:
-    """Return the tokens of question and passage, and how many of these the windows hold."""
-    last = windows[-1]
-    passage = last.text_start + last.size
-    return passage + last.sequence.tokens - last.size, passage + last.sequence.tokens_read - last.size
-
-
-def _answer_tokens(example: QuestionExample, encoding: Encoding) -> tuple[int, int] | None:
-    """Return the first and last token of the passage that the first answer touches; None without an answer."""
-    if not example.answers:
-        return None
-    text, start, _ = example.answers[0]
-    offsets = np.array([o for o, s in zip(encoding.offsets, encoding.sequence_ids, strict=True) if s == 1])
-    tokens = np.flatnonzero((offsets[:, 1] > start) & (offsets[:, 0] < start + len(text)))
-    if not len(tokens):
-        message = f"the tokenizer has no token for the answer {text!r}"
-        hint = "remove this question"
-        raise InputError("answer_without_tokens", message, location=example.location, hint=hint)
-    return int(tokens[0]), int(tokens[-1])
-
-
-def _target(example: QuestionExample, span: tuple[int, int] | None, window: Window) -> tuple[int, int] | None:
-    """Return the indices of a span's first and last token in a window; None if the question is unlabeled.
-
-    They are (0, 0), which is [CLS], if the window lacks a part of the span, or if there is no answer.
-    """
-    if span is None:
-        return (0, 0) if example.unanswerable else None
-    first, last = (token - window.text_start for token in span)
-    if first < 0 or last >= window.size:
-        return 0, 0
-    return window.sequence_start + first, window.sequence_start + last
+def _validation_error(location: str, error: ValidationError) -> InputError:
+    """Return the error for the first one that pydantic reports, with its location in the document."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    if first["type"] == "json_invalid":
+        message = f"this is not JSON: {first['ctx']['error']}"
+        hint = "the file is incomplete or damaged, or it has one object per line and should be called .jsonl"
+        return InputError("not_json", message, location=location, hint=hint)
+    path, name = list(first["loc"]), None
+    if first["type"] == "missing":
+        name = path.pop()
+    if keys := "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in path):
+        location += keys if location.endswith("]") else f": {keys.removeprefix('.')}"
+    options = ", ".join(option(f"{part}_column") for part in ("question", "context", "answer", "start"))
+    hint = f"write SQuAD's JSON, or rows with question, context, answer, and start, or name the columns: {options}"
+    if name is not None:
+        return InputError("field_missing", f"the field '{name}' is missing", location=location, hint=hint)
+    message = first["msg"].removeprefix("Value error, ")
+    return InputError("invalid_value", message[0].lower() + message[1:], location=location, hint=hint)

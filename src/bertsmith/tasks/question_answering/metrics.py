@@ -56,7 +56,10 @@ class QuestionAnsweringMetrics(TaskMetrics):
                 values["answerable_exact_match"] = fmean(exact_match[i] for i in answerable)
             unanswerable = [i for i, example in enumerate(examples) if example.unanswerable]
             values["unanswerable_accuracy"] = fmean(exact_match[i] for i in unanswerable)
-            details |= _best_scores(scorer, predictions)
+            if all(prediction.null_score is not None for prediction in predictions):
+                for metric in ("f1", "exact_match"):  # the best means over all values of `null_threshold`
+                    score, threshold = scorer.best_threshold(metric, predictions)
+                    details |= {f"best_{metric}": score, f"best_{metric}_threshold": threshold}
         return Metrics(values, details, (), notes)
 
     def example_losses(self, answers: Answers) -> list[float | None]:
@@ -166,14 +169,3 @@ def _scores(scorer: AnswerScorer, predictions: Sequence[AnswerPrediction]) -> tu
     """Return F1 and exact match of each prediction."""
     answers = [prediction.answer for prediction in predictions]
     return scorer.scores("f1", answers), scorer.scores("exact_match", answers)
-
-
-def _best_scores(scorer: AnswerScorer, predictions: Sequence[AnswerPrediction]) -> dict[str, float]:
-    """Return the best means over all values of `null_threshold`; nothing if there always is an answer."""
-    best: dict[str, float] = {}
-    if all(prediction.null_score is not None for prediction in predictions):
-        for metric in ("f1", "exact_match"):
-            best[f"best_{metric}"], best[f"best_{metric}_threshold"] = scorer.best_threshold(
-                metric, predictions
-            )
-    return best

@@ -1,4 +1,4 @@
-"""Texts with a number each: reading and encoding."""
+"""Texts with a number each."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from bertsmith.artifacts.folder import ModelFolder
 from bertsmith.errors import InputError, option
 from bertsmith.tasks.base import Metadata
 from bertsmith.tasks.labels import LabelNames
-from bertsmith.tasks.texts import TextData, TextEncoder, TextExample
+from bertsmith.tasks.texts import TextData, TextExample
 
 
 class RegressionData(TextData):
@@ -31,11 +31,3 @@ class RegressionData(TextData):
         """Return metadata of a head with one output."""
         is_regression = folder.problem_type in (None, "regression") and len(folder.labels or ()) == 1
         return super().metadata_from_hf(folder) if is_regression else None
-
-
-class RegressionEncoder(TextEncoder):
-    """Encode texts; targets are numbers."""
-
-    def target(self, example: TextExample) -> float | None:
-        """Return the number."""
-        return None if example.label is None else example.number

@@ -1,4 +1,4 @@
-"""The family's head for sequences with one output, trained with the mean squared error, and its decoding."""
+"""Encoding, the family's head for sequences with one output and the mean squared error as loss, and decoding."""
 
 from __future__ import annotations
 
@@ -13,7 +13,15 @@ from bertsmith.loss import Loss
 from bertsmith.models.encoder import Encoder
 from bertsmith.tasks.base import Prediction
 from bertsmith.tasks.batching import Item, Outputs, TaskBatch
-from bertsmith.tasks.texts import TextDecoder, TextExample, TextModel, token_counts
+from bertsmith.tasks.texts import TextDecoder, TextEncoder, TextExample, TextModel, token_counts
+
+
+class RegressionEncoder(TextEncoder):
+    """Encode texts; targets are numbers."""
+
+    def target(self, example: TextExample) -> float | None:
+        """Return the number."""
+        return None if example.label is None else example.number
 
 
 class RegressionModel(TextModel):

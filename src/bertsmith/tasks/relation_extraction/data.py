@@ -1,39 +1,295 @@
-"""Data of relation extraction: texts, two entities in each, and their relation; and the marked texts.
+"""Texts with two marked entities and their relation: SemEval-2010 task 8's blocks, and rows.
 
-A marked text is `[CLS] … @ head @ … # tail # … [SEP]`, or the window around both entities.
+A text may contain the tags of SemEval, `The <e1>child</e1> was wrapped into the <e2>cradle</e2>.`; or the row
+has two spans: [start, end) in characters of `text`, or in words of `tokens` (TACRED's `subj_end` and `obj_end`
+are inclusive). e1 is the head, e2 the tail.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import json
+import re
+from collections import defaultdict
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
-
-import numpy as np
 
 from bertsmith.artifacts.folder import ModelFolder
 from bertsmith.errors import InputError, option
+from bertsmith.io.compression import format_suffix
 from bertsmith.io.sources import Source
+from bertsmith.io.tables import Row, is_json_source, json_rows, read_table
+from bertsmith.io.text_io import read_lines
 from bertsmith.metrics.relations import has_direction
-from bertsmith.models.config import ModelConfig
-from bertsmith.tasks.base import Metadata, TaskData, TaskEncoder
-from bertsmith.tasks.batching import Item
+from bertsmith.tasks.base import Example, Metadata, TaskData
 from bertsmith.tasks.data_checks import check_examples, check_string
 from bertsmith.tasks.labels import LabelMap, LabelMetadata, LabelNames, label_metadata, sorted_labels
-from bertsmith.tasks.relation_extraction.relation_rows import (
-    RelationExample,
-    Span,
-    insert_markers,
-    locate_entities,
-    parse_word_spans,
-    read_relations,
-)
+from bertsmith.tasks.rows import first_value, rename_columns
 from bertsmith.tasks.settings import RelateSettings
-from bertsmith.tasks.windows import NO_LIMIT, Coverage, single_window
-from bertsmith.tokenizer.tokenizer import Encoding, Tokenizer
 
+_TAG = re.compile(r"(</?e[12]>)")
+_NUMBERED_LINE = re.compile(r"(\d+)\t(.*)")
+_ENTITIES = {"head": ("head", "e1", "subj"), "tail": ("tail", "e2", "obj")}
+_TEXTS = ("text", "sentence")
+_TOKENS = ("tokens", "token", "words")
+_LABELS = ("relation", "label")
+_TAG_HINT = "write The <e1>child</e1> in the <e2>cradle</e2>"
+_SPAN_HINT = (
+    "give head and tail as [start, end], in characters of text or in words of tokens; the end is exclusive"
+)
+_ROW_HINT = f"{_TAG_HINT} as text, or {_SPAN_HINT}"
+
+Span = tuple[int, int]
 _NO_RELATION = ("other", "no_relation", "na")  # its names in published data, in lower case
-_HEAD_MARKER, _TAIL_MARKER = "@", "#"
+
+
+@dataclass(frozen=True)
+class RelationExample(Example):
+    """A text with two entities.
+
+    Attributes:
+        text: The text; "" for a blank row.
+        head: The slice of the first entity.
+        tail: The slice of the second entity.
+        relation: The relation as the file has it; None if it is unknown.
+        id: The file's id of the example, if it has one.
+    """
+
+    text: str
+    head: Span
+    tail: Span
+    relation: str | None
+    location: str
+    id: str | None = None
+    table_row: Mapping[str, str] | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def group_key(self) -> str:
+        """The text."""
+        return self.text
+
+    @property
+    def question_key(self) -> Hashable:
+        """The text with its entities."""
+        return self.text, self.head, self.tail
+
+    @property
+    def stratify_key(self) -> str | None:
+        """The relation."""
+        return self.relation
+
+    @property
+    def is_empty(self) -> bool:
+        """True for a blank row."""
+        return not self.text
+
+    @property
+    def display_inputs(self) -> dict[str, str]:
+        """The text with tags around the entities."""
+        return {"text": add_tags(self.text, self.head, self.tail) if self.text else ""}
+
+
+def read_relations(source: Source, settings: RelateSettings, *, labeled: bool) -> Iterator[RelationExample]:
+    """Yield the examples of a source, in its order.
+
+    Args:
+        source: .txt: SemEval's blocks, or without labels one tagged text on each line; other files and data in
+            memory: rows. A blank row has an empty text.
+        settings: The columns of a row, and how to read a file.
+        labeled: Read the relation, which must be there.
+    """
+    encoding, delimiter, suffix = settings.encoding, settings.delimiter, format_suffix(source)
+    if is_json_source(source) or suffix == ".json":
+        for row in json_rows(source, encoding):
+            yield example_of_row(row, settings, labeled=labeled)
+    elif suffix in (".csv", ".tsv", ".parquet") or delimiter is not None:
+        for row in read_table(source, delimiter=delimiter, encoding=encoding, keep_blank=not labeled):
+            yield replace(example_of_row(row, settings, labeled=labeled), table_row=row.texts)
+    else:
+        yield from _semeval_examples(source, encoding, labeled=labeled)
+
+
+def example_of_row(row: Row, settings: RelateSettings, *, labeled: bool) -> RelationExample:
+    """Return the example of a row. Raises `InputError` if a part is missing or wrong."""
+    location, usual_names = row.location, {"text": (*_TEXTS, *_TOKENS), **_ENTITIES}
+    if labeled:
+        usual_names["label"] = _LABELS
+    values = rename_columns(row.values, settings, usual_names, location)
+    relation, id = first_value(values, _LABELS), values.get("id")
+    if labeled and (isinstance(relation, bool) or not isinstance(relation, str | int)):
+        raise InputError(
+            "relation_missing",
+            "the relation is missing",
+            location=location,
+            argument="label_column",
+            hint=f"give each row one, as relation, or name its column with {option('label_column')}: "
+            f"{', '.join(values)}",
+        )
+    text, tokens = first_value(values, _TEXTS), first_value(values, _TOKENS)
+    if isinstance(text, list | tuple):
+        text, tokens = None, text
+    head, tail = (_read_span(values, side, location) for side in _ENTITIES)
+    if tokens is not None and head is not None and tail is not None:
+        entities = parse_word_spans(tokens, head, tail, location)
+    elif isinstance(text, str):
+        entities = locate_entities(text, head, tail, location)
+    elif labeled or tokens is not None or values.keys().isdisjoint((*_TEXTS, *_TOKENS)):
+        raise InputError("text_missing", "the text is missing", location=location, hint=_ROW_HINT)
+    else:
+        entities = "", (0, 0), (0, 0)
+    label = str(relation).strip() if labeled else None
+    return RelationExample(*entities, label, location, None if id is None else str(id))
+
+
+def locate_entities(text: str, head: Any, tail: Any, location: str) -> tuple[str, Span, Span]:
+    """Return a text without tags, and the slices of its entities: those of the tags if a span is None."""
+    if not text.strip():
+        return "", (0, 0), (0, 0)
+    if head is None or tail is None:
+        return parse_tagged_text(text, location)
+    spans = _parse_span(head, "head", location), _parse_span(tail, "tail", location)
+    return text, *_check_spans(*spans, len(text), "characters", location)
+
+
+def parse_tagged_text(text: str, location: str) -> tuple[str, Span, Span]:
+    """Return a text without its tags, and the slices of head and tail that they mark."""
+    plain, positions = "", defaultdict[str, list[int]](list)
+    for part in _TAG.split(text):
+        if _TAG.fullmatch(part):
+            positions[part].append(len(plain))
+        else:
+            plain += part
+    spans = []
+    for entity in ("e1", "e2"):
+        starts, ends = positions[f"<{entity}>"], positions[f"</{entity}>"]
+        if len(starts) != 1 or len(ends) != 1:
+            message = f"the text has {len(starts)} <{entity}> and {len(ends)} </{entity}>, not one of each"
+            if not starts and not ends:
+                raise InputError("entity_missing", message, location=location, hint=_ROW_HINT)
+            raise InputError("invalid_tags", message, location=location, hint=_ROW_HINT)
+        spans.append((starts[0], ends[0]))
+    return plain, *_check_spans(spans[0], spans[1], len(plain), "characters", location)
+
+
+def add_tags(text: str, head: Span, tail: Span) -> str:
+    """Return the text with SemEval's tags in it."""
+    return insert_markers(text, head, tail, [("<e1>", "</e1>"), ("<e2>", "</e2>")])[0]
+
+
+def insert_markers(
+    text: str, head: Span, tail: Span, marks: Sequence[tuple[str, str]]
+) -> tuple[str, list[tuple[int, int]]]:
+    """Return the text with an opening and a closing mark around each entity, and the positions of both marks.
+
+    An entity inside of the other is marked within it.
+    """
+    events = []
+    for entity, (start, end) in enumerate((head, tail)):
+        # At one position, ends come before starts; the longer entity starts first and ends last.
+        events.append((start, 1, -end, entity, entity, 0))
+        events.append((end, 0, -start, -entity, entity, 1))
+    marked_text, last = "", 0
+    positions = [[0, 0], [0, 0]]
+    for position, *_, entity, is_end in sorted(events):
+        marked_text += text[last:position]
+        positions[entity][is_end] = len(marked_text)
+        marked_text, last = marked_text + marks[entity][is_end], position
+    return marked_text + text[last:], [(start, end) for start, end in positions]
+
+
+def parse_word_spans(tokens: Any, head: Any, tail: Any, location: str) -> tuple[str, Span, Span]:
+    """Return words joined by spaces, and two spans of words as slices of this text."""
+    if not isinstance(tokens, list | tuple) or not all(isinstance(token, str) and token for token in tokens):
+        message, hint = "the tokens are not a list of words", 'write ["The", "child"]'
+        raise InputError("not_a_list", message, location=location, hint=hint)
+    starts = [0]
+    for token in tokens:
+        starts.append(starts[-1] + len(token) + 1)
+    spans = _parse_span(head, "head", location), _parse_span(tail, "tail", location)
+    head, tail = ((starts[a], starts[b] - 1) for a, b in _check_spans(*spans, len(tokens), "words", location))
+    return " ".join(tokens), head, tail
+
+
+def _read_span(values: Mapping[str, Any], side: str, location: str) -> Span | None:
+    """Return an entity's [start, end): a list, or two columns (TACRED's are inclusive)."""
+    for name in _ENTITIES[side]:
+        if (span := values.get(name)) not in (None, ""):
+            return _parse_span(span, side, location)
+        ends = [values.get(f"{name}_start"), values.get(f"{name}_end")]
+        if all(end not in (None, "") for end in ends):
+            start, end = _parse_span(ends, side, location)
+            return start, end + (name in ("subj", "obj"))
+    return None
+
+
+def _parse_span(span: Any, side: str, location: str) -> Span:
+    if isinstance(span, str):
+        try:
+            span = json.loads(span)
+        except ValueError:
+            span = None
+    ends = list(span) if isinstance(span, list | tuple) else []
+    ends = [int(end) if isinstance(end, str) and end.strip().isdecimal() else end for end in ends]
+    if len(ends) != 2 or any(isinstance(end, bool) or not isinstance(end, int) for end in ends):
+        raise InputError("bad_span", f"{side} is not [start, end]", location=location, hint=_SPAN_HINT)
+    return ends[0], ends[1]
+
+
+def _check_spans(head: Span, tail: Span, size: int, unit: str, location: str) -> tuple[Span, Span]:
+    for start, end in (head, tail):
+        if not 0 <= start < end <= size:
+            problem = "is empty" if start == end else f"[{start}, {end}] is not within the {size} {unit}"
+            hint = "its end is exclusive, and behind its start"
+            raise InputError("span_out_of_range", f"the entity {problem}", location=location, hint=hint)
+    if head[0] < tail[0] < head[1] < tail[1] or tail[0] < head[0] < tail[1] < head[1]:
+        hint = "one may contain the other, or both are disjoint"
+        raise InputError("overlapping_spans", "the two entities overlap", location=location, hint=hint)
+    return head, tail
+
+
+def _semeval_examples(file: Any, encoding: str | None, *, labeled: bool) -> Iterator[RelationExample]:
+    """Yield the examples of SemEval's blocks: a number and a quoted sentence, the relation, a comment.
+
+    Without labels the sentence is enough, and its number may be missing.
+    """
+    has_numbers = False
+    pending: RelationExample | None = None  # until its relation is read
+    for line_number, line in read_lines(file, encoding):
+        if not line.strip() or line.startswith("Comment:"):
+            continue
+        match, location = _NUMBERED_LINE.match(line), f"{file}:{line_number}"
+        has_numbers = has_numbers or match is not None
+        if match or not (labeled or has_numbers):
+            if pending is not None:
+                raise _missing_relation_error(pending)
+            number, text = (match[1], _unquote(match[2])) if match else (None, line)
+            example = RelationExample(*parse_tagged_text(text, location), None, location, number)
+            if labeled:
+                pending = example
+            else:
+                yield example
+        elif pending is not None:
+            yield replace(pending, relation=line.strip())
+            pending = None
+        elif labeled:
+            raise InputError(
+                "not_semeval",
+                "this is neither a numbered sentence nor a relation or a comment",
+                location=location,
+                hint='write 1<tab>"The <e1>child</e1> …", below it the relation, and a blank line',
+            )
+    if pending is not None:
+        raise _missing_relation_error(pending)
+
+
+def _missing_relation_error(example: RelationExample) -> InputError:
+    hint = "write it on the line below"
+    return InputError("relation_missing", "the relation is missing", location=example.location, hint=hint)
+
+
+def _unquote(text: str) -> str:
+    text = text.strip()
+    return text[1:-1] if len(text) > 1 and text[0] == text[-1] == '"' else text
 
 
 class RelationMetadata(LabelMetadata):
@@ -123,93 +379,3 @@ def no_relation_label(labels: Sequence[str], none_label: str | None) -> str | No
         hint = f"name another label, or remove {option('none_label')}"
         raise InputError("none_label_has_direction", message, argument="none_label", hint=hint)
     return none_label
-
-
-@dataclass(frozen=True)
-class RelationItem(Item):
-    """A text or its window; the target is the relation's id, or -1 if the model does not have it.
-
-    Attributes:
-        marker_indices: The indices of the opening markers of head and tail in the sequence.
-    """
-
-    marker_indices: tuple[int, int] = (0, 0)
-
-
-class RelationEncoder(TaskEncoder):
-    """Mark the entities by characters that any vocabulary has (Zhou and Chen 2022, "entity marker (punct)").
-
-    Markers are located by their offsets, since the text may have other @ and #. Of a text that is too long the
-    window with both entities is read, with as much context before them as behind.
-    """
-
-    def __init__(self, config: ModelConfig, metadata: Metadata, settings: RelateSettings) -> None:
-        super().__init__(config, metadata, settings)
-        self._label_map = LabelMap.from_metadata(metadata)
-
-    def encode(self, examples: Sequence[RelationExample], tokenizer: Tokenizer) -> list[Item]:
-        """Return one item per example; none for an empty text.
-
-        Raises:
-            InputError: The entities of an example are too far apart, or all relations are unknown to the model.
-        """
-        relations = [example.relation for example in examples if example.relation is not None]
-        if relations and all(self._label_map.id(relation) is None for relation in relations):
-            raise self._label_map.unknown_label_error(min(relations), examples[0].location, "label_column")
-        indexed = [(index, example) for index, example in enumerate(examples) if example.text]
-        texts = [with_markers(example) for _, example in indexed]
-        encodings = tokenizer.encode_batch([text for text, _ in texts], max_length=NO_LIMIT)
-        return [
-            self._item(index, example, encoding, markers)
-            for (index, example), encoding, (_, markers) in zip(indexed, encodings, texts, strict=True)
-        ]
-
-    def _item(
-        self, index: int, example: RelationExample, encoding: Encoding, markers: Sequence[Span]
-    ) -> RelationItem:
-        """Return the item of a marked text; `markers` are the offsets of both markers of head and tail."""
-        offsets = zip(encoding.offsets, encoding.sequence_ids, strict=True)
-        ends = np.array([end for (_, end), source in offsets if source == 0])
-        # The token of a character is the first one that ends behind it.
-        (head, head_end), (tail, tail_end) = np.searchsorted(ends, markers, side="right").tolist()
-        first, last = min(head, tail), max(head_end, tail_end)
-        num_tokens, needed = len(ends), last + 1 - first
-        capacity = self.max_length - (len(encoding.ids) - num_tokens)
-        if last >= num_tokens or needed > capacity:
-            raise InputError(
-                "entities_too_far_apart",
-                f"the two entities and the text between them have {needed} tokens, and the model reads {capacity}",
-                location=example.location,
-                argument="max_length",
-                hint=f"raise {option('max_length')}, or remove this example",
-            )
-        begin = max(0, min(first - (capacity - needed) // 2, num_tokens - capacity))
-        window = single_window(encoding, begin, min(capacity, num_tokens))
-        offset = window.sequence_start - begin
-        indices = (head + offset, tail + offset)
-        return RelationItem(index, (window.sequence,), self._target(example), begin, marker_indices=indices)
-
-    def _target(self, example: RelationExample) -> int | None:
-        """Return the relation's id; -1 if the model does not have it, so that every answer is wrong."""
-        if example.relation is None:
-            return None
-        label_id = self._label_map.id(example.relation)
-        return -1 if label_id is None else label_id
-
-    def coverage(self, items: Sequence[Item]) -> Coverage:
-        """Return how much the window reads; it holds both entities."""
-        return Coverage(*super().coverage(items)[:2], 1, 1)
-
-
-def with_markers(example: RelationExample) -> tuple[str, list[Span]]:
-    """Return the text with a marker and a space on both sides of each entity, and the offsets of the opening and
-    the closing marker of head and tail."""
-    text, marks, shifts = example.text, [], []
-    for (start, end), marker in ((example.head, _HEAD_MARKER), (example.tail, _TAIL_MARKER)):
-        before = " " * (start > 0 and not text[start - 1].isspace())
-        behind = " " * (end < len(text) and not text[end].isspace())
-        inner = [" " * (not text[i].isspace()) for i in (start, end - 1)]
-        marks.append((f"{before}{marker}{inner[0]}", f"{inner[1]}{marker}{behind}"))
-        shifts.append((len(before), len(inner[1])))
-    marked_text, offsets = insert_markers(text, example.head, example.tail, marks)
-    return marked_text, [(a + x, b + y) for (a, b), (x, y) in zip(offsets, shifts, strict=True)]

@@ -12,9 +12,8 @@ from bertsmith.tasks.base import TaskMetrics
 from bertsmith.tasks.batching import Answers
 from bertsmith.tasks.data_checks import find_repeats
 from bertsmith.tasks.labels import LabelMap
-from bertsmith.tasks.relation_extraction.data import no_relation_label
+from bertsmith.tasks.relation_extraction.data import RelationExample, no_relation_label
 from bertsmith.tasks.relation_extraction.model import RelationPrediction
-from bertsmith.tasks.relation_extraction.relation_rows import RelationExample
 from bertsmith.tasks.report import ErrorAnalysis, TaskReport, cross_entropy, label_error_analysis
 from bertsmith.tasks.results import DataSummary, Metrics, table_by_label
 from bertsmith.tasks.settings import RelateSettings

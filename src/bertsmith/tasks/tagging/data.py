@@ -35,11 +35,10 @@ from bertsmith.metrics.tagging import (
 )
 from bertsmith.models.task_heads import FORBIDDEN_SCORE, ChainScores
 from bertsmith.tasks.base import Metadata, TaskData
-from bertsmith.tasks.labels import LabelMap, LabelMetadata, LabelNames, label_metadata
+from bertsmith.tasks.labels import LabelMap, LabelMetadata, LabelNames, is_integer, label_metadata
 from bertsmith.tasks.settings import TagSettings
 from bertsmith.tasks.tagging.sentences import TagExample, has_han_characters, read_conll, split_columns
 
-_INTEGER = re.compile(r"-?\d+")
 _SEPARATOR = re.compile(r"[\t\n\r]")
 UNKNOWN_LABEL = -1
 """The target of a word whose label training did not have: no prediction is correct."""
@@ -121,7 +120,7 @@ class TagData(TaskData):
     def _keys(self) -> tuple[str, str, str]:
         """The keys of words, tags, and predicate in rows; a setting that is a number is for columns."""
         words, tags, predicate = (
-            name if name and not _INTEGER.fullmatch(name) else default
+            name if name and not is_integer(name) else default
             for default, name in (
                 ("words", self.settings.word_column),
                 ("tags", self.settings.tag_column),
@@ -198,7 +197,7 @@ def parse_predicate(value: Any, words: Sequence[str], location: str) -> int | No
     if isinstance(value, str):
         if words.count(value) == 1:
             return words.index(value)
-        value = int(value) if _INTEGER.fullmatch(value) and value not in words else value
+        value = int(value) if is_integer(value) and value not in words else value
     if type(value) is not int or not 0 <= value < len(words):
         raise InputError(
             "unknown_predicate",

@@ -23,7 +23,7 @@ from bertsmith.models.config import ModelConfig
 from bertsmith.tasks.base import TaskEncoder
 from bertsmith.tasks.batching import Item
 from bertsmith.tasks.tagging.data import TagMap
-from bertsmith.tasks.tagging.sentences import TagExample, split_han_characters
+from bertsmith.tasks.tagging.sentences import TagExample, split_as_in_training
 from bertsmith.tasks.windows import NO_LIMIT, Coverage, best_windows, split_windows
 from bertsmith.tokenizer.tokenizer import Encoding, Tokenizer
 
@@ -123,11 +123,6 @@ class TagEncoder(TaskEncoder):
         tags = {tag for example in examples for tag in tag_map.names(example.tags) if tag != OUTSIDE}
         if tags and all(map(tag_map.is_new, tags)):
             raise tag_map.tag_names.unknown_label_error(min(tags), examples[0].location, "tag_column")
-
-
-def split_as_in_training(examples: Sequence[TagExample], metadata: Mapping[str, Any]) -> Sequence[TagExample]:
-    """Split running text into Chinese characters if the words of the training examples were characters."""
-    return [split_han_characters(e) for e in examples] if metadata.get("characters") else examples
 
 
 def first_tokens(words: Sequence[str], encoding: Encoding) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -35,9 +35,8 @@ from bertsmith.tasks.data_checks import LabelCounts, summarize_labels
 from bertsmith.tasks.report import ErrorAnalysis, TaskReport, confusion, reliability
 from bertsmith.tasks.results import DataSummary, Diagnostic, Metrics, table_by_label
 from bertsmith.tasks.tagging.data import tab_separated
-from bertsmith.tasks.tagging.encode import split_as_in_training
 from bertsmith.tasks.tagging.model import TagDecoder, TagPrediction, padded_batches
-from bertsmith.tasks.tagging.sentences import TagExample
+from bertsmith.tasks.tagging.sentences import TagExample, split_as_in_training
 
 
 class TagMetrics(TaskMetrics):

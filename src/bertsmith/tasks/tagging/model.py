@@ -29,8 +29,8 @@ from bertsmith.models.task_heads import (
 from bertsmith.tasks.base import OMIT_IF_NONE, Decoder, Prediction, TaskModel
 from bertsmith.tasks.batching import Item, Outputs, TaskBatch, logits_from_probabilities
 from bertsmith.tasks.tagging.data import TagMap
-from bertsmith.tasks.tagging.encode import TagItem, contiguous_runs, split_as_in_training
-from bertsmith.tasks.tagging.sentences import TagExample
+from bertsmith.tasks.tagging.encode import TagItem, contiguous_runs
+from bertsmith.tasks.tagging.sentences import TagExample, split_as_in_training
 
 _NO_TOKEN_SCORE = -1e4  # the emission of all labels but the default one for a word without a token
 _MAX_CELLS = 4_000_000  # sentences x words x tags that are decoded at a time

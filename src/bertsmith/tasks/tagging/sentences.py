@@ -25,7 +25,7 @@ from bertsmith.io.compression import format_suffix
 from bertsmith.io.text_io import read_lines
 from bertsmith.io.unicode_scripts import HAN_CLASS
 from bertsmith.metrics.tagging import OUTSIDE
-from bertsmith.tasks.base import Example
+from bertsmith.tasks.base import Example, Metadata
 from bertsmith.tasks.settings import TagSettings
 
 _HAN_CHARACTER = re.compile(f"([{HAN_CLASS}])")
@@ -95,12 +95,15 @@ def has_han_characters(examples: Sequence[TagExample]) -> bool:
     return bool(chinese) and all(len(word) == 1 for word in chinese)
 
 
-def split_han_characters(example: TagExample) -> TagExample:
-    """Make each Chinese character of a running text a word; words that were given remain."""
-    if example.text is None:
-        return example
-    words = tuple(part for word in example.words for part in _HAN_CHARACTER.split(word) if part)
-    return replace(example, words=words)
+def split_as_in_training(examples: Sequence[TagExample], metadata: Metadata) -> Sequence[TagExample]:
+    """Split running text into Chinese characters if the words of the training examples were characters."""
+    if not metadata.get("characters"):
+        return examples
+
+    def split(words: Sequence[str]) -> tuple[str, ...]:
+        return tuple(part for word in words for part in _HAN_CHARACTER.split(word) if part)
+
+    return [e if e.text is None else replace(e, words=split(e.words)) for e in examples]
 
 
 class _Row(NamedTuple):
