@@ -1,25 +1,31 @@
 # The whole interface of a developer.
-.PHONY: setup check docs test slow bench
+.PHONY: setup check lint types docs test unit slow bench
 
 setup:
 	pip install -c constraints.txt -e '.[dev]'
 
-check:
+check: lint
+	$(MAKE) -j types docs
+
+lint:
 	ruff check .
 	ruff format --check .
-	mypy
 	lint-imports
-	$(MAKE) docs
+
+types:
+	mypy
 
 docs:
 	sphinx-build -W --keep-going -q docs docs/_build
 
-# The kernels are compiled once, during the checks. The tests' files have a short name, since their paths stand in
-# tables of 80 columns.
-test:
-	python -m bertsmith.kernels.background_compile & compiler=$$!; \
-		$(MAKE) check || { kill $$compiler; exit 1; }; wait $$compiler || true
-	files=$$(mktemp -d /tmp/XXXXXX); trap 'rm -rf "$$files"' EXIT; pytest -n auto --dist=loadfile --basetemp="$$files"
+# The slow checks run beside the tests.
+test: lint
+	$(MAKE) -j types docs unit
+
+# The tests' files have a short name, since their paths stand in tables of 80 columns.
+unit:
+	files=$$(mktemp -d /tmp/XXXXXX); trap 'rm -rf "$$files"' EXIT; \
+		pytest -n auto --dist=loadfile --no-loadscope-reorder --basetemp="$$files"
 
 slow:
 	pytest -m slow

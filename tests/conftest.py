@@ -29,6 +29,12 @@ def pytest_configure() -> None:
         os.environ["TRITON_INTERPRET"] = "1"
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Start with the folders of the longest files, so that no worker ends with one of them alone."""
+    longest = ("exactness", "experiments", "docs", "demo", "conformance", "style")
+    items.sort(key=lambda item: item.path.parent.name not in longest)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def default_interrupt_handler() -> Iterator[None]:
     """Handle SIGINT in the tests and the processes that they start.

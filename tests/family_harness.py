@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from bertsmith.artifacts.config_schema import config_to_hf
 from bertsmith.artifacts.folder import ModelFolder
-from bertsmith.artifacts.weight_names import to_hf_names
+from bertsmith.artifacts.weights import to_hf_names
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import Family, build_encoder, get_family, preset

@@ -1,13 +1,15 @@
 """What `test_processes` has torchrun start in several processes: small runs, one after the other.
 
-python of_several.py SHARDS OUT runs|sharded|lost|fails-main|fails-other
+python of_several.py SHARDS OUT runs|sharded|lost|fails
 """
 
 from __future__ import annotations
 
 import atexit
+import json
 import os
 import signal
+import socket
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -97,8 +99,36 @@ def told(run: Callable[[], Any]) -> int:
     return 0
 
 
+def forked_rank(out: Path) -> str | None:
+    """Fork two ranks that nobody supervises, for an error on each of them in turn; all have imported torch once.
+
+    Returns:
+        In a rank, "fails-main" or "fails-other". In the process that forks, None, after it has written the exit
+        codes, stdout, and stderr of all ranks to `out`.
+    """
+    for what in ("fails-main", "fails-other"):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        ranks = []
+        for rank in ("0", "1"):
+            if (process := os.fork()) == 0:
+                os.environ |= {"RANK": rank, "WORLD_SIZE": "2", "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": "2"}
+                os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+                for stream, suffix in ((1, "out"), (2, "err")):
+                    os.dup2(os.open(out / f"{what}-{rank}.{suffix}", os.O_WRONLY | os.O_CREAT), stream)
+                return what
+            ranks.append(process)
+        codes = [os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) for process in ranks]
+        (out / f"{what}.json").write_text(json.dumps(codes))
+    return None
+
+
 def main() -> None:
-    shards, out, what = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
+    shards, out = Path(sys.argv[1]), Path(sys.argv[2])
+    what = sys.argv[3] if sys.argv[3] != "fails" else forked_rank(out)
+    if what is None:
+        return
     at_exit = out / f"at-exit-{rank_info().rank}"
     atexit.register(lambda: at_exit.write_text(str(threads_of_gloo())))  # the last of all to be called
 

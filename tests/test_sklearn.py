@@ -22,6 +22,7 @@ from bertsmith.inference.model import load
 from bertsmith.sklearn import BertClassifier, BertEmbedder, BertRegressor
 
 SHORT = {"train.threads": 1, "train.precision": "fp32", "train.max_steps": 60, "train.batch_size": 8}
+FEW_STEPS = {**SHORT, "train.max_steps": 2}
 GOOD, BAD = ["kaba lode", "lode kaba migi", "kaba"], ["nufo tuzu", "tuzu peri", "nufo peri tuzu"]
 TEXTS = [f"{text} {extra}" for extra in tiny_run.WORDS[:8] for text in (*GOOD, *BAD)]
 MOODS = np.array(["good"] * 3 + ["bad"] * 3).repeat(1).tolist() * 8
@@ -29,13 +30,14 @@ MOODS = np.array(["good"] * 3 + ["bad"] * 3).repeat(1).tolist() * 8
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a tiny pre-trained run."""
+    """Return a tiny pre-trained run with one layer."""
     folder = tmp_path_factory.mktemp("sklearn")
-    return tiny_run.run(tiny_run.make_shards(folder / "shards"), folder / "bert", "train.max_steps=2").path
+    shards = tiny_run.make_shards(folder / "shards")
+    return tiny_run.run(shards, folder / "bert", "model.num_hidden_layers=1", "train.max_steps=2").path
 
 
-def estimator(base: Path, **changes: Any) -> BertClassifier:
-    return BertClassifier(base, learning_rate=3e-3, settings=SHORT, random_state=0, **changes)
+def estimator(base: Path, settings: dict[str, Any] = SHORT, **changes: Any) -> BertClassifier:
+    return BertClassifier(base, learning_rate=3e-3, settings=settings, random_state=0, **changes)
 
 
 @pytest.fixture(scope="module")
@@ -63,8 +65,9 @@ def test_it_keeps_its_model_on_disk_without_checkpoints(fitted: BertClassifier) 
 
 
 def test_the_seed_determines_the_result(base: Path) -> None:
-    first, again = (estimator(base).fit(TEXTS, MOODS).predict_proba(TEXTS) for _ in range(2))
-    other = estimator(base).set_params(random_state=1).fit(TEXTS, MOODS).predict_proba(TEXTS)
+    few = estimator(base, FEW_STEPS)
+    first, again = (clone(few).fit(TEXTS, MOODS).predict_proba(TEXTS) for _ in range(2))
+    other = clone(few).set_params(random_state=1).fit(TEXTS, MOODS).predict_proba(TEXTS)
     assert np.array_equal(first, again)
     assert not np.array_equal(first, other)
 
@@ -92,7 +95,7 @@ def test_every_container_of_texts_is_accepted(fitted: BertClassifier) -> None:
 
 def test_pairs_of_texts(base: Path) -> None:
     pairs = list(zip(TEXTS, TEXTS[1:] + TEXTS[:1], strict=True))
-    classifier = estimator(base).fit(pairs, MOODS)
+    classifier = estimator(base, FEW_STEPS).fit(pairs, MOODS)
     assert classifier.model_.task.metadata["pairs"] is True
     assert np.array_equal(classifier.predict_proba(np.array(pairs)), classifier.predict_proba(pairs))
 
@@ -123,7 +126,8 @@ def test_pickle_includes_the_model(fitted: BertClassifier) -> None:
 
 
 def test_pipelines_grid_search_and_cross_validation(base: Path) -> None:
-    pipe = make_pipeline(FunctionTransformer(lambda texts: [text.strip() for text in texts]), estimator(base))
+    strip = FunctionTransformer(lambda texts: [text.strip() for text in texts])
+    pipe = make_pipeline(strip, estimator(base, FEW_STEPS))
     assert cross_val_predict(pipe, TEXTS, MOODS, cv=2).shape == (len(TEXTS),)
     search = GridSearchCV(estimator(base), {"learning_rate": [1e-6, 3e-3]}, cv=2).fit(TEXTS, MOODS)
     assert search.best_params_ == {"learning_rate": 3e-3}
@@ -198,9 +202,6 @@ def to_texts(X: Any) -> list[str]:
     if rows.ndim != 2:
         raise ValueError("Expected 2D array, got 1D array instead. Reshape your data")
     return [" ".join(tiny_run.WORDS[int(7 * cell) % len(tiny_run.WORDS)] for cell in row) for row in rows]
-
-
-FEW_STEPS = {**SHORT, "train.max_steps": 2}
 
 
 @pytest.mark.parametrize(

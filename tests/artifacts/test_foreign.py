@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from bertsmith.artifacts import safetensors_io as weights_module
+from bertsmith.artifacts import weights as weights_module
 from bertsmith.artifacts.folder import read_folder, write_folder
 from bertsmith.errors import InputError
 from bertsmith.models.config import ModelConfig

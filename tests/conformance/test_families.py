@@ -14,7 +14,7 @@ from torch import nn
 import tiny_run
 from bertsmith.artifacts.config_schema import config_to_hf
 from bertsmith.artifacts.folder import read_folder, write_folder
-from bertsmith.artifacts.weight_names import canonical_name, from_hf_names, to_hf_names
+from bertsmith.artifacts.weights import canonical_name, from_hf_names, to_hf_names
 from bertsmith.errors import InputError
 from bertsmith.finetuning.run import finetune
 from bertsmith.models.family import build_encoder, get_family

@@ -100,9 +100,14 @@ def test_a_folder_that_is_not_empty_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def report(libraries: list[Library], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def report(
+    libraries: list[Library], corpus: list[Document], tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Any]:
+    """Return the report of a quickstart with a small vocabulary, few updates, and the documents read before."""
     out = tmp_path_factory.mktemp("quick") / "start"
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("bertsmith.demo.documentation.documents", lambda *_: corpus)
+        patch.setattr("bertsmith.demo.quickstart._VOCAB_SIZE", 1_000)
         patch.setitem(FINETUNING_SETTINGS, "train.max_steps", 6)
         return quickstart(out, seed=3, libraries=libraries, steps=6)
 

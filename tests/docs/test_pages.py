@@ -139,8 +139,12 @@ def commands(block: str) -> list[str]:
 
 
 def reduce_budget(line: str) -> str:
-    """Return a command with three updates, two folds, two values in a grid, and short curves."""
+    """Return a command with a tiny model, three small updates, two folds, two values in a grid, short curves."""
     line = line.replace("--steps 20", "--steps 10 --seeds 1") if "lr-find" in line else line
+    if "bertsmith pretrain" in line and "--preset" not in line:
+        line += " --preset bert-tiny-uncased"
+    if re.search("bertsmith (pretrain|ablate)", line) and "batch_size" not in line:
+        line += " --set train.batch_size=8"
     line = re.sub(r"--folds \d+", "--folds 2", re.sub(r"--minutes \d+", "--steps 3", line))
     return re.sub(r"(=[^, ]+,[^, ]+),\S+", r"\1", line) if "--grid" in line else line
 

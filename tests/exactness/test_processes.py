@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -265,12 +267,29 @@ def two_ranks(*command: str) -> list[tuple[int, str, str]]:
     return [(rank.returncode, *output) for rank, output in zip(ranks, outputs, strict=True)]
 
 
+@pytest.fixture(scope="module")
+def failed(shards: Shards, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where two ranks wrote what they printed, and their exit codes, after an error on one of them."""
+    home, out = Path(__file__).parents[1], tmp_path_factory.mktemp("failed")
+    process = subprocess.Popen(
+        [sys.executable, of_several.__file__, str(shards.folder), str(out), "fails"],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(home), *sys.path]), "OMP_NUM_THREADS": "1"},
+        start_new_session=True,
+    )
+    try:
+        assert process.wait(timeout=200) == 0
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    return out
+
+
 @pytest.mark.parametrize("failing", ["main", "other"])
-def test_an_error_on_one_rank_ends_all_with_one_message(shards: Shards, tmp_path: Path, failing: str) -> None:
-    script = str(Path(of_several.__file__))
-    ranks = two_ranks(script, str(shards.folder), str(tmp_path), f"fails-{failing}")
-    assert [code for code, _, _ in ranks] == [2, 2], ranks
-    said = [line for _, out, _ in ranks for line in out.splitlines() if "InputError" in line]
+def test_an_error_on_one_rank_ends_all_with_one_message(failed: Path, failing: str) -> None:
+    printed = [(failed / f"fails-{failing}-{rank}.out").read_text() for rank in (0, 1)]
+    errors = [(failed / f"fails-{failing}-{rank}.err").read_text() for rank in (0, 1)]
+    assert json.loads((failed / f"fails-{failing}.json").read_text()) == [2, 2], errors
+    said = [line for out in printed for line in out.splitlines() if "InputError" in line]
     assert sorted(line.partition("InputError: ")[2] for line in said) == [
         "exit code 2",
         "this rank has failed",

@@ -24,6 +24,7 @@ from run_equality import Killed, assert_same, outcome
 
 STEPS = 8  # two epochs of the tiny corpus
 TWO_EPOCHS = ["train.num_train_epochs=2"]
+FOUR_STEPS = ["train.max_steps=4"]  # for two threads, which wait for each other on a machine under load
 TWO_PHASES = [
     "train.max_steps=9",
     "data.sequence_length=16",
@@ -109,11 +110,21 @@ def test_killed_at_every_single_step_in_one_run(
     assert_same(tmp_path / "run", straight)
 
 
-@pytest.mark.parametrize("step", [1, 4, 7])
-@pytest.mark.parametrize("bias_correction", ["true", "false"])
-def test_a_run_with_muon_is_resumed_as_exactly(
-    shards: Shards, tmp_path: Path, step: int, bias_correction: str
+def assert_resumed_equals_straight(
+    shards: Shards, folder: Path, settings: list[str], steps: tuple[int, ...]
 ) -> None:
+    """Compare the run that nothing stops with one run for each step that is killed there and resumed."""
+    tiny_run.run(shards, folder / "straight", *settings)
+    expected = outcome(folder / "straight")
+    for step in steps:
+        run = folder / f"killed at {step}"
+        run_until_killed(shards, run, step, *settings, saved=False, resume=False)
+        tiny_run.run(shards, run, *settings, resume=True)
+        assert_same(run, expected)
+
+
+@pytest.mark.parametrize("bias_correction", ["true", "false"])
+def test_a_run_with_muon_is_resumed_as_exactly(shards: Shards, tmp_path: Path, bias_correction: str) -> None:
     settings = [
         *TWO_EPOCHS,
         "train.optim=muon",
@@ -121,26 +132,20 @@ def test_a_run_with_muon_is_resumed_as_exactly(
         f"train.bias_correction={bias_correction}",
         "train.save_steps=2",
     ]
-    tiny_run.run(shards, tmp_path / "straight", *settings)
-    run_until_killed(shards, tmp_path / "run", step, *settings, saved=False, resume=False)
-    tiny_run.run(shards, tmp_path / "run", *settings, resume=True)
-    assert_same(tmp_path / "run", outcome(tmp_path / "straight"))
+    assert_resumed_equals_straight(shards, tmp_path, settings, (1, 4, 7))
 
 
 @pytest.mark.skipif(
     not backend_selection.is_numba_available(), reason="Numba, the extra fast, is not installed here"
 )
-@pytest.mark.parametrize("step", [1, 5])
-@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(("threads", "steps"), [(1, (1, 5)), (2, (1, 3))])
 def test_a_run_with_compiled_kernels_is_resumed_as_exactly(
-    shards: Shards, straight: dict[str, Any], tmp_path: Path, step: int, threads: int
+    shards: Shards, straight: dict[str, Any], tmp_path: Path, threads: int, steps: tuple[int, ...]
 ) -> None:
-    settings = [*TWO_EPOCHS, "train.kernels=numba", f"train.threads={threads}", "train.save_steps=2"]
-    tiny_run.run(shards, tmp_path / "straight", *settings)
-    run_until_killed(shards, tmp_path / "run", step, *settings, saved=False, resume=False)
-    tiny_run.run(shards, tmp_path / "run", *settings, resume=True)
-    assert_same(tmp_path / "run", outcome(tmp_path / "straight"))
-    assert outcome(tmp_path / "run") != straight
+    budget = TWO_EPOCHS if threads == 1 else FOUR_STEPS
+    settings = [*budget, "train.kernels=numba", f"train.threads={threads}", "train.save_steps=2"]
+    assert_resumed_equals_straight(shards, tmp_path, settings, steps)
+    assert outcome(tmp_path / "straight") != straight
 
 
 @pytest.mark.skipif(
@@ -160,14 +165,11 @@ def test_a_run_whose_layers_are_computed_as_a_whole_is_resumed_as_exactly(
         autograd.EncoderLayerFunction, "forward", lambda *given: (layers.append(1), forward(*given))[1]
     )
     settings = [
-        *(*TWO_EPOCHS, "train.kernels=numba", f"train.precision={precision}", "train.batch_size=8"),
+        *(*FOUR_STEPS, "train.kernels=numba", f"train.precision={precision}", "train.batch_size=8"),
         *("train.threads=2", "train.save_steps=2"),
     ]
-    tiny_run.run(shards, tmp_path / "straight", *settings)
+    assert_resumed_equals_straight(shards, tmp_path, settings, (3,))
     assert layers
-    run_until_killed(shards, tmp_path / "run", 3, *settings, saved=False, resume=False)
-    tiny_run.run(shards, tmp_path / "run", *settings, resume=True)
-    assert_same(tmp_path / "run", outcome(tmp_path / "straight"))
 
 
 @pytest.mark.parametrize("workers", [1, 2, 5])
@@ -414,18 +416,26 @@ def test_damaged_best_weights_are_noticed_before_the_remaining_training(
 # --- signals, through the real command line -----------------------------------------------------------------
 
 
+LONG = ["train.max_steps=150", "train.save_steps=100000"]
+
+
+@pytest.fixture(scope="module")
+def straight_long(shards: Shards, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    run = tmp_path_factory.mktemp("long") / "run"
+    tiny_run.run(shards, run, *LONG)
+    return outcome(run)
+
+
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)], ids=["SIGTERM", "SIGINT"]
 )
 def test_a_signal_saves_exits_and_the_resumed_run_is_straight(
-    shards: Shards, tmp_path: Path, number: int, code: int
+    shards: Shards, straight_long: dict[str, Any], tmp_path: Path, number: int, code: int
 ) -> None:
-    settings = ["train.max_steps=150", "train.save_steps=100000"]
-    tiny_run.run(shards, tmp_path / "straight", *settings)
     run = tmp_path / "run"
     command = [sys.executable, "-m", "bertsmith", "pretrain", "--preset", "bert-tiny-uncased"]
     command += ["--data", str(shards.folder), "--output-dir", str(run)]
-    for setting in [*tiny_run.SETTINGS, *settings]:
+    for setting in [*tiny_run.SETTINGS, *LONG]:
         command += ["--set", setting]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     log = run / "log.jsonl"
@@ -443,8 +453,8 @@ def test_a_signal_saves_exits_and_the_resumed_run_is_straight(
     newest = checkpoint.newest_name(run / "checkpoints")
     assert newest is not None
     assert f"after step {newest.removeprefix('step-')} of 150" in told
-    tiny_run.run(shards, run, *settings, resume=True)
-    assert_same(run, outcome(tmp_path / "straight"))
+    tiny_run.run(shards, run, *LONG, resume=True)
+    assert_same(run, straight_long)
 
 
 def test_a_signal_at_any_step_is_saved_at_that_step(shards: Shards, tmp_path: Path) -> None:

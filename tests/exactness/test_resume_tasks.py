@@ -60,7 +60,8 @@ class Tuning(NamedTuple):
 @pytest.fixture(scope="module", params=list(FILES))
 def tuning(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Tuning:
     folder = tmp_path_factory.mktemp(request.param.replace(" ", "-"))
-    base = tiny_run.run(tiny_run.make_shards(folder), folder / "base", "train.max_steps=1").path
+    shards = tiny_run.make_shards(folder)
+    base = tiny_run.run(shards, folder / "base", "model.num_hidden_layers=1", "train.max_steps=1").path
     suffix, write = FILES[request.param]
     files = [write(folder / f"{name}.{suffix}", seed) for seed, name in enumerate(("train", "validation"))]
     tuning = Tuning(request.param.split()[0], OWN.get(request.param, []), base, *files, {}, {})

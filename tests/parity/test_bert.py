@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from bertsmith.artifacts.config_schema import config_to_hf
 from bertsmith.artifacts.folder import read_folder
-from bertsmith.artifacts.weight_names import to_hf_names
+from bertsmith.artifacts.weights import to_hf_names
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.families import BERT

@@ -7,6 +7,8 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -18,12 +20,15 @@ FILES = sorted(SOURCE.rglob("*.py"))
 TESTS = Path(__file__).resolve().parents[1]
 
 
-def nodes() -> list[tuple[str, ast.AST]]:
-    return [
-        (f"{file.relative_to(SOURCE)}:{getattr(node, 'lineno', 0)}", node)
-        for file in FILES
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
-    ]
+@cache
+def nodes_of(file: Path) -> tuple[ast.AST, ...]:
+    return tuple(ast.walk(ast.parse(file.read_text(encoding="utf-8"))))
+
+
+def nodes() -> Iterator[tuple[str, ast.AST]]:
+    for file in FILES:
+        for node in nodes_of(file):
+            yield f"{file.relative_to(SOURCE)}:{getattr(node, 'lineno', 0)}", node
 
 
 def forbidden(node: ast.AST) -> str | None:
@@ -177,7 +182,9 @@ def test_no_two_public_classes_share_a_name() -> None:
     """One word, one thing, in the whole house."""
     found: dict[str, list[str]] = {}
     for file in FILES:
-        for node in ast.parse(file.read_text(encoding="utf-8")).body:
+        module = nodes_of(file)[0]
+        assert isinstance(module, ast.Module)
+        for node in module.body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 found.setdefault(node.name, []).append(str(file.relative_to(SOURCE)))
     assert {name: files for name, files in found.items() if len(files) > 1} == {}
@@ -190,7 +197,7 @@ def test_only_device_and_hardware_name_a_device() -> None:
     for file in FILES:
         if str(file.relative_to(SOURCE)) in allowed:
             continue
-        nodes = [*ast.walk(ast.parse(file.read_text(encoding="utf-8")))]
+        nodes = nodes_of(file)
         harmless = {
             id(argument)
             for node in nodes

@@ -78,16 +78,16 @@ def test_one_label_is_no_task() -> None:
 
 
 def test_numbers_stand_for_names_only_where_names_were_given() -> None:
-    assert label_id(example("1"), LabelMap(NAMES, numbered=True)) == 1
-    assert label_id(example("yes"), LabelMap(NAMES)) == 1
+    assert label_id(example("1"), LabelMap({"labels": NAMES, "numbered": True})) == 1
+    assert label_id(example("yes"), LabelMap({"labels": NAMES})) == 1
     for label, numbered in (("1", False), ("2", True), ("-1", True), ("maybe", True)):
         with pytest.raises(InputError) as caught:
-            label_id(example(label), LabelMap(NAMES, numbered=numbered))
+            label_id(example(label), LabelMap({"labels": NAMES, "numbered": numbered}))
         assert (caught.value.code, caught.value.location) == ("unknown_label", f"file.csv:{label}")
 
 
 def test_a_number_that_is_a_label_is_that_label() -> None:
-    assert label_id(example("3"), LabelMap(["3", "5"], numbered=True)) == 0
+    assert label_id(example("3"), LabelMap({"labels": ["3", "5"], "numbered": True})) == 0
 
 
 def test_pairs_become_two_segments(tmp_path: Path) -> None:
@@ -163,9 +163,9 @@ def test_the_reference_library_gives_the_same_answers(moods: bs.Model) -> None:
 
 
 def test_names_that_are_numbers_are_names_only() -> None:
-    assert label_id(example("2"), LabelMap(["1", "2"], numbered=True)) == 1
+    assert label_id(example("2"), LabelMap({"labels": ["1", "2"], "numbered": True})) == 1
     with pytest.raises(InputError) as caught:
-        label_id(example("0"), LabelMap(["1", "2"], numbered=True))
+        label_id(example("0"), LabelMap({"labels": ["1", "2"], "numbered": True}))
     assert caught.value.code == "unknown_label"
 
 

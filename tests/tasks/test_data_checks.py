@@ -118,14 +118,14 @@ def test_codes_have_names() -> None:
         "numbered": False,
         "codes": {"2": "fear", "7": "joy", "10": "joy"},
     }
-    naming = LabelMap.from_metadata(facts)
+    naming = LabelMap(facts)
     assert [naming.id(label) for label in ("2", "7", "10", "10.0", "joy", "3")] == [0, 1, 1, 1, 1, None]
     assert label_metadata({"1": "b", "0": "a"}) == {"labels": ["a", "b"], "numbered": True}
-    assert LabelMap(["a", "b"], numbered=True).id("1.0") == 1
+    assert LabelMap({"labels": ["a", "b"], "numbered": True}).id("1.0") == 1
 
 
 def test_an_unknown_label_is_compared_with_the_known_ones() -> None:
-    naming = LabelMap(["joy", "Sadness", "fear"])
+    naming = LabelMap({"labels": ["joy", "Sadness", "fear"]})
     error = naming.unknown_label_error("sadnes", "validation.csv:7", "label_column")
     assert (error.code, error.location, error.argument) == (
         "unknown_label",

@@ -89,7 +89,7 @@ class Record(_StrictModel):
     objective: str | None = None
     settings: dict[str, Any] = {}
     metadata: dict[str, Any] = {}
-    decoder_state: dict[str, Any] = {}
+    decoder_state: dict[str, float | list[float]] = {}
     numbered: bool = False
     steps: int | None = None
     tokens: int | None = None

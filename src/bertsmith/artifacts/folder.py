@@ -32,13 +32,15 @@ from bertsmith.artifacts.config_schema import (
     validate,
 )
 from bertsmith.artifacts.locate import CONFIG_FILE
-from bertsmith.artifacts.safetensors_io import WEIGHTS_FILE, WeightFiles, open_weights
 from bertsmith.artifacts.sentence_transformers import POOLING_CONFIG, POOLING_FOLDER
-from bertsmith.artifacts.weight_names import (
+from bertsmith.artifacts.weights import (
+    WEIGHTS_FILE,
+    WeightFiles,
     check_names,
     describe_tensors,
     from_hf_names,
     merge_tensors,
+    open_weights,
     select_checkpoint_parts,
     to_hf_names,
 )

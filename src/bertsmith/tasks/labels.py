@@ -49,26 +49,16 @@ class LabelMap:
         ids: The id of each label.
     """
 
-    def __init__(
-        self, labels: Sequence[str], *, numbered: bool = False, codes: Mapping[str, str] | None = None
-    ) -> None:
-        """Create a map.
+    def __init__(self, metadata: Mapping[str, Any]) -> None:
+        """Create the map of a model's metadata, with values as in `LabelMetadata`.
 
-        Args:
-            labels: The labels by id.
-            numbered: True if a file may give ids. They are not translated if a label is a number itself.
-            codes: The label of each code.
+        Ids in files are not translated if a label is a number itself.
         """
+        labels: list[str] = metadata["labels"]
         self.ids = {label: i for i, label in enumerate(labels)}
-        self._codes = dict(codes or {})
-        if numbered and not any(map(is_integer, labels)):
+        self._codes: dict[str, str] = dict(metadata.get("codes") or {})
+        if metadata.get("numbered") and not any(map(is_integer, labels)):
             self._codes = {str(i): label for i, label in enumerate(labels)}
-
-    @classmethod
-    def from_metadata(cls, metadata: Mapping[str, Any]) -> LabelMap:
-        """Return the map of a model's metadata."""
-        numbered = bool(metadata.get("numbered"))
-        return cls(metadata["labels"], numbered=numbered, codes=metadata.get("codes"))
 
     def name(self, label: str) -> str:
         """Return the model's label for a label of a file; the same if there is none.

@@ -63,7 +63,7 @@ class ClassificationData(TextData):
         if label_names is None and all(example.label_is_integer for example in examples):
             labels["integer_labels"] = True
         metadata = {**super().fit_metadata(examples, None), **labels}
-        label_map = LabelMap.from_metadata(metadata)
+        label_map = LabelMap(metadata)
         id_counts = Counter(i for example in examples for i in label_ids(example, label_map, separator))
         num_examples, counts = len(examples), [id_counts[i] for i in range(len(metadata["labels"]))]
         balanced = [num_examples / len(counts) / max(1, count) for count in counts]
@@ -83,7 +83,7 @@ class ClassificationData(TextData):
             for example in examples
             for label in split_labels(example, metadata.get("separator"))
         )
-        LabelMap.from_metadata(metadata).check_validation(labels, "label_column")
+        LabelMap(metadata).check_validation(labels, "label_column")
 
     def metadata_from_hf(self, folder: ModelFolder) -> Metadata | None:
         """Return the labels of a classifier with at least two labels."""

@@ -33,7 +33,7 @@ class LabelMetrics(TaskMetrics):
     def __init__(self, metadata: Metadata, settings: ClassSettings, decoder: TextDecoder) -> None:
         super().__init__(metadata, settings, decoder)
         self._labels: list[str] = metadata["labels"]
-        self._label_map, self._separator = LabelMap.from_metadata(metadata), metadata.get("separator")
+        self._label_map, self._separator = LabelMap(metadata), metadata.get("separator")
 
     def labels(self, examples: Sequence[TextExample]) -> list[tuple[str, ...]]:
         """Return the names of each example's labels, in the model's order."""

@@ -35,7 +35,7 @@ class ClassificationEncoder(TextEncoder):
 
     def __init__(self, config: ModelConfig, metadata: Metadata, settings: ClassSettings) -> None:
         super().__init__(config, metadata, settings)
-        self._label_map, self._separator = LabelMap.from_metadata(metadata), metadata.get("separator")
+        self._label_map, self._separator = LabelMap(metadata), metadata.get("separator")
 
     def target(self, example: TextExample) -> int | NDArray[np.float32] | None:
         """Return the id of the label, or float32 [K] of ones and zeros."""

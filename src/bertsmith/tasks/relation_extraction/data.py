@@ -349,7 +349,7 @@ class RelationData(TaskData):
             if label_names is None
             else label_metadata(label_names)
         )
-        labels, label_map = metadata["labels"], LabelMap.from_metadata(metadata)
+        labels, label_map = metadata["labels"], LabelMap(metadata)
         for example in examples:
             if label_map.id(str(example.relation)) is None:
                 raise label_map.unknown_label_error(str(example.relation), example.location, "label_column")

@@ -39,7 +39,7 @@ class RelationMetrics(TaskMetrics):
 
     def labels(self, examples: Sequence[RelationExample]) -> list[tuple[str, ...]]:
         """Return the relations by name."""
-        label_map = LabelMap.from_metadata(self.metadata)
+        label_map = LabelMap(self.metadata)
         return [() if e.relation is None else (label_map.name(e.relation),) for e in examples]
 
     def compute(

@@ -49,7 +49,7 @@ class RelationEncoder(TaskEncoder):
 
     def __init__(self, config: ModelConfig, metadata: Metadata, settings: RelateSettings) -> None:
         super().__init__(config, metadata, settings)
-        self._label_map = LabelMap.from_metadata(metadata)
+        self._label_map = LabelMap(metadata)
 
     def encode(self, examples: Sequence[RelationExample], tokenizer: Tokenizer) -> list[Item]:
         """Return one item per example; none for an empty text.

@@ -251,7 +251,7 @@ class TagMap:
 
     def __init__(self, metadata: Mapping[str, Any]) -> None:
         file_tags = metadata.get("file_tags") or metadata["labels"]
-        self.tag_names = LabelMap.from_metadata({**metadata, "labels": file_tags})
+        self.tag_names = LabelMap({**metadata, "labels": file_tags})
         self.labels: list[str] = metadata["labels"]
         self.ids = {label: i for i, label in enumerate(self.labels)}
         self.scheme: Scheme | None = metadata.get("scheme")
@@ -323,7 +323,7 @@ def fit_tag_metadata(
     """
     metadata: dict[str, Any] = {"numbered": False} if names is None else label_metadata(names)
     if names is not None:
-        tag_names = LabelMap.from_metadata(metadata)
+        tag_names = LabelMap(metadata)
         sentence_tags = [tuple(map(tag_names.name, tags)) for tags in sentence_tags]
     counts = Counter(tag for tags in sentence_tags for tag in tags)
     file_tags: list[str] = metadata.pop("labels", None) or sorted(counts)

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertsmith.corpus import hashing
-from bertsmith.corpus.near_duplicates import minhash_signatures
+from bertsmith.corpus.near_duplicates import hash_ngrams, hash_words, minhash_signatures
 
 WORDS = [a + b + c for a in "bdfgklmnprst" for b in "aeiou" for c in "nrstlm"]
 
@@ -43,7 +42,7 @@ def test_minhash_estimates_the_jaccard_similarity() -> None:
 def test_word_hashes_identify_lower_cased_words(text: str) -> None:
     """Two words have the same hash if and only if they are the same word."""
     matches = list(re.finditer(r"你|[abé]+", text.lower()))
-    hashes, starts = hashing.hash_words(text)
+    hashes, starts = hash_words(text)
     assert starts.tolist() == [match.start() for match in matches]
     words = [match[0] for match in matches]
     assert len(set(zip(words, hashes.tolist(), strict=True))) == len(set(words)) == len(set(hashes.tolist()))
@@ -51,6 +50,6 @@ def test_word_hashes_identify_lower_cased_words(text: str) -> None:
 
 @given(st.lists(st.sampled_from("abc"), max_size=30), st.integers(1, 4))
 def test_ngram_hashes_identify_ngrams(words: list[str], n: int) -> None:
-    hashes = hashing.hash_ngrams(hashing.hash_words(" ".join(words))[0], n).tolist()
+    hashes = hash_ngrams(hash_words(" ".join(words))[0], n).tolist()
     ngrams = [tuple(words[i : i + n]) for i in range(len(words) - n + 1)]
     assert len(set(zip(ngrams, hashes, strict=True))) == len(set(ngrams)) == len(set(hashes))

@@ -7,12 +7,7 @@ from collections.abc import Collection
 import pytest
 import torch
 
-from bertsmith.artifacts.weight_names import (
-    canonical_name,
-    from_hf_names,
-    select_checkpoint_parts,
-    to_hf_names,
-)
+from bertsmith.artifacts.weights import canonical_name, from_hf_names, select_checkpoint_parts, to_hf_names
 from bertsmith.errors import InputError
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.family import FAMILIES, build_encoder, get_family, preset

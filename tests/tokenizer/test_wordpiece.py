@@ -12,7 +12,7 @@ from tokenizers import normalizers, pre_tokenizers
 
 from bert_basic_tokenizer import words_of
 from bertsmith.tokenizer import unicode_classes
-from bertsmith.tokenizer.normalizer import bert_normalizer, bert_pre_tokenizer
+from bertsmith.tokenizer.wordpiece import bert_normalizer, bert_pre_tokenizer
 
 pytestmark = pytest.mark.skipif(
     unicodedata.unidata_version != unicode_classes.UNICODE_VERSION,

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from bertsmith.retrieval.exact import normalize_vectors, search_vectors
+from bertsmith.retrieval.nearest_neighbors import normalize_vectors, search_vectors
 
 
 def sort_all_products(
