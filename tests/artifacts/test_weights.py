@@ -11,7 +11,7 @@ from bertsmith.artifacts.weights import canonical_name, from_hf_names, select_ch
 from bertsmith.errors import InputError
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.family import FAMILIES, build_encoder, get_family, preset
-from bertsmith.models.heads import PART_BUILDERS
+from bertsmith.models.task_heads import PART_BUILDERS
 from bertsmith.models.tensor_names import NameTable
 
 SMALL = {

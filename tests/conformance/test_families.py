@@ -19,9 +19,9 @@ from bertsmith.errors import InputError
 from bertsmith.finetuning.run import finetune
 from bertsmith.models.family import build_encoder, get_family
 from bertsmith.models.feature_extraction import BiLSTM
-from bertsmith.models.heads import RelationHead, SequenceClassificationHead, TokenClassificationHead
 from bertsmith.models.layers import Dropout, set_generator
 from bertsmith.models.parameter_count import count_parameters
+from bertsmith.models.task_heads import RelationHead, SequenceClassificationHead, TokenClassificationHead
 from bertsmith.pretraining.run import pretrain
 from family_harness import (
     CASES,

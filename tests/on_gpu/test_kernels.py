@@ -19,12 +19,12 @@ from bertsmith.instances.batches import BatchSizes, SyntheticStream
 from bertsmith.kernels.gpu import torch_flash_attention
 from bertsmith.kernels.gpu.torch_flash_attention import FlashBackend
 from bertsmith.kernels.reference import REFERENCE, KernelBackend, set_kernel_backend
-from bertsmith.models.attention_layout import AttentionLayout
+from bertsmith.models.attention import AttentionLayout
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
-from bertsmith.models.fused_cross_entropy import fused_cross_entropy
 from bertsmith.models.layers import Dropout
-from bertsmith.objectives.masked_lm import MaskedLM
+from bertsmith.models.pretraining_heads import fused_cross_entropy
+from bertsmith.objectives.language_modeling import MaskedLM
 from bertsmith.packed import Packed
 from bertsmith.training.train_step import TrainModule
 from reference_attention import reference_attention

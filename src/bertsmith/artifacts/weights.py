@@ -231,7 +231,7 @@ def to_hf_names(weights: Mapping[str, Tensor], table: NameTable, *, is_base_mode
         tensors |= {hf_name: chunk.contiguous() for hf_name, chunk in zip(hf_names, chunks, strict=True)}
     tensors |= {
         copy: tensors[original].clone()
-        for copy, original in table.copies_to_write.items()
+        for copy, original in {**table.duplicates, **table.unused}.items()  # transformers expects them
         if original in tensors
     }
     return {
@@ -243,7 +243,11 @@ def to_hf_names(weights: Mapping[str, Tensor], table: NameTable, *, is_base_mode
 def check_names(names: Iterable[str], table: NameTable, location: str) -> None:
     """Raise an InputError for tensors that the table does not have, and for a tensor under two names."""
     expected = {hf_name for hf_names in table.tensors.values() for hf_name in hf_names}
-    expected |= table.tied.keys() | table.duplicates.keys() | table.unused.keys() | table.buffers
+    expected |= table.tied.keys() | table.duplicates.keys() | table.unused.keys()
+    # buffers of older files, which are ignored
+    expected |= {
+        f"{table.base_model_prefix}.embeddings.{name}" for name in ("position_ids", "token_type_ids")
+    }
     seen: set[str] = set()
     unexpected = []
     for name in names:
@@ -270,7 +274,7 @@ def merge_tensors(tensors: Mapping[str, Tensor], table: NameTable, location: str
         InputError: Some parts of a concatenated tensor are missing, or their shapes differ.
     """
     by_hf_name = {canonical_name(name, table.base_model_prefix): tensor for name, tensor in tensors.items()}
-    for copy, original in table.copies_to_read.items():
+    for copy, original in {**table.tied, **table.unused}.items():  # where the file lacks the original
         if copy in by_hf_name:
             by_hf_name.setdefault(original, by_hf_name[copy])
     merged = {}
@@ -307,7 +311,7 @@ def from_hf_names(weights: Mapping[str, Tensor], table: NameTable, location: str
     """
     check_names(weights, table, location)
     by_hf_name = {canonical_name(name, table.base_model_prefix): tensor for name, tensor in weights.items()}
-    for copy, original in table.copies_to_compare.items():
+    for copy, original in {**table.tied, **table.duplicates}.items():  # of which this model has one tensor
         if (
             copy in by_hf_name
             and original in by_hf_name

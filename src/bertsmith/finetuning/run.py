@@ -37,11 +37,10 @@ from bertsmith.tasks.fitted_task import FittedTask, check_max_length
 from bertsmith.tasks.labels import LabelNames
 from bertsmith.tasks.registry import Task, get_task
 from bertsmith.tasks.results import Metrics
+from bertsmith.training.budget import Throughput, TrainingBudget
 from bertsmith.training.callbacks import EarlyStopping, ReduceLROnPlateau, TrainerCallback
 from bertsmith.training.checkpoint import load_best_weights
 from bertsmith.training.data_loader import Phase
-from bertsmith.training.run_plan import TrainingBudget
-from bertsmith.training.time_budget import Throughput
 from bertsmith.training.train_step import TrainModule
 from bertsmith.training.trainer import Trainer
 from bertsmith.training.training_job import (

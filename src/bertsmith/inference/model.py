@@ -29,8 +29,8 @@ from bertsmith.inference.precision import (
 from bertsmith.inference.task_predictor import TaskInterface, TaskPredictor
 from bertsmith.io.sources import Source, column_values, is_missing
 from bertsmith.models.config import Pooling
-from bertsmith.models.heads import PART_BUILDERS
 from bertsmith.models.parameter_count import count_parameters
+from bertsmith.models.task_heads import PART_BUILDERS
 from bertsmith.notebook import Report, render_page
 from bertsmith.tasks.fitted_task import FittedTask, load_task
 

@@ -29,9 +29,9 @@ from bertsmith.formatting import pluralize
 from bertsmith.inference.predictor import Predictor, with_batch_size
 from bertsmith.kernels.backend_selection import select_gpu_backend, select_inference_backend
 from bertsmith.kernels.reference import WeightVersions, set_kernel_backend
-from bertsmith.models.encoder import Encoder, copy_encoder
-from bertsmith.models.heads import MaskedLMHead
-from bertsmith.models.quantization import quantize_encoder
+from bertsmith.models.encoder import Encoder
+from bertsmith.models.pretraining_heads import MaskedLMHead
+from bertsmith.models.quantization import copy_encoder, quantize_encoder
 from bertsmith.objectives.objective import GENERATOR
 from bertsmith.packed import Packed
 from bertsmith.settings import read_yaml

@@ -20,7 +20,7 @@ from bertsmith.device import ComputeContext
 from bertsmith.errors import InputError
 from bertsmith.io.prefetch import growing_batches, prefetch
 from bertsmith.models.encoder import Encoder
-from bertsmith.models.heads import MaskedLMHead
+from bertsmith.models.pretraining_heads import MaskedLMHead
 from bertsmith.tasks.batching import Answers, Item, TaskBatch, TokenSequence, pack, run_batched
 from bertsmith.tokenizer.tokenizer import Encoding, Tokenizer
 

@@ -18,7 +18,7 @@ from bertsmith.inference.scoring import Scorer, default_variant
 from bertsmith.io import atomic
 from bertsmith.keywords import PretrainKeywords
 from bertsmith.models.encoder import Encoder
-from bertsmith.models.heads import MaskedLMHead
+from bertsmith.models.pretraining_heads import MaskedLMHead
 from bertsmith.objectives.objective import MODEL, Objective, evaluate_objective
 from bertsmith.pretraining.data import PretrainData, check_lengths
 from bertsmith.pretraining.model import build_model, check_memory, load_base
@@ -32,11 +32,10 @@ from bertsmith.pretraining.resolve_settings import (
 from bertsmith.pretraining.settings import EvaluateSettings, PretrainSettings
 from bertsmith.runs import compute_setup, run_folder
 from bertsmith.settings import Changes, resolve
+from bertsmith.training.budget import Throughput, TrainingBudget
 from bertsmith.training.callbacks import last_loss
 from bertsmith.training.checkpoint import newest_name
 from bertsmith.training.distributed import RankGroup, rank_group
-from bertsmith.training.run_plan import TrainingBudget
-from bertsmith.training.time_budget import Throughput
 from bertsmith.training.train_step import TrainModule
 from bertsmith.training.trainer import Trainer
 from bertsmith.training.training_job import Evaluation, EvaluationResult, TrainingJob, TrainOutput, TrainState

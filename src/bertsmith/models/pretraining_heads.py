@@ -1,8 +1,10 @@
-"""Fused output projection and cross-entropy over the vocabulary.
+"""Heads that are pre-trained: pooler, masked LM with a fused cross-entropy, sentence pair, replaced tokens.
 
-The logits are the largest tensor of a training step. They are stored once and overwritten by their gradients.
+The logits of the masked LM head are the largest tensor of a training step. In training they are stored once and
+overwritten by their gradients.
 
-Shapes: M predicted tokens, E embedding size, V vocabulary size, v vocabulary entries in a chunk.
+Shapes: N tokens in a packed batch, M of them selected, B sequences, H hidden size, E embedding size, V vocabulary
+size, v vocabulary entries in a chunk.
 """
 
 from __future__ import annotations
@@ -11,18 +13,113 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from bertsmith.kernels.linear import MatmulBackend
-from bertsmith.kernels.reference import KernelBackend, compute_dtype
+from bertsmith.kernels.reference import REFERENCE, KernelBackend, compute_dtype
 from bertsmith.kernels.vocabulary_loss import OnlineSoftmaxState, VocabLossInputs
-from bertsmith.models.layers import matmul, matmul_backend
+from bertsmith.models.config import ModelConfig
+from bertsmith.models.encoder import Embedding
+from bertsmith.models.family import get_family
+from bertsmith.models.layers import ACTIVATIONS, Dropout, Linear, linear, matmul, matmul_backend
+from bertsmith.models.weight_init import init_weights
 
 _CHUNK_SIZE = 4096  # vocabulary entries per chunk
 # Rows are padded to a multiple of this, for which the libraries' matrix products are up to 1.5 times as fast.
 _ROW_MULTIPLE = 16
 _NO_LABEL = -1  # of padding rows
+
+
+class Pooler(nn.Module):
+    """tanh(Linear) on each sequence's first hidden state: [B, H] → [B, H]."""
+
+    def __init__(self, config: ModelConfig, generator: torch.Generator) -> None:
+        super().__init__()
+        self.linear = Linear(config.hidden_size, config.hidden_size)
+        init_weights(self, config.initializer_range, generator)
+
+    def forward(self, first_states: Tensor) -> Tensor:
+        """Pool the states of the first tokens, [B, H] (`hidden[packed.first_token_rows]`)."""
+        return torch.tanh(self.linear(first_states))
+
+
+class MaskedLMHead(nn.Module):
+    """The masked LM head: LayerNorm(activation(Linear)) from H to E, then the decoder with a bias.
+
+    A tied decoder's weights are the token embeddings, which each call gets as an argument, so that only the
+    encoder owns the parameter. A head that is not tied has its own decoder.
+    """
+
+    kernels: KernelBackend = REFERENCE
+
+    def __init__(self, config: ModelConfig, generator: torch.Generator) -> None:
+        super().__init__()
+        self.transform = Linear(config.hidden_size, config.embedding_dim)
+        self.activation = ACTIVATIONS[get_family(config.model_type).heads.masked_act or config.hidden_act]
+        self.norm = nn.LayerNorm(config.embedding_dim, config.layer_norm_eps)
+        self.bias = nn.Parameter(torch.zeros(config.vocab_size))
+        self.tied = config.tie_word_embeddings
+        self.decoder = None if self.tied else Embedding(config.vocab_size, config.embedding_dim)
+        init_weights(self, config.initializer_range, generator)
+
+    def forward(self, hidden_rows: Tensor, embedding: Tensor) -> Tensor:
+        """Compute the logits [M, V] of selected tokens' states [M, H] with token embeddings [V, E]."""
+        return linear(
+            self.decoder_inputs(hidden_rows), self.decoder_weight(embedding), self.bias, self.kernels
+        )
+
+    def loss(self, hidden_rows: Tensor, embedding: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the sum of cross-entropies, fp32, and the number of correct predictions; labels are long [M].
+
+        The sum equals `F.cross_entropy(head(hidden_rows, embedding), labels, reduction="sum")`, but needs only one
+        buffer [M, V].
+        """
+        return fused_cross_entropy(
+            self.decoder_inputs(hidden_rows), self.decoder_weight(embedding), self.bias, labels, self.kernels
+        )
+
+    def decoder_inputs(self, hidden_rows: Tensor) -> Tensor:
+        """Compute the input of the decoder, LayerNorm(activation(Linear)): [M, H] → [M, E]."""
+        return self.norm(self.activation(self.transform(hidden_rows)))  # type: ignore[no-any-return]
+
+    def decoder_weight(self, embedding: Tensor) -> Tensor:
+        """Return the decoder's weights, [V, E]: the given token embeddings if tied, or else its own."""
+        return embedding if self.decoder is None else self.decoder.weight
+
+
+class SentencePairHead(nn.Module):
+    """The sentence-pair head on pooled states: [B, H] → [B, 2].
+
+    For next sentence prediction label 0 means that segment B follows A, as in BERT's release, unless the training
+    data uses 1 (`is_next_label`). For sentence order prediction 0 means in order.
+    """
+
+    def __init__(self, config: ModelConfig, generator: torch.Generator) -> None:
+        super().__init__()
+        has_dropout = get_family(config.model_type).heads.pair_dropout
+        self.dropout = Dropout(config.head_dropout if has_dropout else 0.0, generator)
+        self.linear = Linear(config.hidden_size, 2)
+        init_weights(self, config.initializer_range, generator)
+
+    def forward(self, pooled: Tensor) -> Tensor:
+        """Compute logits [B, 2] of pooled states [B, H]."""
+        return self.linear(self.dropout(pooled))  # type: ignore[no-any-return]
+
+
+class ReplacedTokenHead(nn.Module):
+    """The replaced-token detection head (Clark et al. 2020): Linear, activation, Linear, [N, H] → logits [N]."""
+
+    def __init__(self, config: ModelConfig, generator: torch.Generator) -> None:
+        super().__init__()
+        self.dense = Linear(config.hidden_size, config.hidden_size)
+        self.activation = ACTIVATIONS[config.hidden_act]
+        self.linear = Linear(config.hidden_size, 1)
+        init_weights(self, config.initializer_range, generator)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Compute logits [N] of tokens [N, H]; above 0 the token was probably replaced."""
+        return self.linear(self.activation(self.dense(hidden)))[:, 0]  # type: ignore[no-any-return]
 
 
 def fused_cross_entropy(

@@ -12,9 +12,15 @@ from torch import Tensor, nn
 
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
-from bertsmith.objectives.masked_lm import MaskedLM
-from bertsmith.training.optim.muon import Muon, orthogonalize
-from bertsmith.training.optim.optimizer import create_adamw, create_optimizer, set_learning_rate, state_names
+from bertsmith.objectives.language_modeling import MaskedLM
+from bertsmith.training.optimizer import (
+    Muon,
+    create_adamw,
+    create_optimizer,
+    orthogonalize,
+    set_learning_rate,
+    state_names,
+)
 from bertsmith.training.settings import TrainSettings
 from bertsmith.training.train_step import TrainModule
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from bertsmith.models.crf import (
+from bertsmith.models.task_heads import (
     FORBIDDEN_SCORE,
     ChainScores,
     Crf,

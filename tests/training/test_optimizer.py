@@ -10,13 +10,8 @@ from bertsmith.kernels import backend_selection
 from bertsmith.kernels.reference import REFERENCE, KernelBackend
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
-from bertsmith.objectives.masked_lm import MaskedLM
-from bertsmith.training.optim.optimizer import (
-    clip_grad_norm,
-    create_adamw,
-    load_optimizer_state,
-    optimizer_state,
-)
+from bertsmith.objectives.language_modeling import MaskedLM
+from bertsmith.training.optimizer import clip_grad_norm, create_adamw, load_optimizer_state, optimizer_state
 from bertsmith.training.train_step import TrainModule
 
 EVERY = [

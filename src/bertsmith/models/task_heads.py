@@ -1,122 +1,33 @@
-"""Heads of the encoder: pooler, masked LM, sentence pair, and task heads.
+"""Heads of the tasks, and a linear-chain conditional random field over a sentence's tags (Lafferty et al. 2001).
 
 A task head takes hidden states of tokens or of sequences (see `feature_extraction`), and lists its `parts`, the
 modules that are saved, by their names in a model folder. A family's `HeadStructure` has its differences from BERT.
 
-Shapes: N tokens in a packed batch, M of them selected, B sequences, H hidden size, E embedding size, V vocabulary
-size, K labels.
+In the random field, the score of a path is the sum of its emissions (scores of each tag at each word, from the
+token classifier), its transitions, and the scores of its first and last tag. Its functions take B sentences padded
+to T words, with K tags, and compute in the precision of the emissions. pytorch-crf is not used: its last release
+is of 2019.
+
+Shapes: N tokens in a packed batch, M of them selected, B sequences, H hidden size, K labels.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Literal
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from bertsmith.kernels.reference import REFERENCE, KernelBackend
 from bertsmith.models.config import ModelConfig
-from bertsmith.models.crf import Crf
 from bertsmith.models.family import get_family
 from bertsmith.models.feature_extraction import BiLSTM, LayerConcat, ScalarMix, SecondEncoder
-from bertsmith.models.fused_cross_entropy import fused_cross_entropy
-from bertsmith.models.layers import ACTIVATIONS, Dropout, Embedding, Linear, linear
+from bertsmith.models.layers import ACTIVATIONS, Dropout, Linear
+from bertsmith.models.pretraining_heads import MaskedLMHead, Pooler, ReplacedTokenHead, SentencePairHead
 from bertsmith.models.weight_init import init_weights
 
-ProblemType = Literal["regression", "single_label_classification", "multi_label_classification"]
-"""The problem types of sequence classification in Hugging Face's config.json."""
-
-
-class Pooler(nn.Module):
-    """tanh(Linear) on each sequence's first hidden state: [B, H] → [B, H]."""
-
-    def __init__(self, config: ModelConfig, generator: torch.Generator) -> None:
-        super().__init__()
-        self.linear = Linear(config.hidden_size, config.hidden_size)
-        init_weights(self, config.initializer_range, generator)
-
-    def forward(self, first_states: Tensor) -> Tensor:
-        """Pool the states of the first tokens, [B, H] (`hidden[packed.first_token_rows]`)."""
-        return torch.tanh(self.linear(first_states))
-
-
-class MaskedLMHead(nn.Module):
-    """The masked LM head: LayerNorm(activation(Linear)) from H to E, then the decoder with a bias.
-
-    A tied decoder's weights are the token embeddings, which each call gets as an argument, so that only the
-    encoder owns the parameter. A head that is not tied has its own decoder.
-    """
-
-    kernels: KernelBackend = REFERENCE
-
-    def __init__(self, config: ModelConfig, generator: torch.Generator) -> None:
-        super().__init__()
-        self.transform = Linear(config.hidden_size, config.embedding_dim)
-        self.activation = ACTIVATIONS[get_family(config.model_type).heads.masked_act or config.hidden_act]
-        self.norm = nn.LayerNorm(config.embedding_dim, config.layer_norm_eps)
-        self.bias = nn.Parameter(torch.zeros(config.vocab_size))
-        self.tied = config.tie_word_embeddings
-        self.decoder = None if self.tied else Embedding(config.vocab_size, config.embedding_dim)
-        init_weights(self, config.initializer_range, generator)
-
-    def forward(self, hidden_rows: Tensor, embedding: Tensor) -> Tensor:
-        """Compute the logits [M, V] of selected tokens' states [M, H] with token embeddings [V, E]."""
-        return linear(
-            self.decoder_inputs(hidden_rows), self.decoder_weight(embedding), self.bias, self.kernels
-        )
-
-    def loss(self, hidden_rows: Tensor, embedding: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the sum of cross-entropies, fp32, and the number of correct predictions; labels are long [M].
-
-        The sum equals `F.cross_entropy(head(hidden_rows, embedding), labels, reduction="sum")`, but needs only one
-        buffer [M, V].
-        """
-        return fused_cross_entropy(
-            self.decoder_inputs(hidden_rows), self.decoder_weight(embedding), self.bias, labels, self.kernels
-        )
-
-    def decoder_inputs(self, hidden_rows: Tensor) -> Tensor:
-        """Compute the input of the decoder, LayerNorm(activation(Linear)): [M, H] → [M, E]."""
-        return self.norm(self.activation(self.transform(hidden_rows)))  # type: ignore[no-any-return]
-
-    def decoder_weight(self, embedding: Tensor) -> Tensor:
-        """Return the decoder's weights, [V, E]: the given token embeddings if tied, or else its own."""
-        return embedding if self.decoder is None else self.decoder.weight
-
-
-class SentencePairHead(nn.Module):
-    """The sentence-pair head on pooled states: [B, H] → [B, 2].
-
-    For next sentence prediction label 0 means that segment B follows A, as in BERT's release, unless the training
-    data uses 1 (`is_next_label`). For sentence order prediction 0 means in order.
-    """
-
-    def __init__(self, config: ModelConfig, generator: torch.Generator) -> None:
-        super().__init__()
-        has_dropout = get_family(config.model_type).heads.pair_dropout
-        self.dropout = Dropout(config.head_dropout if has_dropout else 0.0, generator)
-        self.linear = Linear(config.hidden_size, 2)
-        init_weights(self, config.initializer_range, generator)
-
-    def forward(self, pooled: Tensor) -> Tensor:
-        """Compute logits [B, 2] of pooled states [B, H]."""
-        return self.linear(self.dropout(pooled))  # type: ignore[no-any-return]
-
-
-class ReplacedTokenHead(nn.Module):
-    """The replaced-token detection head (Clark et al. 2020): Linear, activation, Linear, [N, H] → logits [N]."""
-
-    def __init__(self, config: ModelConfig, generator: torch.Generator) -> None:
-        super().__init__()
-        self.dense = Linear(config.hidden_size, config.hidden_size)
-        self.activation = ACTIVATIONS[config.hidden_act]
-        self.linear = Linear(config.hidden_size, 1)
-        init_weights(self, config.initializer_range, generator)
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        """Compute logits [N] of tokens [N, H]; above 0 the token was probably replaced."""
-        return self.linear(self.activation(self.dense(hidden)))[:, 0]  # type: ignore[no-any-return]
+FORBIDDEN_SCORE = -1e6
+"""Score of a forbidden transition: the best path has one only if no other path exists."""
 
 
 class LinearHead(nn.Module):
@@ -300,6 +211,120 @@ class RelationHead(TaskHead):
     def forward(self, rows: Tensor) -> Tensor:
         """Compute logits [B, K] of states [2B, H], the first and second entity of each text."""
         return self.relater(rows.view(-1, 2 * rows.shape[1]))  # type: ignore[no-any-return]
+
+
+class ChainScores(NamedTuple):
+    """The scores of a chain over K tags.
+
+    Attributes:
+        start: [K] or [B, K], of each tag as the first.
+        transitions: [K, K], of a tag (column) after a tag (row).
+        end: [K] or [B, K], of each tag as the last.
+    """
+
+    start: Tensor
+    transitions: Tensor
+    end: Tensor
+
+
+class Crf(nn.Module):
+    """Learned scores of a chain over K tags, initially 0, with pytorch-crf's parameter names.
+
+    Attributes:
+        lr_multiplier: Factor of the run's learning rate for these scores; a fine-tuning rate would hardly change
+            them from 0.
+    """
+
+    lr_multiplier = 100.0
+
+    def __init__(self, tags: int) -> None:
+        super().__init__()
+        self.start_transitions = nn.Parameter(torch.zeros(tags))
+        self.transitions = nn.Parameter(torch.zeros(tags, tags))
+        self.end_transitions = nn.Parameter(torch.zeros(tags))
+
+    def add_to(self, chain: ChainScores) -> ChainScores:
+        """Return the sum of the learned scores and those of another chain."""
+        return ChainScores(
+            chain.start + self.start_transitions,
+            chain.transitions + self.transitions,
+            chain.end + self.end_transitions,
+        )
+
+
+def path_scores(emissions: Tensor, tags: Tensor, lengths: Tensor, chain: ChainScores) -> Tensor:
+    """Return the score of one path per sentence, [B].
+
+    Args:
+        emissions: Scores of each tag at each word, [B, T, K].
+        tags: The path, long [B, T]; any value after the end of a sentence.
+        lengths: Words of each sentence, long [B], at least 1.
+        chain: The scores of the chain.
+    """
+    mask = torch.arange(tags.shape[1], device=tags.device) < lengths[:, None]
+    emission_scores = emissions.gather(2, tags[:, :, None])[:, :, 0]
+    transition_scores = chain.transitions[tags[:, :-1], tags[:, 1:]]
+    last_tags = tags.gather(1, lengths[:, None] - 1)
+    start, end = (scores.expand(len(tags), -1) for scores in (chain.start, chain.end))
+    end_scores = start.gather(1, tags[:, :1]) + end.gather(1, last_tags)
+    return (emission_scores * mask).sum(1) + (transition_scores * mask[:, 1:]).sum(1) + end_scores[:, 0]
+
+
+def log_partitions(emissions: Tensor, lengths: Tensor, chain: ChainScores) -> Tensor:
+    """Return the logarithm of the sum of exp(score) over all paths of each sentence, [B]."""
+    return torch.logsumexp(_forward(emissions, lengths, chain)[-1] + chain.end, 1)
+
+
+def marginals(emissions: Tensor, lengths: Tensor, chain: ChainScores) -> Tensor:
+    """Return the marginal probability of each tag at each word, [B, T, K], by the forward-backward algorithm.
+
+    Values after a sentence's end are undefined.
+    """
+    alphas = _forward(emissions, lengths, chain)
+    beta = chain.end.expand_as(alphas[0])
+    betas = [beta]
+    for t in range(emissions.shape[1] - 1, 0, -1):
+        previous = torch.logsumexp(chain.transitions + (emissions[:, t] + beta)[:, None, :], 2)
+        beta = torch.where((t < lengths)[:, None], previous, beta)
+        betas.append(beta)
+    return torch.softmax(torch.stack(alphas, 1) + torch.stack(betas[::-1], 1), 2)
+
+
+def viterbi_decode(emissions: Tensor, lengths: Tensor, chain: ChainScores) -> list[list[int]]:
+    """Return the best path of each sentence by the Viterbi algorithm.
+
+    Among equal scores the path with the lowest ids, compared from the end, wins. No sentence depends on the rest
+    of the batch.
+    """
+    best = chain.start + emissions[:, 0]
+    backpointers: list[Tensor] = []
+    for t in range(1, emissions.shape[1]):
+        scores, origins = (best[:, :, None] + chain.transitions).max(1)
+        best = torch.where((t < lengths)[:, None], scores + emissions[:, t], best)
+        backpointers.append(origins)
+    last_tags = (best + chain.end).argmax(1).tolist()
+    origin_lists = torch.stack(backpointers, 1).tolist() if backpointers else []
+    paths = []
+    for i, (tag, length) in enumerate(zip(last_tags, lengths.tolist(), strict=True)):
+        path = [tag]
+        for t in range(length - 2, -1, -1):
+            path.append(origin_lists[i][t][path[-1]])
+        paths.append(path[::-1])
+    return paths
+
+
+def _forward(emissions: Tensor, lengths: Tensor, chain: ChainScores) -> list[Tensor]:
+    """Return for each word the log-sum over all paths up to it that end in each tag, [B, K].
+
+    After a sentence's end the values of its last word repeat.
+    """
+    alpha = chain.start + emissions[:, 0]
+    alphas = [alpha]
+    for t in range(1, emissions.shape[1]):
+        extended = torch.logsumexp(alpha[:, :, None] + chain.transitions, 1) + emissions[:, t]
+        alpha = torch.where((t < lengths)[:, None], extended, alpha)
+        alphas.append(alpha)
+    return alphas
 
 
 PART_BUILDERS: Mapping[str, Callable[[ModelConfig, torch.Generator, int], nn.Module]] = {

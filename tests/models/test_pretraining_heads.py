@@ -14,7 +14,7 @@ from torch import Tensor
 from bertsmith.kernels import backend_selection
 from bertsmith.kernels.reference import REFERENCE, KernelBackend
 from bertsmith.models import layers
-from bertsmith.models.fused_cross_entropy import fused_cross_entropy
+from bertsmith.models.pretraining_heads import fused_cross_entropy
 
 
 class _ChunkedReference(KernelBackend):

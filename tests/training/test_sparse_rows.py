@@ -15,19 +15,14 @@ from bertsmith.instances.batches import SyntheticStream
 from bertsmith.kernels import backend_selection
 from bertsmith.kernels.reference import REFERENCE, KernelBackend
 from bertsmith.loss import Loss
-from bertsmith.models import layers
-from bertsmith.models.encoder import Encoder
+from bertsmith.models import encoder
+from bertsmith.models.encoder import Embedding, Encoder
 from bertsmith.models.family import build_encoder, preset
-from bertsmith.models.layers import Embedding, Linear
+from bertsmith.models.layers import Linear
 from bertsmith.objectives.objective import Objective
+from bertsmith.training.adamw import AdamW
 from bertsmith.training.data_loader import START, iterate_updates
-from bertsmith.training.optim.adamw import AdamW
-from bertsmith.training.optim.optimizer import (
-    clip_grad_norm,
-    create_adamw,
-    load_optimizer_state,
-    optimizer_state,
-)
+from bertsmith.training.optimizer import clip_grad_norm, create_adamw, load_optimizer_state, optimizer_state
 from bertsmith.training.settings import TrainSettings
 from bertsmith.training.train_step import GradientStrategy, TrainModule, train_step
 
@@ -156,7 +151,7 @@ def test_a_run_of_one_process_is_trained_by_rows(
     kernels: KernelBackend, accumulate: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And is the run that has whole gradients."""
-    monkeypatch.setattr(layers, "_MIN_SPARSE_ROWS", 600)
+    monkeypatch.setattr(encoder, "_MIN_SPARSE_ROWS", 600)
     config = preset(
         "bert-tiny-uncased", vocab_size=600, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0
     )
@@ -182,7 +177,7 @@ def test_a_run_of_one_process_is_trained_by_rows(
         assert not embeddings.position.weight.grad.is_sparse
         ends.append((dict(trained.named_parameters()), told))
         monkeypatch.undo()
-        monkeypatch.setattr(layers, "_MIN_SPARSE_ROWS", 600)
+        monkeypatch.setattr(encoder, "_MIN_SPARSE_ROWS", 600)
     (plain, said), (rows, told) = ends
     for name, wanted in plain.items():
         torch.testing.assert_close(rows[name], wanted, atol=3e-6, rtol=1e-4)

@@ -17,11 +17,11 @@ from bertsmith.device import ComputeContext
 from bertsmith.runs import compute_setup
 from bertsmith.runs.compute_setup import measure_update_seconds
 from bertsmith.training import checkpoint, trainer
+from bertsmith.training.budget import TimeBudget
 from bertsmith.training.callbacks import MetricLogger
 from bertsmith.training.data_loader import Phase
 from bertsmith.training.run_plan import PLAN
 from bertsmith.training.settings import TrainSettings
-from bertsmith.training.time_budget import TimeBudget
 from bertsmith.training.train_step import TrainModule
 
 SECONDS = 60.0
@@ -202,7 +202,7 @@ def test_threads_and_precision_depend_on_the_machine_only(
 ) -> None:
     """A run with a step budget is not measured, so that the same command gives the same model under any load."""
     monkeypatch.setattr(compute_setup, "train_step", lambda *_: pytest.fail("an update was measured"))
-    monkeypatch.setattr(hardware, "cores_per_process", lambda: 1)
+    monkeypatch.setattr(hardware, "available_cores", lambda: 1)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     run = tmp_path / "run"
     settings = ("train.max_steps=1", "train.threads=none", "train.precision=auto")
