@@ -43,7 +43,7 @@ def main() -> None:
     shards = Shards.open(prepare_corpus())
     stream = training_stream(shards)
     plan_seconds = [seconds_of(partial(stream.plan, epoch)) for epoch in range(options.repeats)]
-    tokens = stream.plan(0).tokens
+    tokens = int(stream.plan(0).sizes.sum())
     plan = statistics.median(plan_seconds)
     rows = [compare(stream, size, options, plan / tokens) for size in BATCH_SIZES]
     columns = ["batch", "ours, M tokens/s", "without the plan", "collator, M tokens/s", "ratio"]
@@ -97,7 +97,7 @@ def compare(
 def rate_with(shards: Shards, assignments: list[str], options: argparse.Namespace) -> str:
     """Time ours with other settings, the plan included."""
     stream = training_stream(shards, *assignments)
-    plan = seconds_of(lambda: stream.plan(0)) / stream.plan(0).tokens
+    plan = seconds_of(lambda: stream.plan(0)) / int(stream.plan(0).sizes.sum())
     starts = [window * options.batches * 64 for window in range(options.repeats)]
     rates = [build_batches(stream, start, 64, options.batches)[0] for start in starts]
     name = ", ".join(assignment.removeprefix("data.") for assignment in assignments)

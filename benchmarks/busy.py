@@ -113,7 +113,7 @@ def measure(mode: str, preset_name: str, updates: int, batch: int) -> dict[str, 
     from bertsmith import hardware
 
     if mode != "spinning":
-        hardware.set_thread_wait_policy()  # before torch is imported, as the command line does
+        os.environ.update(hardware.thread_wait_policy())  # before torch is imported, as the command line does
     from bertsmith.device import ComputeContext
     from bertsmith.instances.batches import SyntheticStream
     from bertsmith.models.family import preset

@@ -21,8 +21,8 @@ from typing import Any
 
 import record
 from bertsmith.tokenizer import unigram
-from bertsmith.tokenizer.normalizer import bert_normalizer, bert_pre_tokenizer
 from bertsmith.tokenizer.tokenizer import Tokenizer
+from bertsmith.tokenizer.wordpiece import bert_normalizer, bert_pre_tokenizer
 
 VOCABULARIES = {  # name, folder, lowercase
     "uncased": ("bert-base-uncased", True),

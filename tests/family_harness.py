@@ -18,17 +18,14 @@ from torch import Tensor, nn
 
 from bertsmith.artifacts.config_schema import config_to_hf
 from bertsmith.artifacts.folder import ModelFolder
-from bertsmith.artifacts.weight_names import to_hf_names
+from bertsmith.artifacts.weights import to_hf_names
 from bertsmith.models.config import ModelConfig
-from bertsmith.models.crf import Crf
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import Family, build_encoder, get_family, preset
-from bertsmith.models.heads import (
-    MaskedLMHead,
+from bertsmith.models.pretraining_heads import MaskedLMHead, Pooler, ReplacedTokenHead, SentencePairHead
+from bertsmith.models.task_heads import (
+    Crf,
     MultipleChoiceHead,
-    Pooler,
-    ReplacedTokenHead,
-    SentencePairHead,
     SequenceClassificationHead,
     SpanHead,
     TokenClassificationHead,

@@ -37,7 +37,6 @@ class SupportsTo(Protocol):
 
     def to(self, device: torch.device) -> Self:
         """Copy to a device."""
-        ...
 
 
 SupportsToT = TypeVar("SupportsToT", bound=SupportsTo)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+from functools import partial
 from typing import Any, Literal
 
 Interface = Literal["command line", "python"]
@@ -169,6 +170,10 @@ class InputError(BertsmithError):
     """Invalid input of a user: a file, an argument, a setting. Exit code 2."""
 
     exit_code = 2
+
+
+corrupt_file_error = partial(InputError, hint="download or copy the file again")
+"""Create the error of an incomplete or damaged file."""
 
 
 class MachineError(BertsmithError):

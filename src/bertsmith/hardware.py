@@ -7,6 +7,7 @@ import gc
 import os
 import platform
 import resource
+import signal
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -41,11 +42,6 @@ def available_cores() -> int:
     except (OSError, ValueError):
         pass
     return cores
-
-
-def cores_per_process() -> int:
-    """Return the number of cores divided by the number of this run's processes on this machine, at least 1."""
-    return max(1, available_cores() // rank_info().local_world_size)
 
 
 def memory_bytes(device: torch.device | None = None) -> int:
@@ -181,8 +177,8 @@ def device_name(device: torch.device) -> str:
 
 
 def num_threads(configured: int | None = None) -> int:
-    """Return the number of threads of this process: as configured, or OMP_NUM_THREADS, or `cores_per_process`."""
-    return configured or omp_num_threads() or cores_per_process()
+    """Return this process's number of threads: as configured, or OMP_NUM_THREADS, or its part of the cores."""
+    return configured or omp_num_threads() or max(1, available_cores() // rank_info().local_world_size)
 
 
 def clock() -> float:
@@ -265,20 +261,11 @@ def thread_wait_policy() -> dict[str, str]:
     for. If they slept at once, a small model, whose operations are short, would take a third longer.
 
     Returns:
-        The variables; empty if the user has set a policy.
+        The variables, which have no effect once torch is loaded; empty if the user has set a policy.
     """
     if {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & os.environ.keys():
         return {}
     return {"GOMP_SPINCOUNT": "3000"} if sys.platform == "linux" else {"OMP_WAIT_POLICY": "PASSIVE"}
-
-
-def set_thread_wait_policy() -> None:
-    """Set the variables of `thread_wait_policy` in this process.
-
-    They have no effect once torch is loaded, so only the command line calls this function; scripts that use
-    bertsmith set the variables themselves.
-    """
-    os.environ.update(thread_wait_policy())
 
 
 def subprocess_environment(**variables: str) -> dict[str, str]:
@@ -353,6 +340,33 @@ def return_freed_memory() -> None:
     """
     m_trim_threshold, m_mmap_threshold = -1, -3  # malloc.h
     _set_malloc_options({m_mmap_threshold: 1 << 22, m_trim_threshold: 1 << 26})
+
+
+@contextmanager
+def stop_signals() -> Iterator[list[int]]:
+    """Collect SIGTERM, SIGINT, and SIGHUP in a list. A second SIGINT raises KeyboardInterrupt.
+
+    Signals that the process was started to ignore, such as SIGHUP with nohup, stay ignored.
+    """
+    received: list[int] = []
+
+    def receive(number: int, frame: object) -> None:
+        if received and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        received.append(number)
+
+    previous_handlers = {}
+    try:
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                previous_handlers[number] = signal.signal(number, receive)
+    except ValueError:  # outside the main thread, signals belong to other code
+        pass
+    try:
+        yield received
+    finally:
+        for number, handler in previous_handlers.items():
+            signal.signal(number, handler)
 
 
 def _set_malloc_options(options: Mapping[int, int]) -> None:

@@ -44,11 +44,8 @@ class Loss:
 
     def weighted_sum(self, factors: Mapping[str, float | Tensor]) -> Tensor:
         """Return the sum of the parts' sums, each multiplied by its factor."""
-        parts = [value * factors[name] for name, value in self.sums.items()]
-        total = parts[0]
-        for part in parts[1:]:
-            total = total + part
-        return total
+        first, *others = (value * factors[name] for name, value in self.sums.items())
+        return sum(others, start=first)
 
 
 def reduction_factors(

@@ -57,13 +57,12 @@ class Result:
         return render_page("", {name: values[name] for name in self.display_fields or values})
 
 
-def render_page(title: str, values: Mapping[str, Any], *, footer: str = "") -> str:
+def render_page(title: str, values: Mapping[str, Any]) -> str:
     """Return HTML with a table of the plain values and a table for each value that is a mapping or a list.
 
     Args:
         title: The title of the table of the plain values.
         values: Values by name.
-        footer: HTML to append.
     """
     plain = {name: value for name, value in values.items() if not isinstance(value, Mapping | list | tuple)}
     parts = [render_table(title, (), plain.items())] if plain or title else []
@@ -72,7 +71,7 @@ def render_page(title: str, values: Mapping[str, Any], *, footer: str = "") -> s
             parts.append(_mapping_table(name, value))
         elif isinstance(value, list | tuple) and value:
             parts.append(_list_table(name, value))
-    return f"<div>{''.join(parts)}{footer}</div>"
+    return f"<div>{''.join(parts)}</div>"
 
 
 def render_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:

@@ -42,9 +42,7 @@ MayChange = Annotated[Value, Field(json_schema_extra=MAY_CHANGE)]
 Changes = str | Sequence[str] | Mapping[str, Any]
 """Values of settings from a caller: "name=value" strings, or a mapping by dotted names or with nested mappings."""
 
-Function = Callable[..., Any]
-"""A function of the package that takes settings as keywords."""
-
+Function = Callable[..., Any]  # of the package, which takes settings as keywords
 Options = TypeVar("Options")
 
 
@@ -101,12 +99,8 @@ class Settings(BaseModel):
     def of(cls, values: Mapping[str, Any], source: str) -> Self:
         """Return settings with values from nested mappings, and defaults for all others.
 
-        Args:
-            values: Values by name; the value of a group is a mapping.
-            source: The path of the recipe that the values come from, else "--set" or "settings"; for messages.
-
-        Raises:
-            InputError: A name is unknown or a value is invalid.
+        The InputError for an unknown name or an invalid value has the location `source`: the path of a recipe, or
+        "--set" or "settings" for values from elsewhere.
         """
         try:
             return cls.model_validate(dict(values))
@@ -115,14 +109,7 @@ class Settings(BaseModel):
             raise _settings_error(cls, error, location) from None
 
     def changed(self, changes: Changes) -> Self:
-        """Return a copy with changed values.
-
-        Args:
-            changes: The new values of some settings.
-
-        Raises:
-            InputError: A name is unknown or a value is invalid.
-        """
+        """Return a copy with changed values; raise InputError for an unknown name or an invalid value."""
         values = self.model_dump()
         for name, value in self.dotted(changes).items():
             group = values
@@ -223,11 +210,7 @@ def _parse_yaml(text: str) -> Any:
 
 
 def read_yaml(path: str | Path) -> dict[str, Any]:
-    """Read a YAML file with one mapping.
-
-    Raises:
-        InputError: The file cannot be read or is something else; the error has the file and line.
-    """
+    """Read a YAML file with one mapping; anything else is an InputError with the file and line."""
     try:
         values = _parse_yaml(Path(path).read_bytes().decode("utf-8"))
     except FileNotFoundError:
@@ -290,18 +273,7 @@ def resolve(
     *,
     hidden: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Merge changes and keywords into one mapping by dotted names; keywords win.
-
-    Args:
-        cls: The class of the settings.
-        changes: Values of some settings.
-        keywords: Values by the last parts of dotted names.
-        function: The function that received the keywords, for messages.
-        hidden: Groups whose settings cannot be keywords.
-
-    Raises:
-        InputError: A keyword is not the last part of a setting's name.
-    """
+    """Merge changes and keywords into one mapping by dotted names; keywords win (see `full_name`)."""
     by_dotted_name = {
         full_name(cls, name, function, hidden): _to_python(value) for name, value in keywords.items()
     }
@@ -313,12 +285,9 @@ def full_name(cls: type[Settings], name: str, function: Function, hidden: Sequen
 
     Args:
         cls: The class of the settings.
-        name: The last part, or the dotted name itself.
-        function: The function that received the keyword, for messages.
+        name: The last part, such as a keyword, or the dotted name itself.
+        function: The function that received the keyword, for the error if there is no such setting.
         hidden: Groups whose settings cannot be keywords.
-
-    Raises:
-        InputError: There is no such setting.
     """
     all_names = [full for full, _ in cls.names()]
     if "." in name and name in all_names:
@@ -331,12 +300,7 @@ def full_name(cls: type[Settings], name: str, function: Function, hidden: Sequen
 
 
 def with_keywords(options: Options, keywords: Mapping[str, Any], function: Function) -> Options:
-    """Return a copy of a dataclass with fields replaced by keywords.
-
-    Args:
-        options: The dataclass.
-        keywords: Values by name of a field, or of a field of a dataclass that is a field of `options`.
-        function: The function that received the keywords, for messages.
+    """Return a copy of a dataclass with fields, or fields of its dataclasses, replaced by keywords of a function.
 
     Raises:
         InputError: There is no such field.

@@ -80,22 +80,7 @@ class _SavedModelMixin:
 
 @dataclass(eq=False, repr=False)
 class _FinetunedEstimator(_SavedModelMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
-    """Fine-tunes a model on texts, or pairs of texts, and one label each.
-
-    Args:
-        model: The model to start from: a run, a model folder, or a published name.
-        num_train_epochs: Passes over the training texts.
-        batch_size: Texts per batch.
-        learning_rate: The peak learning rate, after warm-up.
-        max_length: Maximum number of tokens of a text, special tokens included; None: the model's maximum.
-        validation_fraction: The fraction of the training texts to hold out. The weights of the epoch with the best
-            score on them are kept. None: train on all texts and keep the last weights.
-        random_state: The seed of the split, of the head's initialization, and of the order of the texts.
-        device: "cpu", "cuda", "cuda:1", …; "auto": a GPU if there is one.
-        settings: Further settings by name, such as {"train.warmup_steps": 0.2}; `bertsmith finetune classify
-            --help` lists them.
-        verbose: Log information about the run, which a notebook shows; otherwise only errors are logged.
-    """
+    """Fine-tunes a model on texts, or pairs of texts, and one label each; `BertClassifier` lists its arguments."""
 
     model: str | Path = "bert-base-uncased"
     _: KW_ONLY

@@ -22,7 +22,8 @@ from bertsmith.artifacts.locate import locate
 from bertsmith.errors import InputError, MachineError
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
-from bertsmith.models.heads import LinearHead, MaskedLMHead, Pooler
+from bertsmith.models.pretraining_heads import MaskedLMHead, Pooler
+from bertsmith.models.task_heads import LinearHead
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
 CONFIG = ModelConfig(

@@ -11,19 +11,19 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from bertsmith.artifacts import safetensors_io as weights_module
+from bertsmith.artifacts import weights as weights_module
 from bertsmith.artifacts.folder import read_folder, write_folder
 from bertsmith.errors import InputError
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.family import build_encoder, preset
-from bertsmith.models.heads import (
+from bertsmith.models.layers import ACTIVATIONS
+from bertsmith.models.pretraining_heads import Pooler
+from bertsmith.models.task_heads import (
     LinearHead,
-    Pooler,
     SequenceClassificationHead,
     SpanHead,
     TokenClassificationHead,
 )
-from bertsmith.models.layers import ACTIVATIONS
 
 SMALL: dict[str, Any] = {
     "vocab_size": 11, "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 12,

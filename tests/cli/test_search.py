@@ -104,7 +104,7 @@ def test_texts_of_the_command_line_and_of_a_pipe(call: Call) -> None:
 
 def test_chunks_leave_no_trace(call: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     call("embed", "near", "--input", "texts.txt", "--output", tmp_path / "a.npy")
-    monkeypatch.setattr("bertsmith.retrieval.index._CHUNK_SIZE", 4)
+    monkeypatch.setattr("bertsmith.retrieval.vector_file._CHUNK_SIZE", 4)
     call("embed", "near", "--input", "texts.txt", "--output", tmp_path / "b.npy")
     np.testing.assert_allclose(np.load(tmp_path / "a.npy"), np.load(tmp_path / "b.npy"), atol=1e-6)
 

@@ -14,14 +14,14 @@ from torch import nn
 import tiny_run
 from bertsmith.artifacts.config_schema import config_to_hf
 from bertsmith.artifacts.folder import read_folder, write_folder
-from bertsmith.artifacts.weight_names import canonical_name, from_hf_names, to_hf_names
+from bertsmith.artifacts.weights import canonical_name, from_hf_names, to_hf_names
 from bertsmith.errors import InputError
 from bertsmith.finetuning.run import finetune
 from bertsmith.models.family import build_encoder, get_family
 from bertsmith.models.feature_extraction import BiLSTM
-from bertsmith.models.heads import RelationHead, SequenceClassificationHead, TokenClassificationHead
 from bertsmith.models.layers import Dropout, set_generator
 from bertsmith.models.parameter_count import count_parameters
+from bertsmith.models.task_heads import RelationHead, SequenceClassificationHead, TokenClassificationHead
 from bertsmith.pretraining.run import pretrain
 from family_harness import (
     CASES,

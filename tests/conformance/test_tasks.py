@@ -23,7 +23,8 @@ import bertsmith as bs
 import tiny_run
 from bertsmith.cli.main import bertsmith
 from bertsmith.loss import Loss
-from bertsmith.models.heads import LinearHead, Pooler
+from bertsmith.models.pretraining_heads import Pooler
+from bertsmith.models.task_heads import LinearHead
 from bertsmith.settings import Settings
 from bertsmith.tasks.base import Decoder, Example, Prediction, TaskData, TaskEncoder, TaskMetrics, TaskModel
 from bertsmith.tasks.batching import Item, TaskBatch, TokenSequence

@@ -15,12 +15,12 @@ import numpy as np
 import pyarrow
 import pytest
 
+from bertsmith.corpus import encode as encode_module
 from bertsmith.corpus import prepare as prepare_module
-from bertsmith.corpus import workers as workers_module
+from bertsmith.corpus.encode import encode_locally
 from bertsmith.corpus.prepare import prepare
 from bertsmith.corpus.prepare_state import PrepareState
 from bertsmith.corpus.shards import Shards, document_hash, write_shard
-from bertsmith.corpus.workers import encode_locally
 from bertsmith.errors import InputError, MachineError
 from bertsmith.io import documents as io_documents
 from bertsmith.io.documents import read_documents
@@ -400,7 +400,7 @@ def test_a_worker_that_ends_early_is_a_machine_error(
     tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(prepare_module, "_PORTION_BYTES", 40)
-    monkeypatch.setattr(workers_module, "__name__", "bertsmith.no_such_module")
+    monkeypatch.setattr(encode_module, "__name__", "bertsmith.no_such_module")
     with pytest.raises(MachineError) as caught:
         prepare([corpus(tmp_path, sentences(40))], tokenizer, tmp_path / "out", workers=2)
     assert caught.value.code == "worker_ended"

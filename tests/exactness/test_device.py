@@ -24,7 +24,7 @@ from bertsmith.errors import InputError
 from bertsmith.inference.model import load
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
-from bertsmith.objectives.masked_lm import MaskedLM
+from bertsmith.objectives.language_modeling import MaskedLM
 from bertsmith.pretraining.data import create_stream
 from bertsmith.pretraining.settings import PretrainSettings
 from bertsmith.tasks.base import TaskModel
@@ -32,7 +32,7 @@ from bertsmith.tasks.batching import Item, TokenSequence
 from bertsmith.tasks.settings import ClassSettings
 from bertsmith.training import trainer
 from bertsmith.training.data_loader import START, Update, iterate_updates
-from bertsmith.training.optim.optimizer import create_optimizer
+from bertsmith.training.optimizer import create_optimizer
 from bertsmith.training.settings import TrainSettings
 from bertsmith.training.train_step import DeferredFiniteCheck, GradientStrategy, TrainModule, train_step
 from task_files import fitted_task

@@ -19,10 +19,10 @@ from bertsmith.instances.batches import InstanceStream, MaskedBatch
 from bertsmith.instances.settings import DataSettings
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
-from bertsmith.objectives.masked_lm import MaskedLM
+from bertsmith.objectives.language_modeling import MaskedLM
 from bertsmith.packed import Packed
 from bertsmith.training.data_loader import START, Update
-from bertsmith.training.optim.optimizer import create_adamw
+from bertsmith.training.optimizer import create_adamw
 from bertsmith.training.settings import TrainSettings
 from bertsmith.training.train_step import GradientStrategy, TrainModule, train_step
 

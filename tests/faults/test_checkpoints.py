@@ -508,8 +508,9 @@ def test_tensors_of_another_model_with_a_fitting_manifest_fall_back(
         good = made(step)
         save(tmp_path, Checkpoint(good.state, {**good.tensors, "optimizer": moments}), keep=2)
     parts = {"w": torch.ones(6)}
-    expected = checkpoint.ExpectedContent(
-        "f", {"weights": parts, "optimizer": moments, "generator": {"state": torch.ones(6).byte()}}
+    expected = Checkpoint(
+        TrainState(fingerprint="f"),
+        {"weights": parts, "optimizer": moments, "generator": {"state": torch.ones(6).byte()}},
     )
     assert load_newest(tmp_path, expected).state.step == 2  # type: ignore[union-attr]
     file = tmp_path / "step-2" / f"{name}.safetensors"
@@ -524,7 +525,7 @@ def test_tensors_of_another_model_with_a_fitting_manifest_fall_back(
     assert found.state.step == 1
     assert f"{name}.safetensors" in messages[0]
     with pytest.raises(InputError) as caught:
-        load_newest(tmp_path, checkpoint.ExpectedContent("another", expected.tensors))
+        load_newest(tmp_path, Checkpoint(TrainState(fingerprint="another"), expected.tensors))
     assert caught.value.code == "checkpoint_of_another_run"
 
 

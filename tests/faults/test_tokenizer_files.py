@@ -14,7 +14,7 @@ import pytest
 from bertsmith.errors import InputError
 from bertsmith.tokenizer.byte_level_bpe import byte_decoder
 from bertsmith.tokenizer.tokenizer import Tokenizer
-from bertsmith.tokenizer_training.unigram_training import train_sentencepiece
+from bertsmith.tokenizer_training.algorithms import train_sentencepiece
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 VALUES: list[Any] = [

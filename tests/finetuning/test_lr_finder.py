@@ -27,7 +27,7 @@ from bertsmith.tasks.batching import ItemStream
 from bertsmith.tasks.registry import TASKS, get_task
 from bertsmith.training.data_loader import Phase
 from bertsmith.training.lr_range_test import lr_range_test
-from bertsmith.training.optim.optimizer import create_optimizer, set_learning_rate
+from bertsmith.training.optimizer import create_optimizer, set_learning_rate
 from bertsmith.training.train_step import TrainModule
 from task_files import FILES, OWN
 

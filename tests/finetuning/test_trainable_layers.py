@@ -21,7 +21,7 @@ from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.tasks.base import TaskModel
 from bertsmith.tasks.registry import get_task
-from bertsmith.training.optim.optimizer import create_adamw, create_optimizer
+from bertsmith.training.optimizer import create_adamw, create_optimizer
 from bertsmith.training.train_step import TrainModule
 
 FEW = ["train.max_steps=3", "train.threads=1", "train.precision=fp32", "train.report_to=none"]

@@ -12,7 +12,7 @@ import tiny_run
 from bertsmith.artifacts.folder import write_folder
 from bertsmith.errors import InputError
 from bertsmith.models.family import build_encoder, preset
-from bertsmith.models.heads import MaskedLMHead
+from bertsmith.models.pretraining_heads import MaskedLMHead
 from bertsmith.tasks import batching
 from family_harness import transformers
 

@@ -24,7 +24,7 @@ from bertsmith.errors import InputError
 from bertsmith.inference.minimal_pairs import MinimalPairs, Pair, PairScores, read_pairs
 from bertsmith.inference.scoring import TextScore
 from bertsmith.models.encoder import Encoder
-from bertsmith.models.heads import MaskedLMHead
+from bertsmith.models.pretraining_heads import MaskedLMHead
 
 ROWS = [
     {"good": "kaba lode", "bad": "kaba mizu", "phenomenon": "a", "paradigm": "a1"},

@@ -19,7 +19,7 @@ from bertsmith.device import ComputeContext
 from bertsmith.errors import InputError
 from bertsmith.inference.scoring import Scorer, Variant, pseudo_perplexity, score_and_rank
 from bertsmith.models.encoder import Encoder
-from bertsmith.models.heads import MaskedLMHead
+from bertsmith.models.pretraining_heads import MaskedLMHead
 from bertsmith.tasks import batching
 
 PIECES = [

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from bertsmith.kernels import backend_selection
 from bertsmith.kernels.reference import REFERENCE, set_kernel_backend
-from bertsmith.models.embeddings import Embeddings
+from bertsmith.models.encoder import Embeddings
 from bertsmith.models.family import preset
 from bertsmith.packed import Packed
 

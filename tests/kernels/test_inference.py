@@ -61,8 +61,7 @@ def test_embeddings_are_close_to_those_without_kernels(monkeypatch: pytest.Monke
     assert ((bf16 * expected).sum(1) / lengths).min() >= 0.999
 
 
-@pytest.mark.parametrize("uses_gemm_fp32", [True, False])
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize(("precision", "uses_gemm_fp32"), [("fp32", True), ("fp32", False), ("bf16", False)])
 @pytest.mark.parametrize("threads", [1, 2])
 def test_an_embedding_does_not_depend_on_the_batch(
     threads: int, precision: str, monkeypatch: pytest.MonkeyPatch, *, uses_gemm_fp32: bool

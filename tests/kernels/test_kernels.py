@@ -25,11 +25,11 @@ from bertsmith.errors import InputError
 from bertsmith.instances.batches import SyntheticStream
 from bertsmith.kernels import backend_selection, kernel_cache
 from bertsmith.kernels.reference import REFERENCE, AdamWStep, AdamWTensors, KernelBackend, SequenceLayout
-from bertsmith.models.attention_layout import AttentionLayout
+from bertsmith.models.attention import AttentionLayout
 from bertsmith.models.config import AttentionDirection
 from bertsmith.models.family import build_encoder, preset
 from bertsmith.models.layers import Dropout
-from bertsmith.objectives.masked_lm import MaskedLM
+from bertsmith.objectives.language_modeling import MaskedLM
 from bertsmith.packed import Packed
 from reference_attention import reference_attention
 

@@ -18,12 +18,11 @@ from torch import Tensor, nn
 from bertsmith import hardware
 from bertsmith.kernels import backend_selection
 from bertsmith.kernels.reference import REFERENCE, KernelBackend, set_kernel_backend
-from bertsmith.models.attention_layout import AttentionLayout
+from bertsmith.models.attention import AttentionLayout
 from bertsmith.models.config import AttentionDirection
 from bertsmith.models.family import build_encoder, preset
-from bertsmith.models.layers import set_generator
+from bertsmith.models.layers import TransformerLayer, set_generator
 from bertsmith.models.quantization import quantize_encoder
-from bertsmith.models.transformer_layer import TransformerLayer
 from bertsmith.packed import Packed
 
 if not backend_selection.is_numba_available():

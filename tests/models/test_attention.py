@@ -11,8 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertsmith.models.attention import bucket_attention
-from bertsmith.models.attention_layout import AttentionLayout
+from bertsmith.models.attention import AttentionLayout, bucket_attention
 from bertsmith.models.config import AttentionDirection
 from bertsmith.models.layers import Dropout
 from bertsmith.packed import Packed

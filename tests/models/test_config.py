@@ -11,8 +11,8 @@ from bertsmith.errors import InputError
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import get_family, preset, presets
-from bertsmith.models.heads import PART_BUILDERS
 from bertsmith.models.parameter_count import count_parameters, omitted_terms
+from bertsmith.models.task_heads import PART_BUILDERS
 
 # spec 2.8: embeddings, one layer, encoder without pooler, with pooler, with pre-training heads
 PUBLISHED = {

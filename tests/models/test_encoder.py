@@ -12,8 +12,9 @@ import torch.nn.functional as F
 from bertsmith.errors import InputError
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
-from bertsmith.models.heads import LinearHead, MaskedLMHead, Pooler, SentencePairHead
 from bertsmith.models.layers import ACTIVATIONS, Dropout
+from bertsmith.models.pretraining_heads import MaskedLMHead, Pooler, SentencePairHead
+from bertsmith.models.task_heads import LinearHead
 from bertsmith.packed import Packed
 
 

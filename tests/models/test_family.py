@@ -10,12 +10,8 @@ import torch.nn.functional as F
 from bertsmith.errors import InputError
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.family import FAMILIES, build_encoder, get_family, preset, presets
-from bertsmith.models.heads import (
-    SentencePairHead,
-    SequenceClassificationHead,
-    SpanHead,
-    TokenClassificationHead,
-)
+from bertsmith.models.pretraining_heads import SentencePairHead
+from bertsmith.models.task_heads import SequenceClassificationHead, SpanHead, TokenClassificationHead
 from bertsmith.models.weight_init import (
     init_local_attention,
     init_output_bias,

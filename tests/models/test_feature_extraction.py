@@ -15,8 +15,8 @@ from bertsmith.inference.model import Model
 from bertsmith.models.config import Layers, ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.feature_extraction import FeatureExtractor, layer_indices
-from bertsmith.models.heads import PART_BUILDERS
 from bertsmith.models.parameter_count import count_parameters
+from bertsmith.models.task_heads import PART_BUILDERS
 from bertsmith.packed import Packed
 
 CONFIG = ModelConfig(

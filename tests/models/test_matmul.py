@@ -14,10 +14,10 @@ from bertsmith import hardware
 from bertsmith.kernels.reference import KernelBackend
 from bertsmith.models import encoder as encoder_module
 from bertsmith.models import layers
-from bertsmith.models.encoder import Encoder
+from bertsmith.models.encoder import Embedding, Encoder
 from bertsmith.models.family import build_encoder, preset
-from bertsmith.models.layers import Embedding, Linear, linear
-from bertsmith.objectives.masked_lm import MaskedLM
+from bertsmith.models.layers import Linear, linear
+from bertsmith.objectives.language_modeling import MaskedLM
 from bertsmith.packed import Packed
 
 HAS_ONEDNN = hasattr(torch.ops.mkldnn, "_linear_pointwise")

@@ -17,8 +17,8 @@ from bertsmith.kernels.backend_selection import is_numba_available, load_backend
 from bertsmith.kernels.reference import BackendName, set_kernel_backend
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import build_encoder
+from bertsmith.models.layers import FeedForward
 from bertsmith.models.quantization import quantize_encoder
-from bertsmith.models.transformer_layer import FeedForward
 from bertsmith.packed import Packed
 from family_harness import CASES, config_of
 

@@ -18,8 +18,8 @@ from bertsmith.artifacts.locate import locate
 from bertsmith.errors import InputError
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import build_encoder, preset
-from bertsmith.models.heads import MaskedLMHead
 from bertsmith.models.parameter_count import count_parameters
+from bertsmith.models.pretraining_heads import MaskedLMHead
 from bertsmith.models.weight_init import sinusoidal_positions
 from bertsmith.packed import Packed
 from bertsmith.training import checkpoint

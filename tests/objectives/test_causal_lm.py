@@ -17,8 +17,8 @@ from bertsmith.errors import InputError
 from bertsmith.instances.batches import MaskedBatch
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import build_encoder, preset
-from bertsmith.models.heads import SequenceClassificationHead
-from bertsmith.objectives.causal_lm import CausalLM
+from bertsmith.models.task_heads import SequenceClassificationHead
+from bertsmith.objectives.language_modeling import CausalLM
 from bertsmith.objectives.objective import infer_objective
 from bertsmith.packed import Packed
 from family_harness import transformers

@@ -15,8 +15,8 @@ from bertsmith.errors import InputError
 from bertsmith.instances.batches import MaskedBatch
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import build_encoder, preset
-from bertsmith.models.heads import MaskedLMHead
-from bertsmith.models.transformer_layer import SharedModule, unwrap_shared
+from bertsmith.models.layers import SharedModule, unwrap_shared
+from bertsmith.models.pretraining_heads import MaskedLMHead
 from bertsmith.objectives.distillation import Distillation, copied_layers, init_from_teacher
 from bertsmith.objectives.settings import DistillationSettings
 from bertsmith.packed import Packed

@@ -11,7 +11,7 @@ from bertsmith.device import ComputeContext
 from bertsmith.instances.batches import MaskedBatch
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
-from bertsmith.objectives.masked_lm import MaskedLM
+from bertsmith.objectives.language_modeling import MaskedLM
 from bertsmith.objectives.objective import evaluate_objective
 from bertsmith.packed import Packed
 

@@ -9,7 +9,7 @@ import torch
 
 import flash_attention
 from bertsmith.kernels.gpu import torch_flash_attention
-from bertsmith.models import attention_layout
+from bertsmith.models import attention
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -23,7 +23,7 @@ def flash_attention_on_cpu() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def no_row_padding(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pad no rows, as on a GPU, where matrix products have no preparation cost."""
-    monkeypatch.setattr(attention_layout, "_ROW_MULTIPLE", 1)
+    monkeypatch.setattr(attention, "_ROW_MULTIPLE", 1)
 
 
 @pytest.fixture

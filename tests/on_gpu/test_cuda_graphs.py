@@ -64,7 +64,7 @@ def imitate_gpu(monkeypatch: pytest.MonkeyPatch, kernels: KernelBackend) -> None
 SETTINGS = (
     *("train.max_steps=6", "train.save_steps=2", "train.eval_steps=3", "train.precision=fp32"),
     "train.gradient_accumulation_steps=1",  # CUDA graphs need it.
-    "model.num_hidden_layers=1",
+    *("model.num_hidden_layers=1", "model.num_attention_heads=1", "train.batch_size=2"),
 )
 
 

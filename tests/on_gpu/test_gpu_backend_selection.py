@@ -61,8 +61,10 @@ def nan_with_dropout(inputs: NormInputs, norm: Any, dropout: SeededDropout, dtyp
 
 @pytest.fixture
 def fp32_self_test(fp32_attention: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run the self-test in fp32: Triton's interpreter does not support bf16."""
+    """Run the self-test in fp32, since Triton's interpreter does not support bf16, and with small tensors."""
     monkeypatch.setattr(self_test, "_DTYPE", torch.float32)
+    monkeypatch.setattr(self_test, "_HIDDEN_SIZE", 32)
+    monkeypatch.setattr(self_test, "_NUM_HEADS", 1)
 
 
 def test_select_gpu_backend(fp32_self_test: None, caplog: pytest.LogCaptureFixture) -> None:
@@ -80,11 +82,9 @@ def test_select_gpu_backend(fp32_self_test: None, caplog: pytest.LogCaptureFixtu
     with pytest.raises(InputError) as error:
         backend_selection.select_gpu_backend("numba", DEVICE, is_long=True)
     assert (error.value.code, error.value.argument) == ("kernels_need_cpu", "train.kernels")
-    assert (error.value.code, error.value.argument) == ("kernels_need_cpu", "train.kernels")
     for setting in ("flash", "triton"):
         with pytest.raises(InputError) as error:
             backend_selection.resolve_backend_name(setting, 128)
-        assert (error.value.code, error.value.argument) == ("kernels_need_gpu", "train.kernels")
         assert (error.value.code, error.value.argument) == ("kernels_need_gpu", "train.kernels")
 
 

@@ -66,10 +66,8 @@ def expected_attention(
 
 @settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    lengths=st.lists(st.sampled_from([0, 1, 2, 31, 64, 65, 128, 129, 200]), min_size=1, max_size=3).filter(
-        any
-    ),
-    num_heads=st.sampled_from([1, 3]),
+    lengths=st.lists(st.sampled_from([0, 1, 2, 31, 64, 65, 128, 129]), min_size=1, max_size=3).filter(any),
+    num_heads=st.integers(1, 2),
     head_size=st.sampled_from([8, 16, 24, 64]),
     causal=st.booleans(),
     p=st.sampled_from([0.0, 0.1, 0.5]),

@@ -11,11 +11,12 @@ from torch import Tensor, nn
 
 from bertsmith.artifacts.config_schema import config_to_hf
 from bertsmith.artifacts.folder import read_folder
-from bertsmith.artifacts.weight_names import to_hf_names
+from bertsmith.artifacts.weights import to_hf_names
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
-from bertsmith.models.families.bert import BERT
-from bertsmith.models.heads import LinearHead, MaskedLMHead, Pooler, SentencePairHead
+from bertsmith.models.families import BERT
+from bertsmith.models.pretraining_heads import MaskedLMHead, Pooler, SentencePairHead
+from bertsmith.models.task_heads import LinearHead
 from bertsmith.packed import Packed
 
 transformers = pytest.importorskip("transformers")

@@ -11,13 +11,13 @@ from torch import nn
 
 from bertsmith.artifacts.config_schema import config_to_hf
 from bertsmith.artifacts.folder import read_folder, write_folder
-from bertsmith.artifacts.weight_names import to_hf_names
+from bertsmith.artifacts.weights import to_hf_names
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
-from bertsmith.models.families.roberta import ROBERTA
+from bertsmith.models.families import ROBERTA
 from bertsmith.models.family import build_encoder
-from bertsmith.models.heads import MaskedLMHead
 from bertsmith.models.parameter_count import count_parameters
+from bertsmith.models.pretraining_heads import MaskedLMHead
 from family_harness import a_batch, config_of, transformers
 
 PARTS = frozenset({"encoder", "masked"})

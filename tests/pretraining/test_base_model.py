@@ -168,7 +168,7 @@ def test_any_family_and_more_rows_than_tokens(family: str, shards: Shards, tmp_p
     """A folder of no record, with a table that is larger than its vocabulary, as published ones are."""
     from bertsmith.models.encoder import Encoder
     from bertsmith.models.family import build_encoder, preset
-    from bertsmith.models.heads import MaskedLMHead
+    from bertsmith.models.pretraining_heads import MaskedLMHead
 
     pad = {"pad_token_id": shards.tokenizer.pad_token_id}
     small: dict[str, Any] = {"hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 2}

@@ -21,7 +21,8 @@ from bertsmith.errors import InputError
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import preset
-from bertsmith.models.heads import LinearHead, MaskedLMHead, Pooler, SentencePairHead
+from bertsmith.models.pretraining_heads import MaskedLMHead, Pooler, SentencePairHead
+from bertsmith.models.task_heads import LinearHead
 from bertsmith.packed import Packed
 from bertsmith.pretraining.extend_vocabulary import Choice, extend_rows, extend_tokenizer
 from bertsmith.tokenizer.tokenizer import Tokenizer

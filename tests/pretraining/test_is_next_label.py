@@ -15,7 +15,7 @@ from bertsmith.errors import InputError
 from bertsmith.instances.batches import InstanceStream, MaskedBatch
 from bertsmith.instances.settings import DataSettings
 from bertsmith.models.encoder import Encoder
-from bertsmith.objectives.masked_lm import MaskedLM
+from bertsmith.objectives.language_modeling import MaskedLM
 from bertsmith.pretraining.model import swap_labels
 
 STILL = [

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from bertsmith.errors import InputError
 from bertsmith.io import atomic
 from bertsmith.io.tables import TextRow
-from bertsmith.retrieval.approximate import GRAPH
 from bertsmith.retrieval.index import EmbeddingSource, Index, write_index
+from bertsmith.retrieval.nearest_neighbors import GRAPH
 from bertsmith.retrieval.vector_file import map_vectors, open_vector_file
 
 SOURCE = EmbeddingSource(model="/somewhere", digest="d" * 64, pooling="mean")
@@ -51,7 +51,7 @@ def test_an_index_is_read_back(index: Index) -> None:
 def test_an_index_does_not_depend_on_the_chunk_size(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, index: Index
 ) -> None:
-    monkeypatch.setattr("bertsmith.retrieval.index._CHUNK_SIZE", 3)
+    monkeypatch.setattr("bertsmith.retrieval.vector_file._CHUNK_SIZE", 3)
     progress: list[int] = []
     other = write_index(tmp_path / "other", rows(20), embed, SOURCE, progress=progress.append)
     assert progress == [3, 6, 9, 12, 15, 18, 20]

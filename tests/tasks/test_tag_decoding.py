@@ -16,8 +16,8 @@ import tiny_run
 from bertsmith.device import ComputeContext
 from bertsmith.errors import InputError
 from bertsmith.metrics.tagging import extract_entities, find_violations
-from bertsmith.models.crf import viterbi_decode
 from bertsmith.models.encoder import Encoder
+from bertsmith.models.task_heads import viterbi_decode
 from bertsmith.tasks.batching import Outputs
 from bertsmith.tasks.fitted_task import FittedTask
 from bertsmith.tasks.results import DataSummary

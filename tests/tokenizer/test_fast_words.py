@@ -105,7 +105,7 @@ def test_can_encode_only_with_the_bert_pre_tokenizer() -> None:
 def test_three_byte_runs_are_words_of_the_backend() -> None:
     from tokenizers import pre_tokenizers
 
-    from bertsmith.tokenizer.normalizer import bert_normalizer
+    from bertsmith.tokenizer.wordpiece import bert_normalizer
 
     normalizer, pre_tokenizer = bert_normalizer(lowercase=True), pre_tokenizers.BertPreTokenizer()
     for point in np.flatnonzero(fast_words._three_byte_runs(ideographs=True)):

@@ -54,7 +54,7 @@ DAMAGED = {"ja": "が", "th": "ที่", "hi": "में", "ko": "갑니다"}
 
 @pytest.mark.parametrize("name", DAMAGED)
 def test_lower_casing_damages_these_scripts(name: str, tmp_path: Path) -> None:
-    from bertsmith.tokenizer.normalizer import bert_normalizer
+    from bertsmith.tokenizer.wordpiece import bert_normalizer
 
     word = DAMAGED[name]
     assert bert_normalizer(True).normalize_str(word) != word

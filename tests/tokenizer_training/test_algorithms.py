@@ -24,17 +24,17 @@ from bertsmith.io.documents import Reading
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.tokenizer.unigram import parse_model, unigram_normalizer
 from bertsmith.tokenizer_training import training_text
+from bertsmith.tokenizer_training.algorithms import (
+    _MAX_UNIGRAM_CHARACTERS,
+    _MAX_UNIGRAM_WORD_LENGTH,
+    _unigram_words,
+    train_sentencepiece,
+)
 from bertsmith.tokenizer_training.train import train_tokenizer
 from bertsmith.tokenizer_training.training_text import (
     count_training_words,
     split_at_spaces,
     split_before_spaces,
-)
-from bertsmith.tokenizer_training.unigram_training import (
-    _MAX_CHARACTERS,
-    _MAX_WORD_LENGTH,
-    _training_words,
-    train_sentencepiece,
 )
 
 _SCRIPT = """
@@ -231,12 +231,12 @@ def test_pieces_come_from_the_words(words: dict[str, int], size: int) -> None:
 
 def test_training_words_are_the_most_frequent_and_long_ones_are_split() -> None:
     page = "中国人民" * 500_000
-    assert [(len(word), n) for word, n in _training_words({page: 3})] == [(_MAX_WORD_LENGTH, 6_000)]
+    assert [(len(word), n) for word, n in _unigram_words({page: 3})] == [(_MAX_UNIGRAM_WORD_LENGTH, 6_000)]
     many = {f"{n:07}" * 30: 1 + n // 20_000 for n in range(40_000)}
-    selected = dict(_training_words(many))
-    assert sum(map(len, selected)) <= _MAX_CHARACTERS < sum(map(len, selected)) + 210
-    assert list(selected.values()) == [2] * (_MAX_CHARACTERS // 210)
-    assert _training_words(dict(reversed(many.items()))) == _training_words(many)
+    selected = dict(_unigram_words(many))
+    assert sum(map(len, selected)) <= _MAX_UNIGRAM_CHARACTERS < sum(map(len, selected)) + 210
+    assert list(selected.values()) == [2] * (_MAX_UNIGRAM_CHARACTERS // 210)
+    assert _unigram_words(dict(reversed(many.items()))) == _unigram_words(many)
 
 
 def test_small_vocabulary_of_many_characters(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertsmith.training.lr_schedule import learning_rate, warmup_updates
+from bertsmith.training.run_plan import learning_rate, warmup_updates
 from bertsmith.training.settings import SchedulerType, TrainSettings
 
 

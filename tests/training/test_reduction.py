@@ -16,7 +16,7 @@ from bertsmith.instances.batches import MaskedBatch, SyntheticStream
 from bertsmith.loss import Loss
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
-from bertsmith.objectives.masked_lm import MaskedLM
+from bertsmith.objectives.language_modeling import MaskedLM
 from bertsmith.objectives.objective import objective_type
 from bertsmith.objectives.settings import OBJECTIVES
 from bertsmith.pretraining.run import pretrain

@@ -11,8 +11,16 @@ from hypothesis import strategies as st
 
 import tiny_run
 from bertsmith.errors import InputError
-from bertsmith.training.lr_schedule import learning_rate, warmup_updates
-from bertsmith.training.run_plan import PLAN, PlanEntry, RunPlan, TrainingBudget, read_plan, write_plan
+from bertsmith.training.budget import TrainingBudget
+from bertsmith.training.run_plan import (
+    PLAN,
+    PlanEntry,
+    RunPlan,
+    learning_rate,
+    read_plan,
+    warmup_updates,
+    write_plan,
+)
 from bertsmith.training.settings import SchedulerType, TrainSettings
 
 SHAPES = st.sampled_from(["linear", "linear_google", "cosine", "constant_with_warmup"])

@@ -18,10 +18,10 @@ from bertsmith.instances.batches import SyntheticStream
 from bertsmith.loss import Loss
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
-from bertsmith.objectives.masked_lm import MaskedLM
+from bertsmith.objectives.language_modeling import MaskedLM
 from bertsmith.training import checkpoint
+from bertsmith.training.budget import TrainingBudget
 from bertsmith.training.data_loader import Phase
-from bertsmith.training.run_plan import TrainingBudget
 from bertsmith.training.settings import TrainSettings
 from bertsmith.training.train_step import TrainModule
 from bertsmith.training.trainer import Trainer

@@ -14,9 +14,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from bertsmith.errors import InputError
 from bertsmith.formatting import shorten
 from bertsmith.hardware import Precision
-from bertsmith.models.config import ModelConfig
+from bertsmith.models.config import ModelConfig, ProblemType
 from bertsmith.models.family import FAMILIES, Family, get_family
-from bertsmith.models.heads import ProblemType
 from bertsmith.settings import describe_error
 from bertsmith.suggestions import not_found_error
 
@@ -90,7 +89,7 @@ class Record(_StrictModel):
     objective: str | None = None
     settings: dict[str, Any] = {}
     metadata: dict[str, Any] = {}
-    decoder_state: dict[str, Any] = {}
+    decoder_state: dict[str, float | list[float]] = {}
     numbered: bool = False
     steps: int | None = None
     tokens: int | None = None

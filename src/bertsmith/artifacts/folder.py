@@ -32,13 +32,15 @@ from bertsmith.artifacts.config_schema import (
     validate,
 )
 from bertsmith.artifacts.locate import CONFIG_FILE
-from bertsmith.artifacts.safetensors_io import WEIGHTS_FILE, WeightFiles, open_weights
 from bertsmith.artifacts.sentence_transformers import POOLING_CONFIG, POOLING_FOLDER
-from bertsmith.artifacts.weight_names import (
+from bertsmith.artifacts.weights import (
+    WEIGHTS_FILE,
+    WeightFiles,
     check_names,
     describe_tensors,
     from_hf_names,
     merge_tensors,
+    open_weights,
     select_checkpoint_parts,
     to_hf_names,
 )
@@ -46,10 +48,10 @@ from bertsmith.device import stored_tensors
 from bertsmith.errors import InputError, MachineError
 from bertsmith.formatting import pluralize
 from bertsmith.io import atomic
-from bertsmith.models.config import ModelConfig
+from bertsmith.models.config import ModelConfig, ProblemType
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import build_encoder, get_family
-from bertsmith.models.heads import PART_BUILDERS, ProblemType
+from bertsmith.models.task_heads import PART_BUILDERS
 from bertsmith.models.tensor_names import NameTable
 from bertsmith.suggestions import not_found_error
 from bertsmith.tokenizer.tokenizer import Tokenizer
@@ -75,7 +77,7 @@ class ModelFolder:
         path: The folder.
         config: The model's sizes and switches.
         architecture: The Hugging Face class that config.json names, or the family's class with these parts.
-        parts: "encoder" and the parts of `heads.PART_BUILDERS` that have weights.
+        parts: "encoder" and the parts of `task_heads.PART_BUILDERS` that have weights.
         labels: The names of the classes in the order of their ids, None without a classifier of sequences, tokens,
             or relations.
         problem_type: config.json's problem type.
@@ -148,7 +150,7 @@ class ModelFolder:
         """Load a part's weights into a module, in fp32.
 
         Args:
-            part: "encoder" or a name of `heads.PART_BUILDERS`.
+            part: "encoder" or a name of `task_heads.PART_BUILDERS`.
             module: The module whose weights are replaced.
             device: The device of the weights; None: the module's present one.
             copy: Copy all weights. If False, weights that need no conversion stay memory-mapped: modules share
@@ -272,7 +274,7 @@ def write_folder(
     Args:
         folder: The folder to write.
         config: The model's sizes and switches.
-        parts: "encoder" and any of `heads.PART_BUILDERS`, as modules or as their tensors by name.
+        parts: "encoder" and any of `task_heads.PART_BUILDERS`, as modules or as their tensors by name.
         architecture: The Hugging Face class; None: the family's class with these parts.
         tokenizer: The tokenizer to save with the model.
         labels: The names of the classes in the order of their ids.

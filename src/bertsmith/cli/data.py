@@ -64,8 +64,7 @@ def data_prepare(
     FILES are files, folders, and globs: plain text (.txt, .md, …), .jsonl, .csv, .tsv, or .parquet; all but the
     last also compressed (.gz, .zst, .bz2, .xz). The same command continues an interrupted preparation.
     """
-    from bertsmith.corpus.checks.structure import hard_wrap_warning
-    from bertsmith.corpus.diagnostics import required_settings
+    from bertsmith.corpus.checks.structure import hard_wrap_warning, required_settings
     from bertsmith.corpus.prepare import prepare
 
     if arguments["address"] and arguments["engine"] != "ray":

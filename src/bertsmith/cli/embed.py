@@ -77,10 +77,10 @@ def embed(
     vector, in order; an empty text has that of the special tokens, and is not in an index. Without --output and
     --index, the command prints one JSON object per text.
     """
-    from bertsmith.inference import indexing
+    from bertsmith.inference.output import check_suffix, refuse_existing
     from bertsmith.inference.text_input import read_text_rows, rows_of_lines
     from bertsmith.io import atomic
-    from bertsmith.retrieval.index import embed_rows
+    from bertsmith.retrieval import vector_file
 
     options.check_texts(texts, file)
     options.require(["text_column"], {**columns, "input": file}, "input")
@@ -91,7 +91,9 @@ def embed(
         raise click.UsageError("vectors of an index have the length 1; omit --no-normalize")
     if index:
         atomic.check_output_folder(Path(index), argument="index")
-    target = indexing.check_vector_file(output) if output else None
+    if output:
+        check_suffix(output, vector_file.VECTOR_SUFFIXES)
+        refuse_existing(Path(output))
     loaded = options.load_model(model, device, precision)
     if index:
         source: Any = file or [text for _, text in options.read_lines(texts)]
@@ -113,16 +115,16 @@ def embed(
         return
     embedder = loaded.embedder(pooling, normalize, max_length)
     rows = read_text_rows(file, **columns) if file else rows_of_lines(options.read_lines(texts))
-    vectors = embed_rows(rows, embedder)
-    if target is not None:
-        document = {"output": output, "vectors": indexing.write_vectors(vectors, embedder.size, target)}
+    vectors = vector_file.embed_rows(rows, embedder)
+    if output:
+        count = vector_file.write_vectors(vectors, embedder.size, Path(output))
         if as_json:
-            console.print_json({**document, "numbers": embedder.size, **embedder.config._asdict()})
+            document = {"output": output, "vectors": count, "numbers": embedder.size}
+            console.print_json({**document, **embedder.config._asdict()})
         else:
-            count = pluralize(document["vectors"], "vector")
-            console.print_note(f"{output}: {count} of {embedder.size} numbers")
+            console.print_note(f"{output}: {pluralize(count, 'vector')} of {embedder.size} numbers")
         return
-    tables.print_json_objects(indexing.vector_objects(vectors), as_json)
+    tables.print_json_objects(vector_file.vector_objects(vectors), as_json)
 
 
 @click.command(cls=Command)
@@ -175,7 +177,6 @@ def search(
     the results. Other queries from a file or standard input give one JSON object each. --json
     prints one document.
     """
-    from bertsmith.inference.indexing import recall_message
     from bertsmith.inference.output import refuse_existing
     from bertsmith.inference.search import (
         Reranker,
@@ -200,7 +201,7 @@ def search(
     searcher = Searcher(opened, loaded, top_k, approximate, reranker, rerank_top)
     results = ScoredSearch(parsed, searcher)
     if approximate:
-        console.print_note(recall_message(opened))
+        console.print_note(opened.recall_message)
     answers = []
     if output:
         with atomic.atomic_file(Path(output)) as path, path.open("w", encoding="utf-8") as out:

@@ -75,7 +75,7 @@ def info(folder: str | None, diff: tuple[str, str] | None, as_json: bool) -> Non
       bertsmith info --diff bert-base-uncased roberta-base
       bertsmith info
     """
-    from bertsmith.inspection.diff import compare_models
+    from bertsmith.inspection.info import compare_models
     from bertsmith.inspection.info import info as describe
 
     if diff is not None and folder is not None:

@@ -122,7 +122,7 @@ def bertsmith(context: click.Context) -> None:
 def main() -> NoReturn:
     """Run the command line and exit."""
     start_time = hardware.clock()
-    hardware.set_thread_wait_policy()  # torch reads this when it is imported, which commands do later
+    os.environ.update(hardware.thread_wait_policy())  # torch reads them when commands import it
     _open_closed_streams()
     as_json = "--json" in takewhile(lambda word: word != "--", sys.argv[1:])
     with suppress(ValueError):  # not in the main thread

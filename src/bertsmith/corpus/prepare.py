@@ -23,9 +23,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from bertsmith import console, hardware
-from bertsmith.corpus.batching import batches
-from bertsmith.corpus.diagnostics import corpus_warnings
-from bertsmith.corpus.encode import EncodedPortion
+from bertsmith.corpus.checks.structure import corpus_warnings
+from bertsmith.corpus.encode import EncodedPortion, encode_locally, encode_with_ray
 from bertsmith.corpus.manifest import FORMAT, FileEntry, Manifest, ShardEntry, file_entry, write_manifest
 from bertsmith.corpus.near_duplicates import (
     DEFAULT_THRESHOLD,
@@ -35,8 +34,15 @@ from bertsmith.corpus.near_duplicates import (
 )
 from bertsmith.corpus.prepare_state import LAYOUT, PrepareState, RejectFile
 from bertsmith.corpus.sentence_splitter import detect_language
-from bertsmith.corpus.shards import HashArray, Shards, concat_column, list_values, read_batch, write_shard
-from bertsmith.corpus.workers import encode_locally, encode_with_ray
+from bertsmith.corpus.shards import (
+    HashArray,
+    Shards,
+    batches,
+    concat_column,
+    list_values,
+    read_batch,
+    write_shard,
+)
 from bertsmith.errors import InputError, command, option
 from bertsmith.formatting import pluralize
 from bertsmith.io.compression import check_name
@@ -196,10 +202,8 @@ class _Preparation:
         """Read, encode, and write the remaining portions, then finish the folder."""
         resumed = self._state.progress
         if resumed.portions:
-            shards, megabytes = (
-                pluralize(len(resumed.shards), "finished shard"),
-                resumed.counts["bytes"] / 1e6,
-            )
+            shards = pluralize(len(resumed.shards), "finished shard")
+            megabytes = resumed.counts["bytes"] / 1e6
             logger.info("resuming after %s (%s MB)", shards, f"{megabytes:,.0f}")
         path = self._state.folder / "rejects.jsonl"
         with closing(RejectFile(path, self._settings.max_rejects)) as rejects:

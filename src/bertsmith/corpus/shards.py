@@ -11,10 +11,10 @@ it is no data folder. `tokenizer/` is a copy of the tokenizer.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -30,13 +30,13 @@ from bertsmith.corpus.manifest import (
     file_entry,
     read_manifest,
 )
-from bertsmith.errors import InputError
 from bertsmith.formatting import pluralize
 from bertsmith.io import atomic
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
 IntArray = NDArray[np.int64]
 HashArray = NDArray[np.uint64]
+_Item = TypeVar("_Item")
 
 
 def id_dtype(vocab_size: int) -> type[np.uint16] | type[np.uint32]:
@@ -84,7 +84,7 @@ def read_batch(path: Path) -> pa.RecordBatch:
 class Shards:
     """A prepared corpus of D documents, S sentences, and N tokens, opened for reading.
 
-    The token ids stay on disk until `take` reads some.
+    The token ids stay on disk until `copy_spans` reads some.
 
     Attributes:
         folder: The data folder.
@@ -167,7 +167,7 @@ class Shards:
                 raise damaged_data_error("file_changed", message, location=path)
 
     def take(self, positions: IntArray) -> IntArray:
-        """Return the token ids at some positions; only their pages are read.
+        """Return the token ids at some positions.
 
         Args:
             positions: int64 [n], positions among all N tokens.
@@ -177,28 +177,19 @@ class Shards:
 
         Raises:
             IndexError: A position is out of range.
-            InputError: An id is outside the vocabulary. Ids are checked when they are read, so that opening the
-                corpus does not read all of them.
+            InputError: An id is outside the vocabulary.
         """
         if len(positions) and (positions.min() < 0 or positions.max() >= self.tokens):
             raise IndexError(f"positions are not all in 0 to {self.tokens - 1}")
-        if len(self._ids) == 1:
-            result: IntArray = self._ids[0][positions].astype(np.int64)
-        else:
-            result = np.empty(len(positions), dtype=np.int64)
-            shards = np.searchsorted(self._token_offsets, positions, side="right") - 1
-            for i in np.unique(shards):
-                in_shard = shards == i
-                result[in_shard] = self._ids[i][positions[in_shard] - self._token_offsets[i]]
-        if len(result) and result.max() >= self.vocab_size:
-            raise self._out_of_vocabulary_error(int(positions[result.argmax()]))
-        return result
+        ids = np.empty(len(positions), dtype=np.int64)
+        self.copy_spans(positions, np.ones_like(positions), ids, np.arange(len(positions)))
+        return ids
 
     def copy_spans(self, starts: IntArray, lengths: IntArray, out: IntArray, target_starts: IntArray) -> None:
         """Copy spans of token ids, each within a document.
 
-        Span k goes to out[target_starts[k] : target_starts[k] + lengths[k]]. Contiguous memory is copied, which is
-        faster than `take`.
+        Span k goes to out[target_starts[k] : target_starts[k] + lengths[k]]. Only the pages of the spans are
+        read.
 
         Args:
             starts: int64 [K], the start of each span among all N tokens.
@@ -207,7 +198,8 @@ class Shards:
             target_starts: int64 [K], the start of each span in `out`.
 
         Raises:
-            InputError: An id is outside the vocabulary.
+            InputError: An id is outside the vocabulary. Ids are checked when they are read, so that opening the
+                corpus does not read all of them.
         """
         shards = np.searchsorted(self._token_offsets, starts, side="right") - 1
         local_starts = starts - self._token_offsets[shards]
@@ -217,20 +209,12 @@ class Shards:
             out[target : target + n] = self._ids[i][source : source + n]
         # One check for all spans: a check of each costs more than copying.
         if out.max(initial=0) >= self.vocab_size:
-            for start, target, n in zip(
-                starts.tolist(), target_starts.tolist(), lengths.tolist(), strict=True
-            ):
-                span = out[target : target + n]
-                if span.max(initial=0) >= self.vocab_size:
-                    raise self._out_of_vocabulary_error(start + int(span.argmax()))
-
-    def _out_of_vocabulary_error(self, position: int) -> InputError:
-        shard = int(np.searchsorted(self._token_offsets, position, side="right")) - 1
-        token_id = int(self._ids[shard][position - int(self._token_offsets[shard])])
-        message = f"the token id {token_id} is outside the vocabulary of {self.vocab_size}"
-        return damaged_data_error(
-            "token_id_out_of_range", message, location=self.folder / self._shards[shard].name
-        )
+            for i, target, n in zip(shards.tolist(), target_starts.tolist(), lengths.tolist(), strict=True):
+                token_id = int(out[target : target + n].max(initial=0))
+                if token_id >= self.vocab_size:
+                    message = f"the token id {token_id} is outside the vocabulary of {self.vocab_size}"
+                    location = self.folder / self._shards[i].name
+                    raise damaged_data_error("token_id_out_of_range", message, location=location)
 
     def location(self, document: int) -> str:
         """Return the location of the first line of a document, `path:line`."""
@@ -344,3 +328,17 @@ def _check_size(folder: Path, entry: FileEntry) -> None:
     if path.stat().st_size != entry.size:
         message = f"it has {pluralize(path.stat().st_size, 'byte')} and should have {entry.size:,}"
         raise damaged_data_error("file_size", message, location=path)
+
+
+def batches(items: Iterable[_Item], size_of: Callable[[_Item], int], size: int) -> Iterator[list[_Item]]:
+    """Yield consecutive items in batches; a batch ends with the item with which it reaches `size`."""
+    batch: list[_Item] = []
+    total = 0
+    for item in items:
+        batch.append(item)
+        total += size_of(item)
+        if total >= size:
+            yield batch
+            batch, total = [], 0
+    if batch:
+        yield batch

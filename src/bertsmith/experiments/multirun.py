@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Unpack
 
 import numpy as np
 
-from bertsmith.artifacts.run_collection import RUNS_FILE, RUNS_REPORT_FILE, run_names
+from bertsmith.artifacts.locate import RUNS_FILE, RUNS_REPORT_FILE, run_names
 from bertsmith.errors import Diverged, InputError, option
 from bertsmith.experiments.grid import Grid, PlannedRun, plan_runs
 from bertsmith.finetuning.data import split_examples

@@ -139,8 +139,12 @@ def compute_attention(
     """Compute the attention weights of a text or pair, without dropout.
 
     Raises:
-        InputError: The text is empty, or longer than the model's maximum length.
+        InputError: The text is no string, empty, or longer than the model's maximum length.
     """
+    for value in (text, text_pair):
+        if value is not None and not isinstance(value, str):
+            message, hint = f"{value!r:.60} is not a string", "pass a text, or a text and a second text"
+            raise InputError("text_not_a_string", message, hint=hint)
     max_length = min(encoder.config.max_length, tokenizer.max_length)
     try:
         encoding = tokenizer.encode(

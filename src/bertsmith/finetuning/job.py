@@ -24,10 +24,10 @@ from bertsmith.runs.settings import fingerprint_settings, updates_in_budget, wit
 from bertsmith.tasks.batching import Answers, Item, ItemStream
 from bertsmith.tasks.fitted_task import FittedTask
 from bertsmith.tasks.results import Metrics
+from bertsmith.training.budget import TrainingBudget
 from bertsmith.training.callbacks import EarlyStopping, ReduceLROnPlateau, TrainerCallback
 from bertsmith.training.checkpoint import load_best_weights
 from bertsmith.training.data_loader import Phase
-from bertsmith.training.run_plan import TrainingBudget
 from bertsmith.training.train_step import TrainModule
 from bertsmith.training.training_job import (
     Evaluation,

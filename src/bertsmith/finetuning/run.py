@@ -22,7 +22,7 @@ from bertsmith.runs.run_folder import check_folders, check_resume, exclusive_run
 from bertsmith.settings import Changes, resolve
 from bertsmith.tasks.labels import LabelNames
 from bertsmith.tasks.registry import get_task
-from bertsmith.training.time_budget import Throughput
+from bertsmith.training.budget import Throughput
 from bertsmith.training.trainer import Trainer
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar, get_args
 
 import numpy as np
@@ -11,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bertsmith.artifacts.sentence_transformers import SentenceEmbeddingConfig
+from bertsmith.artifacts.sentence_transformers import SentenceEmbeddingConfig, read_sentence_embedding_config
 from bertsmith.errors import InputError
 from bertsmith.inference.predictor import Predictor
 from bertsmith.models.config import Pooling
@@ -68,11 +69,8 @@ class Embedder(Predictor):
         return list(outputs)
 
 
-def override_config(
-    config: SentenceEmbeddingConfig | None,
-    pooling: Pooling | None = None,
-    normalize: bool | None = None,
-    max_length: int | None = None,
+def embedding_config(
+    folder: Path, pooling: Pooling | None, normalize: bool | None, max_length: int | None
 ) -> SentenceEmbeddingConfig:
     """Return a folder's configuration with changes; without one, the mean of all tokens that the model reads.
 
@@ -89,6 +87,12 @@ def override_config(
     if max_length is not None and max_length < 2:
         message, hint = f"{max_length} is less than 2", "the special tokens need two tokens"
         raise InputError("max_length_too_small", message, argument="max_length", hint=hint)
+    try:
+        config = read_sentence_embedding_config(folder)
+    except InputError:
+        if pooling is None:
+            raise
+        config = None  # the folder's modules are not supported, and an explicit pooling replaces them
     config = config or SentenceEmbeddingConfig("mean", False)
     changes: dict[str, Any] = {"pooling": pooling, "normalize": normalize, "max_length": max_length}
     return config._replace(**{name: value for name, value in changes.items() if value is not None})

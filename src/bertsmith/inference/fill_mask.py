@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -16,7 +16,8 @@ from torch import Tensor
 
 from bertsmith.errors import InputError
 from bertsmith.formatting import pluralize
-from bertsmith.inference.token_prediction import PredictedTokens, TokenPredictor, WindowedText
+from bertsmith.inference.predictor import PredictedTokens, TokenPredictor, WindowedText
+from bertsmith.notebook import Result
 from bertsmith.tasks.windows import NO_LIMIT
 from bertsmith.tokenizer.tokenizer import Encoding, validate_texts
 
@@ -24,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class MaskPrediction:
+class MaskPrediction(Result):
     """A token for a mask.
 
     Attributes:
@@ -36,10 +37,6 @@ class MaskPrediction:
     token: str
     score: float
     text: str
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields."""
-        return asdict(self)
 
 
 class MaskedText(NamedTuple):
@@ -61,6 +58,11 @@ class MaskFiller(TokenPredictor):
 
     max_length: int | None = None
     top_k: int = 5
+
+    def __post_init__(self) -> None:
+        if self.top_k < 1:
+            message, hint = f"{self.top_k} is less than 1", "use the number of tokens per mask"
+            raise InputError("top_k_too_small", message, argument="top_k", hint=hint)
 
     def __call__(self, texts: Sequence[str]) -> list[list[list[MaskPrediction]]]:
         """Return for each mask of each text the `top_k` most probable tokens."""

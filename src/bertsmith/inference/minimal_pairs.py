@@ -67,6 +67,9 @@ class MinimalPairs:
         """Return pairs in proportion to the groups, a function of the seed; all pairs for None."""
         if size is None or size >= len(self):
             return self
+        if size < 1:
+            message, hint = f"{size} is less than 1", "use the number of pairs to draw"
+            raise InputError("sample_too_small", message, argument="sample", hint=hint)
         groups: dict[tuple[str, ...], list[int]] = {}
         for i in rng.permutation(seed, "minimal pairs", len(self)).tolist():
             groups.setdefault(tuple(self.pairs[i].groups.values()), []).append(i)

@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from bertsmith.artifacts.folder import ModelFolder, copy_model, read_folder
 from bertsmith.artifacts.locate import locate
-from bertsmith.artifacts.sentence_transformers import read_sentence_embedding_config
-from bertsmith.device import ComputeContext, check_precision, is_cpu, resolve_device
-from bertsmith.errors import InputError, command, option
-from bertsmith.inference.embedding import Embedder, override_config
-from bertsmith.inference.load_task import load_task
+from bertsmith.device import check_precision, is_cpu, resolve_device
+from bertsmith.errors import InputError, option
+from bertsmith.inference.embedding import Embedder, embedding_config
 from bertsmith.inference.precision import (
     INT8,
-    ModelPrecision,
+    CheckedModel,
     compare_masks,
     compare_scores,
     compare_task,
@@ -32,16 +28,11 @@ from bertsmith.inference.precision import (
 )
 from bertsmith.inference.task_predictor import TaskInterface, TaskPredictor
 from bertsmith.io.sources import Source, column_values, is_missing
-from bertsmith.kernels.backend_selection import select_gpu_backend, select_inference_backend
-from bertsmith.kernels.reference import set_kernel_backend
 from bertsmith.models.config import Pooling
-from bertsmith.models.encoder import Encoder
-from bertsmith.models.heads import PART_BUILDERS, MaskedLMHead
 from bertsmith.models.parameter_count import count_parameters
+from bertsmith.models.task_heads import PART_BUILDERS
 from bertsmith.notebook import Report, render_page
-from bertsmith.objectives.objective import GENERATOR
-from bertsmith.tasks.fitted_task import FittedTask
-from bertsmith.tokenizer.tokenizer import Tokenizer
+from bertsmith.tasks.fitted_task import FittedTask, load_task
 
 if TYPE_CHECKING:  # each verb imports only what it needs
     from bertsmith.explain.attention import AttentionMaps
@@ -52,7 +43,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass
-class Model(TaskInterface):
+class Model(CheckedModel, TaskInterface):
     """A model folder; its parts are read when they are first needed. `load` makes one.
 
     Attributes:
@@ -60,8 +51,7 @@ class Model(TaskInterface):
         folder: The opened model folder.
         report: The report of its run.
         device: The requested device; "auto": a GPU if there is one.
-        precision: The requested precision of predictions: fp32, bf16, int8, or auto. `encoder` itself computes in
-            fp32.
+        precision: The requested precision of predictions, fp32, bf16, int8, or auto; `encoder` computes in fp32.
         mapped: True if the encoder's weights stay in the pages of their file.
     """
 
@@ -71,18 +61,6 @@ class Model(TaskInterface):
     device: str = "auto"
     precision: str = "auto"
     mapped: bool = field(default=False, repr=False)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "_precision"}
-
-    @cached_property
-    def _precision(self) -> ModelPrecision:
-        return ModelPrecision(self)
-
-    @property
-    def context(self) -> ComputeContext:
-        """The device and precision of predictions; int8 applies to the encoder's linear layers only."""
-        return self._precision.context
 
     @property
     def model_folder(self) -> Path:
@@ -102,51 +80,15 @@ class Model(TaskInterface):
         return f"{self.path}: this model is of an unfinished run (step {mark['step']:,} of {mark['of']:,})"
 
     @cached_property
-    def tokenizer(self) -> Tokenizer:
-        """The tokenizer."""
-        return self.folder.tokenizer()
-
-    @cached_property
-    def encoder(self) -> Encoder:
-        """The encoder in evaluation mode: takes a `Packed`, or (input_ids, attention_mask, token_type_ids)."""
-        context = self._precision.requested
-        with torch.inference_mode(False):  # so that its weights are ordinary tensors
-            encoder = self.folder.encoder(context.init_generator, copy=not self.mapped)
-            context.prepare_modules(encoder)
-        # Compiled kernels take half a second to import; with "auto", one text is answered sooner without them.
-        if self.precision in ("fp32", "bf16") and context.is_cpu:
-            set_kernel_backend(encoder, select_inference_backend(encoder.config.hidden_size))
-        elif context.is_async and context.precision == "bf16":
-            set_kernel_backend(encoder, select_gpu_backend("auto", context.device, is_long=False))
-        return encoder.eval()
-
-    @cached_property
     def task(self) -> FittedTask:
         """The task that the model was fine-tuned for. Raises InputError if there is none."""
-        return load_task(self.path, self.folder, self._precision.requested)
+        return load_task(self.path, self.folder, self._requested_context)
 
     @property
     def predictor(self) -> TaskPredictor:
         """The predictor of the task. Raises InputError if the model was not fine-tuned for one."""
-        create = partial(self._precision.predictor, TaskPredictor, compare_task, task=self.task)
-        predictor: TaskPredictor = self._precision.once("predictor", create)
-        return predictor
-
-    @cached_property
-    def _vocabulary_head(self) -> MaskedLMHead:
-        """The head with a logit for each token of the vocabulary."""
-        if not self.folder.has("masked"):
-            raise InputError(
-                "no_masked_lm_head",
-                "this model has no masked-LM head, so it cannot predict masked words",
-                location=self.path,
-                hint=f"use a pre-trained run ({command('pretrain')}), or the {GENERATOR} in one with ELECTRA",
-            )
-        with torch.inference_mode(False):
-            head = MaskedLMHead(self.folder.config, torch.Generator())
-            self.folder.load_into("masked", head)
-            self._precision.requested.prepare_modules(head)
-        return head.eval()
+        create = partial(self._create_predictor, TaskPredictor, compare_task, task=self.task)
+        return self._once("predictor", create)
 
     def embedder(
         self,
@@ -156,14 +98,8 @@ class Model(TaskInterface):
         batch_size: int | None = None,
     ) -> Embedder:
         """Return an object that embeds texts as `embed` does, also a stream of them."""
-        try:
-            config = read_sentence_embedding_config(self.folder.path)
-        except InputError:
-            if pooling is None:
-                raise
-            config = None  # the folder's modules are not supported, and an explicit pooling replaces them
-        config = override_config(config, pooling, normalize, max_length)
-        return self._precision.predictor(Embedder, compare_vectors, batch_size, config=config)
+        config = embedding_config(self.folder.path, pooling, normalize, max_length)
+        return self._create_predictor(Embedder, compare_vectors, batch_size, config=config)
 
     def embed(
         self,
@@ -219,9 +155,8 @@ class Model(TaskInterface):
             overwrite: Replace an index.
             progress: Receives the number of texts that are done.
         """
-        from bertsmith.inference.indexing import build_index
-        from bertsmith.inference.text_input import read_text_rows
-        from bertsmith.retrieval.index import EmbeddingSource
+        from bertsmith.inference.text_input import read_text_rows, rows_to_index
+        from bertsmith.retrieval.index import EmbeddingSource, write_index
 
         embedder = self.embedder(pooling, True, max_length)
         source = EmbeddingSource(
@@ -230,15 +165,12 @@ class Model(TaskInterface):
             pooling=embedder.config.pooling,
             max_length=embedder.config.max_length,
         )
-        rows = read_text_rows(texts, text_column, id_column, encoding)
-        options = {"approximate": approximate, "overwrite": overwrite, "progress": progress}
-        return build_index(output_dir, rows, embedder, source, **options)
-
-    @property
-    def vectors_digest(self) -> str:
-        """The digest of the weights and the tokenizer: equal digests mean equal vectors."""
-        both = f"{self.folder.weights_digest()} {self.tokenizer.digest}"
-        return hashlib.sha256(both.encode("ascii")).hexdigest()
+        rows = rows_to_index(read_text_rows(texts, text_column, id_column, encoding))
+        options: dict[str, Any] = {"approximate": approximate, "overwrite": overwrite, "progress": progress}
+        index = write_index(output_dir, rows, embedder, source, **options)
+        if index.recall is not None:
+            logger.info("%s", index.recall_message)
+        return index
 
     def fill_mask(
         self, text: Any, top_k: int = 5, max_length: int | None = None, *, batch_size: int | None = None
@@ -258,9 +190,6 @@ class Model(TaskInterface):
         """
         from bertsmith.inference.fill_mask import MaskFiller
 
-        if top_k < 1:
-            message, hint = f"{top_k} is less than 1", "use the number of tokens per mask"
-            raise InputError("top_k_too_small", message, argument="top_k", hint=hint)
         if self.folder.config.causal:
             direction = "from right to left" if self.folder.config.backwards else "from left to right"
             raise InputError(
@@ -270,7 +199,7 @@ class Model(TaskInterface):
                 hint=f"use a model that was pre-trained with {option('objective.name', 'mlm_nsp')}",
             )
         options = {"head": self._vocabulary_head, "max_length": max_length, "top_k": top_k}
-        fill = self._precision.predictor(MaskFiller, compare_masks, batch_size, **options)
+        fill = self._create_predictor(MaskFiller, compare_masks, batch_size, **options)
         return fill([text])[0] if isinstance(text, str) else fill(column_values(text, "texts"))
 
     def scorer(self, variant: Variant | None = None, batch_size: int | None = None) -> Scorer:
@@ -282,7 +211,7 @@ class Model(TaskInterface):
         from bertsmith.inference.scoring import Scorer, default_variant
 
         head, variant = self._vocabulary_head, variant or default_variant(self.folder.config)
-        return self._precision.predictor(Scorer, compare_scores, batch_size, head=head, variant=variant)
+        return self._create_predictor(Scorer, compare_scores, batch_size, head=head, variant=variant)
 
     def score(self, texts: Any, *, variant: Variant | None = None, batch_size: int | None = None) -> Any:
         """Score texts by their pseudo-log-likelihood (Salazar et al. 2020): the sum of log p(token | the others).
@@ -348,9 +277,6 @@ class Model(TaskInterface):
             group_columns=[group_columns] if isinstance(group_columns, str) else group_columns,
             encoding=encoding,
         )
-        if sample is not None and sample < 1:
-            message, hint = f"{sample} is less than 1", "use the number of pairs to draw"
-            raise InputError("sample_too_small", message, argument="sample", hint=hint)
         scores = score_pairs(all_pairs.sample(sample, seed), self.scorer(variant))
         for message in scores.messages():
             logger.info("%s", message)
@@ -367,24 +293,19 @@ class Model(TaskInterface):
         """
         from bertsmith.explain.attention import compute_attention
 
-        for value in (text, text_pair):
-            if value is not None and not isinstance(value, str):
-                message, hint = f"{value!r:.60} is not a string", "pass a text, or a text and a second text"
-                raise InputError("text_not_a_string", message, hint=hint)
-        return compute_attention(self.encoder, self.tokenizer, self._precision.fp32, text, text_pair)
+        return compute_attention(self.encoder, self.tokenizer, self._fp32_context, text, text_pair)
 
     def info(self) -> dict[str, Any]:
         """Return the architecture, the sizes, the parameters by term, the labels, and the training record."""
-        config = self.folder.config
         heads = [name for name in PART_BUILDERS if self.folder.has(name)]
-        terms = count_parameters(config, heads, labels=len(self.folder.labels or []))
+        terms = count_parameters(self.folder.config, heads, labels=len(self.labels or []))
         return {
             "path": str(self.folder.path),
             "architecture": self.folder.architecture,
-            "config": config.model_dump(mode="json"),
+            "config": self.folder.config.model_dump(mode="json"),
             "parameters": sum(term.size for term in terms),
             "terms": [{"term": t.name, "formula": t.formula, "parameters": t.size} for t in terms],
-            "labels": self.folder.labels,
+            "labels": self.labels,
             "record": self.folder.record,
         }
 
@@ -468,7 +389,7 @@ def load(
     report_file = path / "report.json"
     try:
         if report_file.is_file():
-            return replace(model, report=Report(json.loads(report_file.read_text(encoding="utf-8"))))
+            model.report = Report(json.loads(report_file.read_text(encoding="utf-8")))
     except ValueError:
         raise InputError(
             "invalid_json",

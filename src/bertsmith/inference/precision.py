@@ -1,4 +1,4 @@
-"""Inference in bf16 and int8, compared with fp32 before the first answer.
+"""The parts of a model, and inference in bf16 and int8, compared with fp32 before the first answer.
 
 Each comparison is made once for the same weights. int8 answers that differ too much are refused; hidden states
 that differ too much in bf16 are logged, or keep precision "auto" in fp32.
@@ -6,6 +6,7 @@ that differ too much in bf16 are logged, or keep precision "auto" in fp32.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import math
 from collections.abc import Callable, Sequence
@@ -18,16 +19,20 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from bertsmith import rng
+from bertsmith.artifacts.folder import ModelFolder
 from bertsmith.device import ComputeContext
-from bertsmith.errors import InputError, option
+from bertsmith.errors import InputError, command, option
 from bertsmith.formatting import pluralize
 from bertsmith.inference.predictor import Predictor, with_batch_size
-from bertsmith.kernels.backend_selection import select_inference_backend
-from bertsmith.kernels.reference import WeightVersions
-from bertsmith.models.encoder import Encoder, copy_encoder
-from bertsmith.models.quantization import quantize_encoder
+from bertsmith.kernels.backend_selection import select_gpu_backend, select_inference_backend
+from bertsmith.kernels.reference import WeightVersions, set_kernel_backend
+from bertsmith.models.encoder import Encoder
+from bertsmith.models.pretraining_heads import MaskedLMHead
+from bertsmith.models.quantization import copy_encoder, quantize_encoder
+from bertsmith.objectives.objective import GENERATOR
 from bertsmith.packed import Packed
 from bertsmith.settings import read_yaml
 from bertsmith.tokenizer.tokenizer import Tokenizer
@@ -35,7 +40,6 @@ from bertsmith.tokenizer.tokenizer import Tokenizer
 if TYPE_CHECKING:  # each verb imports only its own predictor
     from bertsmith.inference.embedding import Embedder
     from bertsmith.inference.fill_mask import MaskFiller
-    from bertsmith.inference.model import Model
     from bertsmith.inference.scoring import Scorer
     from bertsmith.inference.task_predictor import TaskPredictor
 
@@ -50,11 +54,13 @@ _BF16_SEQUENCES, _INT8_SEQUENCES = 4, 128  # random sequences
 # Tokens of a random sequence: few, so that the special tokens, some channels of which are by far the largest, have
 # as much weight as in real texts.
 _SEQUENCE_LENGTH = 16
+_NOT_PICKLED = ("_cache", "_requested_context", "_fp32_context")
 _HINT = f"use {option('precision', 'bf16')} or {option('precision', 'fp32')}"
 
 logger = logging.getLogger(__name__)
 
 PredictorT = TypeVar("PredictorT", bound=Predictor)
+ResultT = TypeVar("ResultT")
 Compare = Callable[[Any, Any, Sequence[Any], Path], str | None]
 """Compares predictors in fp32 and int8 on requests, and returns a message; None if nothing can be compared.
 Raises InputError if they differ too much. The path is the model's, for messages."""
@@ -64,72 +70,141 @@ Raises InputError if they differ too much. The path is the model's, for messages
 class _LogBf16:
     """Logs a large effect of bf16 before the first answer. Its pickle is None, without the model."""
 
-    precision: ModelPrecision
+    model: CheckedModel
 
     def __call__(self, requests: Sequence[Any]) -> None:
-        self.precision.log_bf16()
+        self.model._log_bf16()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(None), ()
 
 
-class ModelPrecision:
-    """Chooses the precision of a model's answers and checks it.
+class _WeightCache:
+    """Results that are kept as long as the weights are the same. Threads may share it."""
 
-    Results are kept as long as the weights are the same. Threads may share it; its pickle has no results.
-    """
-
-    def __init__(self, model: Model) -> None:
-        self.model = model
+    def __init__(self) -> None:
         self._lock = RLock()
         self._versions: WeightVersions | None = None
         self._results: dict[Any, Any] = {}
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.model,)
+    def once(self, weights: list[Tensor], key: Any, compute: Callable[[], Any]) -> Any:
+        """Return a result, computed once for the same weights; None is not kept."""
+        with self._lock:
+            if self._versions is None or not self._versions.matches(weights):
+                self._versions, self._results = WeightVersions(weights), {}
+            if self._results.get(key) is None:
+                self._results[key] = compute()
+            return self._results[key]
+
+
+class CheckedModel:
+    """The parts of a model folder, and predictors in the requested precision, which is checked.
+
+    Threads may share it; its pickle has no results of checks. `Model` has the fields.
+    """
+
+    path: Path
+    folder: ModelFolder
+    device: str
+    precision: str
+    mapped: bool
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name not in _NOT_PICKLED}
 
     @cached_property
-    def requested(self) -> ComputeContext:
+    def _cache(self) -> _WeightCache:
+        return _WeightCache()
+
+    @cached_property
+    def _requested_context(self) -> ComputeContext:
         """The context that the settings and the device ask for."""
-        precision = self.model.precision
+        precision = self.precision
         if precision in ("auto", INT8):
-            trained_in_fp32 = self.model.folder.record.get("precision") == "fp32"
-            precision = "fp32" if trained_in_fp32 else "auto"
-        return ComputeContext.create(self.model.device, precision)
+            precision = "fp32" if self.folder.record.get("precision") == "fp32" else "auto"
+        return ComputeContext.create(self.device, precision)
 
     @cached_property
-    def fp32(self) -> ComputeContext:
-        """The context in fp32."""
-        return ComputeContext.create(self.model.device, "fp32")
+    def _fp32_context(self) -> ComputeContext:
+        return ComputeContext.create(self.device, "fp32")
 
     @property
     def context(self) -> ComputeContext:
-        """The context of answers; with precision "auto" in fp32 if bf16 changes the hidden states too much."""
-        if self.model.precision != "auto" or self.bf16_cosine() >= MIN_BF16_COSINE:
-            return self.requested
-        return self.fp32
+        """The device and precision of predictions; int8 applies to the encoder's linear layers only.
 
-    def bf16_cosine(self) -> float:
+        With precision "auto", it is in fp32 if bf16 changes the hidden states too much.
+        """
+        if self.precision != "auto" or self._bf16_cosine() >= MIN_BF16_COSINE:
+            return self._requested_context
+        return self._fp32_context
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer."""
+        return self.folder.tokenizer()
+
+    @cached_property
+    def encoder(self) -> Encoder:
+        """The encoder in evaluation mode: takes a `Packed`, or (input_ids, attention_mask, token_type_ids)."""
+        context = self._requested_context
+        with torch.inference_mode(False):  # so that its weights are ordinary tensors
+            encoder = self.folder.encoder(context.init_generator, copy=not self.mapped)
+            context.prepare_modules(encoder)
+        # Compiled kernels take half a second to import; with "auto", one text is answered sooner without them.
+        if self.precision in ("fp32", "bf16") and context.is_cpu:
+            set_kernel_backend(encoder, select_inference_backend(encoder.config.hidden_size))
+        elif context.is_async and context.precision == "bf16":
+            set_kernel_backend(encoder, select_gpu_backend("auto", context.device, is_long=False))
+        return encoder.eval()
+
+    @cached_property
+    def _vocabulary_head(self) -> MaskedLMHead:
+        """The head with a logit for each token of the vocabulary."""
+        if not self.folder.has("masked"):
+            raise InputError(
+                "no_masked_lm_head",
+                "this model has no masked-LM head, so it cannot predict masked words",
+                location=self.path,
+                hint=f"use a pre-trained run ({command('pretrain')}), or the {GENERATOR} in one with ELECTRA",
+            )
+        with torch.inference_mode(False):
+            head = MaskedLMHead(self.folder.config, torch.Generator())
+            self.folder.load_into("masked", head)
+            self._requested_context.prepare_modules(head)
+        return head.eval()
+
+    @property
+    def vectors_digest(self) -> str:
+        """The digest of the weights and the tokenizer: equal digests mean equal vectors."""
+        both = f"{self.folder.weights_digest()} {self.tokenizer.digest}"
+        return hashlib.sha256(both.encode("ascii")).hexdigest()
+
+    def _once(self, key: Any, compute: Callable[[], ResultT]) -> ResultT:
+        result: ResultT = self._cache.once(list(self.encoder.parameters()), key, compute)
+        return result
+
+    def _bf16_cosine(self) -> float:
         """Return the smallest cosine between hidden states in bf16 and fp32; 1 if bf16 needs no check.
 
         The weights of a model that was trained in bf16 were rounded in each forward pass of its training.
         """
-        if self.requested.precision != "bf16" or self.model.folder.record.get("precision") == "bf16":
+        context = self._requested_context
+        if context.precision != "bf16" or self.folder.record.get("precision") == "bf16":
             return 1.0
-        model = self.model
-        cosine = self.once("bf16", lambda: bf16_cosine(model.encoder, model.tokenizer, self.requested))
-        return float(cosine)
+        return self._once("bf16", lambda: bf16_cosine(self.encoder, self.tokenizer, context))
 
-    def log_bf16(self) -> None:
+    def _log_bf16(self) -> None:
         """Log a large effect of bf16, once for the same weights."""
-        cosine = self.bf16_cosine()
-        if not cosine >= MIN_BF16_COSINE:
-            with self._lock:
-                if "logged" not in self._results:
-                    logger.warning("%s", _bf16_message(self.model.path, cosine))
-                    self._results["logged"] = True
+        cosine = self._bf16_cosine()
 
-    def predictor(
+        def log() -> bool:
+            logger.warning("%s", _bf16_message(self.path, cosine))
+            return True
+
+        if not cosine >= MIN_BF16_COSINE:
+            self._once("logged", log)
+
+    def _create_predictor(
         self,
         predictor_class: type[PredictorT],
         compare: Compare,
@@ -144,38 +219,30 @@ class ModelPrecision:
             batch_size: The maximum number of sequences per forward pass.
             **fields: The other fields of the class.
         """
-        model = self.model
 
         def create(encoder: Encoder, context: ComputeContext) -> PredictorT:
-            return predictor_class(encoder, model.tokenizer, with_batch_size(context, batch_size), **fields)
+            return predictor_class(encoder, self.tokenizer, with_batch_size(context, batch_size), **fields)
 
-        if model.precision != INT8:
-            predictor = create(model.encoder, self.context)
-            return replace(predictor, check=_LogBf16(self)) if model.precision == "bf16" else predictor
-        int8_encoder = self.once(INT8, lambda: quantize(model.encoder, model.tokenizer))
-        exact, quantized = create(model.encoder, self.fp32), create(int8_encoder, self.requested)
+        if self.precision != INT8:
+            predictor = create(self.encoder, self.context)
+            return replace(predictor, check=_LogBf16(self)) if self.precision == "bf16" else predictor
+        int8_encoder = self._once(INT8, lambda: quantize(self.encoder, self.tokenizer))
+        exact, quantized = (
+            create(self.encoder, self._fp32_context),
+            create(int8_encoder, self._requested_context),
+        )
         return replace(quantized, check=partial(self._check_int8, compare, exact, quantized))
 
     def _check_int8(
         self, compare: Compare, exact: Predictor, quantized: Predictor, requests: Sequence[Any]
     ) -> None:
         def message() -> str | None:
-            text = compare(exact, quantized, requests, self.model.path)
+            text = compare(exact, quantized, requests, self.path)
             if text is not None:
-                logger.info("%s: %s", self.model.path, text)
+                logger.info("%s: %s", self.path, text)
             return text
 
-        self.once(compare, message)
-
-    def once(self, key: Any, compute: Callable[[], Any]) -> Any:
-        """Return a result, computed once for the same weights; None is not kept."""
-        weights = list(self.model.encoder.parameters())
-        with self._lock:
-            if self._versions is None or not self._versions.matches(weights):
-                self._versions, self._results = WeightVersions(weights), {}
-            if self._results.get(key) is None:
-                self._results[key] = compute()
-            return self._results[key]
+        self._once(compare, message)
 
 
 def random_texts(encoder: Encoder, tokenizer: Tokenizer, num_sequences: int) -> Packed:

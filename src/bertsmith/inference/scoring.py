@@ -22,8 +22,8 @@ from torch import Tensor
 
 from bertsmith.errors import InputError, option
 from bertsmith.formatting import pluralize
+from bertsmith.inference.predictor import PredictedTokens, TokenPredictor, WindowedText
 from bertsmith.inference.text_input import log_empty
-from bertsmith.inference.token_prediction import PredictedTokens, TokenPredictor, WindowedText
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.layers import linear
 from bertsmith.tasks.windows import NO_LIMIT

@@ -30,6 +30,17 @@ def log_empty(locations: Sequence[str], verb: str) -> None:
         logger.warning("%s empty and not %s: %s", texts, verb, join_names(locations))
 
 
+def rows_to_index(rows: Iterable[TextRow]) -> Iterator[TextRow]:
+    """Yield the rows whose text is not blank; at the end, log where the others are."""
+    empty = []
+    for row in rows:
+        if row.text.strip():
+            yield row
+        else:
+            empty.append(row.location)
+    log_empty(empty, "indexed")
+
+
 def texts_of_lines(lines: Iterable[bytes], location: str) -> Iterator[tuple[str, str]]:
     """Yield the location and the text of each line of a stream of UTF-8 bytes.
 

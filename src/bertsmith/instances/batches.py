@@ -221,22 +221,21 @@ class InstanceStream:
         return plan
 
     def _make_plan(self, epoch: int) -> EpochPlan:
-        settings, seed = self._settings, self._seed
+        corpus, documents, seed = self._corpus, self._documents, self._seed
         length = self._corruption.planned_length(self._length)
-        if settings.instances == "full_sentences":
-            return plan_full_sentences(
-                self._corpus, self._documents, max_length=length, seed=seed, epoch=epoch
-            )
-        if settings.instances == "doc_sentences":
-            return plan_doc_sentences(self._corpus, self._documents, max_length=length)
+        if self._settings.instances == "full_sentences":
+            return plan_full_sentences(corpus, documents, max_length=length, seed=seed, epoch=epoch)
+        if self._settings.instances == "doc_sentences":
+            return plan_doc_sentences(corpus, documents, max_length=length)
+        separators = self._special_token_ids.num_separators
         return plan_pairs(
-            self._corpus,
-            self._documents,
-            settings,
+            corpus,
+            documents,
+            self._settings,
             max_length=length,
             seed=seed,
             epoch=epoch,
-            num_separators=self._special_token_ids.num_separators,
+            num_separators=separators,
         )
 
     def size(self, epoch: int) -> int:

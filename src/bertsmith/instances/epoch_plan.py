@@ -84,11 +84,6 @@ class EpochPlan:
         return np.diff(np.append(0, np.cumsum(values))[self.part_offsets])
 
     @property
-    def tokens(self) -> int:
-        """The number of tokens in the epoch, special tokens included."""
-        return int(self.sizes.sum())
-
-    @property
     def a(self) -> Spans:
         """The segments A of pairs, [I]."""
         return Spans(self.starts[0::2], self.lengths[0::2], self.documents[0::2])
@@ -133,7 +128,9 @@ def read_portions(corpus: Shards, documents: IntArray) -> Iterator[tuple[IntArra
     num_portions = max(1, count_document_tokens(corpus, documents) // _TOKENS_PER_PORTION)
     for portion in np.array_split(documents, num_portions):
         lengths = offsets[portion + 1] - offsets[portion]
-        yield corpus.take(concat_ranges(offsets[portion], lengths)), lengths
+        ids = np.empty(lengths.sum(), dtype=np.int64)
+        corpus.copy_spans(offsets[portion], lengths, out=ids, target_starts=np.cumsum(lengths) - lengths)
+        yield ids, lengths
 
 
 def count_document_tokens(corpus: Shards, documents: IntArray) -> int:

@@ -192,11 +192,8 @@ class Masker:
         )
         choices = unit_draws >> _HALF_BITS
         random_index = ((draws & _LOW_MASK) * np.uint64(len(self._random_ids))) >> _HALF_BITS
-        mask_probability, random_probability, _ = self._settings.replacement_probabilities
-        mask_below, random_below = (
-            np.uint64(round(probability * 2**32))  # choices have 32 bits
-            for probability in (mask_probability, mask_probability + random_probability)
-        )
+        thresholds = np.cumsum(self._settings.replacement_probabilities[:2]) * 2**32  # choices have 32 bits
+        mask_below, random_below = np.rint(thresholds).astype(np.uint64)
         replacements = np.where(
             choices < random_below, self._random_ids[random_index.view(np.int64)], ids[indices]
         )

@@ -78,17 +78,17 @@ def plan_pairs(
     if task == "nsp":
         groups = corpus.duplicate_groups[documents]
         sentences = split_into_fragments(corpus, documents)
-        num_groups = len(np.unique(groups[sentences.fragments_per_document > 0]))
+        has_text = sentences.fragments_per_document > 0
+        num_groups = len(np.unique(groups[has_text]))
         if settings.uses_other_documents and num_groups < 2:
             requirement = "next-sentence pairs need 2: NotNext is from another document"
             raise too_few_documents_error(num_groups, requirement)
         a, b, labels, num_trimmed = draw_nsp_pairs(sentences, groups, settings, max_tokens, seed, epoch)
-        num_documents_with_text = int((sentences.fragments_per_document > 0).sum())
         counts = {
             "instances": len(labels),
             "is_next": int((labels == IS_NEXT).sum()),
             "not_next": int((labels == NOT_NEXT).sum()),
-            "documents_left_out": num_documents_with_text - len(np.unique(a.documents)),
+            "documents_left_out": int(has_text.sum()) - len(np.unique(a.documents)),
             **_count_text(corpus, sentences, a, b, num_trimmed),
         }
         return make_pair_plan(a, b, labels, num_separators, counts)

@@ -75,9 +75,8 @@ class ChineseWordStarts:
             offsets = itertools.accumulate(map(len, self._segment(text)), initial=start)
             word_starts[start:end] = False
             word_starts[list(offsets)[:-1]] = True
-        word_starts[run_ends[run_ends < len(ids)]] = (
-            True  # the token behind a run is not part of its last word
-        )
+        # The token behind a run is not part of its last word.
+        word_starts[run_ends[run_ends < len(ids)]] = True
         return word_starts
 
 

@@ -224,7 +224,7 @@ class KernelBackend(MatmulBackend, Int8Backend, VocabularyLossBackend, Optimizer
 
     An operation whose result may be None returns it if it is not supported or not faster here; the caller then
     uses the unfused path. The unfused path of attention pads sequences of similar length to one length and
-    computes them together, as a bucket (`attention_layout.Bucket`).
+    computes them together, as a bucket (`models.attention.Bucket`).
 
     Attributes:
         name: The name in settings.
@@ -317,7 +317,7 @@ class KernelBackend(MatmulBackend, Int8Backend, VocabularyLossBackend, Optimizer
 
         Args:
             scores: Attention scores, [B, heads, T, T].
-            bias: Added to the scores (`attention_layout.Bucket`).
+            bias: Added to the scores (`models.attention.Bucket`).
             dropout: The dropout of the attention weights.
         """
         weights = softmax_fp32(scores if bias is None else scores + bias, scores.dtype)

@@ -25,6 +25,9 @@ Layers = Literal["last", "second_to_last", "embeddings", "sum_last_four", "sum_a
 Pooling = Literal["mean", "cls", "max"]
 """The mean or maximum of all tokens' states, special tokens included, or the first token's state."""
 
+ProblemType = Literal["regression", "single_label_classification", "multi_label_classification"]
+"""The problem types of sequence classification in Hugging Face's config.json."""
+
 
 class ModelConfig(Settings):
     """The sizes and switches of a model (Devlin et al. 2019, section 3); the defaults are bert-base-uncased."""

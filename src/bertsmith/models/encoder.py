@@ -14,42 +14,151 @@ matrix after the last token that belong to no token; only a CPU has them, and no
 
 from __future__ import annotations
 
-import copy
-from collections import OrderedDict
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from bertsmith import hardware
 from bertsmith.errors import InputError
 from bertsmith.formatting import pluralize
-from bertsmith.kernels.reference import REFERENCE, KernelBackend
-from bertsmith.models.attention import attention_weights
-from bertsmith.models.attention_layout import AttentionLayout
+from bertsmith.kernels.reference import REFERENCE, KernelBackend, compute_dtype
+from bertsmith.models.attention import AttentionLayout, attention_weights
 from bertsmith.models.config import ModelConfig
-from bertsmith.models.embeddings import Embeddings
-from bertsmith.models.layers import set_generator
-from bertsmith.models.transformer_layer import Attention, SharedModule, TransformerLayer
-from bertsmith.models.weight_init import init_weights
+from bertsmith.models.layers import Attention, Dropout, Linear, build_blocks, has_hooks, set_generator
+from bertsmith.models.weight_init import init_weights, sinusoidal_positions
 from bertsmith.packed import Packed
 
+_MIN_SPARSE_ROWS = 4096  # in smaller embeddings a batch looks up most rows, or a dense update is fast
 
-def _build_blocks(config: ModelConfig, generator: torch.Generator) -> list[TransformerLayer]:
-    """Build `Encoder.blocks`: one layer per group if layers share all parameters, else L."""
-    if config.share == "all":
-        return [TransformerLayer(config, generator) for _ in range(config.share_groups)]
-    blocks = [TransformerLayer(config, generator) for _ in range(config.num_hidden_layers)]
-    for i, block in enumerate(blocks):
-        first = blocks[config.first_layer_of_group(i)]
-        if block is not first:
-            for name in config.shared_submodules:
-                setattr(block, name, SharedModule(getattr(first, name)))
-    return blocks
+
+class Embedding(nn.Embedding):
+    """An embedding without initial weights, which `weight_init.init_weights` draws.
+
+    Attributes:
+        sparse_grad: True if its gradient is sparse, with the rows that were looked up.
+    """
+
+    kernels: KernelBackend = REFERENCE
+    sparse_grad = False
+    _joins = False
+
+    def reset_parameters(self) -> None:
+        """Do nothing."""
+
+    @property
+    def benefits_from_sparse_grad(self) -> bool:
+        """Return True if training is faster with a sparse gradient."""
+        return (
+            self.kernels.sparse_embedding_updates
+            and self.weight.is_cpu
+            and len(self.weight) >= _MIN_SPARSE_ROWS
+        )
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Look up ids […] → […, E]."""
+        return F.embedding(ids, self.weight, self.padding_idx, sparse=self._joins or self.sparse_grad)
+
+    @contextmanager
+    def tied_decoder_weight(self, is_tied: bool) -> Iterator[Tensor]:
+        """Yield the weights for a decoder, so that a tied decoder trains faster on a CPU.
+
+        In this context lookups have sparse gradients, which autograd adds in place to the decoder's dense
+        gradient. Otherwise the lookup would make a second dense gradient, mostly of zeros.
+
+        Args:
+            is_tied: True if a decoder uses the weights in the same loss; otherwise the context changes nothing.
+        """
+        self._joins = is_tied and torch.is_grad_enabled() and self.weight.is_cpu
+        try:
+            yield _GradientLast.apply(self.weight) if self._joins else self.weight  # type: ignore
+        finally:
+            self._joins = False
+
+
+class _GradientLast(torch.autograd.Function):
+    """The identity, whose gradient arrives last among all uses of its input.
+
+    Among nodes that are ready torch's engine runs the newest first, and this node is created before the other
+    uses. The engine adds sparse gradients to a dense one in place if the dense one arrives last, and otherwise
+    to a copy.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return grad
+
+
+class Embeddings(nn.Module):
+    """LayerNorm(token + position + segment), dropout, and a projection to H if E differs: [N] → [N, H].
+
+    Embeddings have size E, the hidden size H unless `embedding_size` is set. Without segment embeddings nothing is
+    added; a single one is added to every token (RoBERTa has no segment ids). Position embeddings that are not
+    learned are saved as weights, too, but never updated: so every Hugging Face tool reads them.
+
+    Attributes:
+        offset: The row of the position embeddings for a sequence's first token.
+    """
+
+    kernels: KernelBackend = REFERENCE
+
+    def __init__(self, config: ModelConfig, generator: torch.Generator) -> None:
+        super().__init__()
+        size = config.embedding_dim
+        self.offset = config.position_offset
+        # padding_idx as in transformers: looking up [PAD] gives its vector no gradient.
+        self.token = Embedding(config.vocab_size, size, padding_idx=config.pad_token_id)
+        self.position = Embedding(
+            config.max_position_embeddings, size, padding_idx=self.offset - 1 if self.offset else None
+        )
+        self.position.requires_grad_(config.position == "learned")
+        self.segment = Embedding(config.type_vocab_size, size) if config.type_vocab_size else None
+        self.norm = nn.LayerNorm(size, config.layer_norm_eps)
+        self.dropout = Dropout(config.hidden_dropout_prob, generator)
+        # With LayerNorm first, layers add to the embeddings without normalizing the sum, so it stays in fp32;
+        # otherwise it has the dtype of the first layer's matrix products.
+        self._keeps_fp32 = config.norm == "pre"
+        self.projection = Linear(size, config.hidden_size) if config.embedding_size is not None else None
+
+    @torch.no_grad()
+    def init_fixed_weights(self, config: ModelConfig) -> None:
+        """Set the weights that are not random: the padding vector and positions that are not learned."""
+        self.token.weight[config.pad_token_id].zero_()
+        if config.position != "learned":
+            self.position.weight.zero_()
+        if config.position == "sinusoidal":
+            positions = self.position.weight[self.offset :]
+            positions.copy_(sinusoidal_positions(*positions.shape))
+
+    def forward(self, packed: Packed) -> Tensor:
+        """Return the input of the first layer for a batch's tokens, [N, H]."""
+        positions = packed.positions + self.offset if self.offset else packed.positions
+        x = self.token(packed.tokens)
+        has_single_segment = self.segment is not None and self.segment.num_embeddings == 1
+        lookups: list[tuple[nn.Embedding, Tensor]] = [(self.position, positions)]
+        if self.segment is not None:
+            segments = torch.zeros_like(positions) if has_single_segment else packed.segments
+            lookups.append((self.segment, segments))
+        dtype = x.dtype if self._keeps_fp32 else compute_dtype(x)
+        embedded = None
+        if not has_hooks(self.norm, self.dropout, *(embedding for embedding, _ in lookups)):
+            embedded = self.kernels.embed(x, lookups, self.norm, self.dropout, dtype)
+        if embedded is None:
+            for embedding, ids in lookups:
+                is_single_row = has_single_segment and embedding is self.segment
+                x = x + (embedding.weight[0] if is_single_row else embedding(ids))
+            embedded = self.dropout(self.norm(x))
+        return embedded if self.projection is None else self.projection(embedded)
 
 
 class Encoder(nn.Module):
@@ -79,7 +188,7 @@ class Encoder(nn.Module):
         self.config = config
         self._generator = torch.Generator().manual_seed(0) if generator is None else generator
         self.embeddings = Embeddings(config, self._generator)
-        self.blocks = nn.ModuleList(_build_blocks(config, self._generator))
+        self.blocks = nn.ModuleList(build_blocks(config, self._generator))
         eps = config.layer_norm_eps
         self.norm = nn.LayerNorm(config.hidden_size, eps) if config.norm == "pre" else None
         init_weights(self, config.initializer_range, self._generator)
@@ -195,11 +304,8 @@ class Encoder(nn.Module):
         maps: list[list[Tensor]] = []
 
         def record(module: nn.Module, inputs: Any, qkv: Tensor) -> None:
-            maps.append(
-                attention_weights(
-                    qkv, packed, self.config.num_attention_heads, direction=self.config.attention_direction
-                )
-            )
+            direction = self.config.attention_direction
+            maps.append(attention_weights(qkv, packed, self.config.num_attention_heads, direction=direction))
 
         # A module that layers share is called, and so recorded, for each of them.
         projections = [module.qkv for module in self.modules() if isinstance(module, Attention)]
@@ -275,22 +381,5 @@ class Encoder(nn.Module):
 
 def _find_invalid_id(ids: Tensor, count: int) -> int | None:
     """Return an id outside of 0 to count - 1, None if there is none."""
-    if not len(ids) or 0 <= int(ids.min()) <= int(ids.max()) < count:
-        return None
-    return int(ids.max()) if int(ids.max()) >= count else int(ids.min())
-
-
-def copy_encoder(encoder: Encoder, *, with_hooks: bool) -> Encoder:
-    """Return a copy in evaluation mode that shares the parameters and the generator, with or without hooks."""
-    # deepcopy does not copy an object whose id is in its memo, but takes the memo's value: here the
-    # parameters and the generator themselves, and empty dictionaries of hooks.
-    memo: dict[int, Any] = {id(shared): shared for shared in (*encoder.parameters(), encoder.generator)}
-    for module in () if with_hooks else encoder.modules():
-        for hooks in (
-            module._forward_hooks,
-            module._forward_pre_hooks,
-            module._backward_hooks,
-            module._backward_pre_hooks,
-        ):
-            memo[id(hooks)] = OrderedDict()
-    return copy.deepcopy(encoder, memo).eval()
+    invalid_ids = ids[(ids < 0) | (ids >= count)]
+    return int(invalid_ids[0]) if len(invalid_ids) else None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from bertsmith.errors import InputError, option
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.tensor_names import NameTable
-from bertsmith.registry import lookup
+from bertsmith.suggestions import lookup
 
 if TYPE_CHECKING:
     import torch
@@ -65,8 +65,8 @@ class Family:
     Attributes:
         model_type: config.json's name of the family.
         names: Returns bertsmith's and Hugging Face's names of all tensors of encoder and heads, for a config.
-        architectures: The Hugging Face class for each set of parts (keys of `PART_BUILDERS` in models/heads.py);
-            that of {"encoder"} ends in "Model". `task_architectures` returns the usual ones.
+        architectures: The Hugging Face class for each set of parts (keys of `task_heads.PART_BUILDERS`); that of
+            {"encoder"} ends in "Model". `task_architectures` returns the usual ones.
         tokenizer: The usual tokenizer algorithm.
         causal: The classes of causal models where they differ from `architectures`.
         presets: The settings of published models.
@@ -105,12 +105,6 @@ class Family:
     training: Mapping[str, Any] = field(default_factory=dict)
     objective: str = "mlm_nsp"
     encoder: Callable[[ModelConfig, torch.Generator], Encoder] | None = None
-
-    def build(self, config: ModelConfig, generator: torch.Generator) -> Encoder:
-        """Return a new encoder, its weights drawn from the generator."""
-        from bertsmith.models.encoder import Encoder  # so that presets are listed without PyTorch
-
-        return (self.encoder or Encoder)(config, generator)
 
     @property
     def class_prefix(self) -> str:
@@ -218,11 +212,11 @@ def model_sizes(layers: int, hidden: int, heads: int | None = None) -> dict[str,
 
 
 FAMILIES: dict[str, str | Family] = {
-    "bert": "bertsmith.models.families.bert:BERT",
-    "roberta": "bertsmith.models.families.roberta:ROBERTA",
-    "albert": "bertsmith.models.families.albert:ALBERT",
-    "distilbert": "bertsmith.models.families.distilbert:DISTILBERT",
-    "electra": "bertsmith.models.families.electra:ELECTRA",
+    "bert": "bertsmith.models.families:BERT",
+    "roberta": "bertsmith.models.families:ROBERTA",
+    "albert": "bertsmith.models.families:ALBERT",
+    "distilbert": "bertsmith.models.families:DISTILBERT",
+    "electra": "bertsmith.models.families:ELECTRA",
 }
 """The module and attribute of each family, imported on first use."""
 
@@ -242,9 +236,11 @@ def build_encoder(config: ModelConfig, generator: torch.Generator) -> Encoder:
     Raises:
         InputError: The config has a setting of another family.
     """
+    from bertsmith.models.encoder import Encoder  # so that presets are listed without PyTorch
+
     model_family = get_family(config.model_type)
     model_family.check_config(config)
-    return model_family.build(config, generator)
+    return (model_family.encoder or Encoder)(config, generator)
 
 
 def presets() -> dict[str, dict[str, Any]]:

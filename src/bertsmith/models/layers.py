@@ -1,10 +1,17 @@
-"""Basic layers: Linear, Embedding, dropout, and activations."""
+"""Layers on packed hidden states: dropout, linear, and Transformer layers (Vaswani et al. 2017, section 3).
+
+Shapes and `rows` are those of `encoder`.
+
+Modules compute by their attribute `kernels`, which `ComputeContext.prepare_modules` sets. An optional fused
+kernel returns None for inputs that it does not support; the module then computes the parts one by one. No kernel
+replaces a layer, a sublayer (`Attention`, `FeedForward`), or a linear layer of these that has hooks, so its hooks
+run. Hooks of a layer's dropout and LayerNorms, and of a `SharedModule` itself, may not run.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any, ClassVar
+from collections.abc import Callable
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -13,7 +20,15 @@ from torch.autograd.function import once_differentiable
 
 from bertsmith import hardware
 from bertsmith.kernels.linear import MatmulBackend
-from bertsmith.kernels.reference import REFERENCE, KernelBackend, compute_dtype, gelu_tanh
+from bertsmith.kernels.reference import (
+    REFERENCE,
+    EncoderLayerModules,
+    KernelBackend,
+    compute_dtype,
+    gelu_tanh,
+)
+from bertsmith.models.attention import AttentionLayout, attention
+from bertsmith.models.config import ModelConfig
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
@@ -23,7 +38,6 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-_MIN_SPARSE_ROWS = 4096  # in smaller embeddings a batch looks up most rows, or a dense update is fast
 # MKL computes products of fewer than 4 rows, or 12 with several threads, by another algorithm.
 _MIN_ROWS = 16
 
@@ -138,9 +152,7 @@ def matmul(
         return F.linear(x, weight, bias)
     x = x.to(compute_dtype(x))
     if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, weight, bias)):
-        apply: Any = _BackendMatmul.apply  # which torch does not annotate
-        output: Tensor = apply(x, weight, bias, backend)
-        return output
+        return _BackendMatmul.apply(x, weight, bias, backend)  # type: ignore
     return backend.matmul(x, weight.T, bias)
 
 
@@ -178,64 +190,207 @@ class _BackendMatmul(torch.autograd.Function):
         return x_grad, weight_grad, grad.sum(0) if needs_bias else None, None
 
 
-class Embedding(nn.Embedding):
-    """An embedding without initial weights, which `weight_init.init_weights` draws.
+class QueryTokens(NamedTuple):
+    """The M tokens whose output a layer computes, if not all are needed.
 
     Attributes:
-        sparse_grad: True if its gradient is sparse, with the rows that were looked up.
+        rows: The rows of the tokens, long [M] (see the module docstring).
+        inputs: Inputs of the query projection at these tokens, [M, H].
+    """
+
+    rows: Tensor
+    inputs: Tensor
+
+
+class Attention(nn.Module):
+    """Multi-head self-attention with its output projection; query, key, and value are one matrix product.
+
+    Quantization replaces the linear layers by `Int8Linear`, whose weights cannot be split into those of queries,
+    keys, and values.
     """
 
     kernels: KernelBackend = REFERENCE
-    sparse_grad = False
-    _joins = False
 
-    def reset_parameters(self) -> None:
-        """Do nothing."""
+    def __init__(self, config: ModelConfig, generator: torch.Generator) -> None:
+        super().__init__()
+        self.num_heads = config.num_attention_heads
+        self.qkv = Linear(config.hidden_size, 3 * config.hidden_size)
+        self.output = Linear(config.hidden_size, config.hidden_size)
+        self.dropout = Dropout(config.attention_probs_dropout_prob, generator)
 
-    @property
-    def benefits_from_sparse_grad(self) -> bool:
-        """Return True if training is faster with a sparse gradient."""
-        return (
-            self.kernels.sparse_embedding_updates
-            and self.weight.is_cpu
-            and len(self.weight) >= _MIN_SPARSE_ROWS
-        )
-
-    def forward(self, ids: Tensor) -> Tensor:
-        """Look up ids […] → […, E]."""
-        return F.embedding(ids, self.weight, self.padding_idx, sparse=self._joins or self.sparse_grad)
-
-    @contextmanager
-    def tied_decoder_weight(self, is_tied: bool) -> Iterator[Tensor]:
-        """Yield the weights for a decoder, so that a tied decoder trains faster on a CPU.
-
-        In this context lookups have sparse gradients, which autograd adds in place to the decoder's dense
-        gradient. Otherwise the lookup would make a second dense gradient, mostly of zeros.
+    def forward(self, x: Tensor, layout: AttentionLayout, query_tokens: QueryTokens | None = None) -> Tensor:
+        """Compute [N, H] → [N, H], or [M, H] for some tokens.
 
         Args:
-            is_tied: True if a decoder uses the weights in the same loss; otherwise the context changes nothing.
+            x: The input, [N, H].
+            layout: The layout of the batch.
+            query_tokens: The tokens whose output is needed; None: all.
         """
-        self._joins = is_tied and torch.is_grad_enabled() and self.weight.is_cpu
-        apply: Any = _GradientLast.apply  # which torch does not annotate
-        try:
-            yield apply(self.weight) if self._joins else self.weight
-        finally:
-            self._joins = False
+        dropout = self.dropout if self.dropout.is_active else None
+        attend = None
+        if query_tokens is not None and isinstance(self.qkv, Linear) and not has_hooks(self.qkv):
+            attend = self.kernels.attention_of_queries(
+                x, query_tokens.rows, layout.sequence_layout, self.num_heads, dropout
+            )
+        if query_tokens is not None and attend is not None:
+            context = attend(*self._project_separately(query_tokens.inputs, x))
+        else:
+            context = attention(self.qkv(x), layout, self.num_heads, dropout, self.kernels)
+            context = _select_rows(context, None if query_tokens is None else query_tokens.rows)
+        return self.output(context)  # type: ignore[no-any-return]
+
+    def _project_separately(self, query_inputs: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the queries of M tokens, [M, H], and the keys and values of all tokens, [N, 2H]."""
+        sizes = [x.shape[1], 2 * x.shape[1]]
+        q_weight, kv_weight = torch.split(self.qkv.weight, sizes)
+        bias = self.qkv.bias
+        q_bias, kv_bias = (None, None) if bias is None else torch.split(bias, sizes)
+        return linear(query_inputs, q_weight, q_bias, self.kernels), linear(
+            x, kv_weight, kv_bias, self.kernels
+        )
 
 
-class _GradientLast(torch.autograd.Function):
-    """The identity, whose gradient arrives last among all uses of its input.
+class FeedForward(nn.Module):
+    """The feed-forward sublayer, W2·act(W1·x + b1) + b2: [N, H] → [N, H].
 
-    Among nodes that are ready torch's engine runs the newest first, and this node is created before the other
-    uses. The engine adds sparse gradients to a dense one in place if the dense one arrives last, and otherwise
-    to a copy.
+    Quantization replaces the linear layers by `Int8Linear`, which can apply GELU to its output (`supports_gelu`).
     """
 
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return x.view_as(x)
+    kernels: KernelBackend = REFERENCE
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
-        return grad
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.inner = Linear(config.hidden_size, config.intermediate_size)
+        self.output = Linear(config.intermediate_size, config.hidden_size)
+        self.activation = ACTIVATIONS[config.hidden_act]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Compute [N, H] → [N, H]."""
+        is_hooked = has_hooks(self.inner, self.output)
+        output = None if is_hooked else self.kernels.feed_forward(x, self.inner, self.output, self.activation)
+        if output is None and self.activation is F.gelu and self.inner.supports_gelu:
+            output = self.output(self.inner(x, gelu=True))
+        elif output is None:
+            output = self.output(self.kernels.activation(self.inner(x), self.activation))
+        return output
+
+
+def _select_rows(x: Tensor, rows: Tensor | None) -> Tensor:
+    """Return the given rows of x, or all of x if `rows` is None."""
+    return x if rows is None else x.index_select(0, rows)
+
+
+class TransformerLayer(nn.Module):
+    """A Transformer layer: attention and feed-forward, each with a residual connection and a LayerNorm."""
+
+    kernels: KernelBackend = REFERENCE
+
+    def __init__(self, config: ModelConfig, generator: torch.Generator) -> None:
+        """Build a layer.
+
+        Args:
+            config: The model's sizes and switches. With `norm` "pre", LayerNorm is before each sublayer (Xiong et
+                al. 2020) instead of after each residual sum, as in BERT and the original Transformer.
+            generator: Draws dropout.
+        """
+        super().__init__()
+        self.attention: nn.Module = Attention(config, generator)
+        self.attention_norm: nn.Module = nn.LayerNorm(config.hidden_size, config.layer_norm_eps)
+        self.feed_forward: nn.Module = FeedForward(config)
+        self.output_norm: nn.Module = nn.LayerNorm(config.hidden_size, config.layer_norm_eps)
+        self.dropout = Dropout(config.hidden_dropout_prob, generator)
+        self._norm_first = config.norm == "pre"
+
+    def forward(self, x: Tensor, layout: AttentionLayout, rows: Tensor | None = None) -> Tensor:
+        """Compute [N, H] → [N, H], or [M, H] for the tokens `rows` (see the module docstring).
+
+        The output projection and the feed-forward sublayer are computed for these tokens only, and so are queries
+        and attention where the kernels support it.
+        """
+        modules = self.fusable_modules()
+        output = (
+            None if modules is None else self.kernels.encoder_layer(x, layout.sequence_layout, modules, rows)
+        )
+        return self._forward_unfused(x, layout, rows) if output is None else output
+
+    def fusable_modules(self) -> EncoderLayerModules | None:
+        """Return the modules for the fused layer kernel.
+
+        Returns:
+            None for a layer that the kernel cannot compute: with pre-norm, with other sublayers than `Attention`
+            and `FeedForward`, or with hooks.
+        """
+        if self._norm_first:
+            return None
+        attention, feed_forward = unwrap_shared(self.attention), unwrap_shared(self.feed_forward)
+        if type(attention) is not Attention or type(feed_forward) is not FeedForward:
+            return None
+        modules = EncoderLayerModules(
+            qkv=attention.qkv,
+            projection=attention.output,
+            attention_norm=unwrap_shared(self.attention_norm),
+            inner=feed_forward.inner,
+            output=feed_forward.output,
+            output_norm=unwrap_shared(self.output_norm),
+            num_heads=attention.num_heads,
+            attention_dropout=attention.dropout,
+            dropout=self.dropout,
+            activation=feed_forward.activation,
+        )
+        return None if has_hooks(attention, feed_forward, *modules.parametrized) else modules
+
+    def _forward_unfused(self, x: Tensor, layout: AttentionLayout, rows: Tensor | None) -> Tensor:
+        residual = _select_rows(x, rows)
+        attention_input, query_inputs = x, residual
+        if self._norm_first:
+            attention_input = self.attention_norm(x)
+            query_inputs = _select_rows(attention_input, rows)
+        query_tokens = None if rows is None else QueryTokens(rows, query_inputs)
+        attention_output = self.attention(attention_input, layout, query_tokens)
+        x = self._add_residual(residual, attention_output, self.attention_norm)
+        feed_forward_output = self.feed_forward(self.output_norm(x) if self._norm_first else x)
+        return self._add_residual(x, feed_forward_output, self.output_norm)
+
+    def _add_residual(self, residual: Tensor, x: Tensor, norm: nn.Module) -> Tensor:
+        """Compute LayerNorm(residual + dropout(x)), or residual + dropout(x) with LayerNorm first."""
+        if self._norm_first:
+            return self.dropout.add_residual(residual, x)
+        return self.kernels.add_layer_norm(residual, x, self.dropout, norm)
+
+
+class SharedModule(nn.Module):
+    """A reference to a module of another layer.
+
+    The other layer owns the parameters: they occur once in `state_dict` and in `parameters`.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self._module_reference = (module,)  # in a tuple, so that torch does not register it as a submodule
+
+    @property
+    def module(self) -> nn.Module:
+        """Return the shared module."""
+        return self._module_reference[0]
+
+    def forward(self, *inputs: Any) -> Any:
+        """Call the shared module."""
+        return self.module(*inputs)
+
+
+def unwrap_shared(module: nn.Module) -> nn.Module:
+    """Return the module that a `SharedModule` refers to, or the module itself."""
+    return module.module if isinstance(module, SharedModule) else module
+
+
+def build_blocks(config: ModelConfig, generator: torch.Generator) -> list[TransformerLayer]:
+    """Build `Encoder.blocks`: one layer per group if layers share all parameters, else L."""
+    if config.share == "all":
+        return [TransformerLayer(config, generator) for _ in range(config.share_groups)]
+    blocks = [TransformerLayer(config, generator) for _ in range(config.num_hidden_layers)]
+    for i, block in enumerate(blocks):
+        first = blocks[config.first_layer_of_group(i)]
+        if block is not first:
+            for name in config.shared_submodules:
+                setattr(block, name, SharedModule(getattr(first, name)))
+    return blocks

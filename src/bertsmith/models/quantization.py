@@ -11,8 +11,10 @@ products are exact, so no token's result depends on another row.
 
 from __future__ import annotations
 
+import copy
+from collections import OrderedDict
 from functools import partial
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +22,7 @@ from torch import Tensor, nn
 from bertsmith import hardware
 from bertsmith.kernels.linear import DequantParams, QuantizedLinear
 from bertsmith.kernels.reference import REFERENCE, KernelBackend, compute_dtype, set_kernel_backend
-from bertsmith.models.encoder import Encoder, copy_encoder
+from bertsmith.models.encoder import Encoder
 from bertsmith.models.layers import Linear
 from bertsmith.packed import Packed
 
@@ -158,3 +160,19 @@ def _channel_stats(encoder: Encoder, texts: Packed) -> dict[str, ChannelStats]:
         )
         for name, calls in stats.items()
     }
+
+
+def copy_encoder(encoder: Encoder, *, with_hooks: bool) -> Encoder:
+    """Return a copy in evaluation mode that shares the parameters and the generator, with or without hooks."""
+    # deepcopy does not copy an object whose id is in its memo, but takes the memo's value: here the
+    # parameters and the generator themselves, and empty dictionaries of hooks.
+    memo: dict[int, Any] = {id(shared): shared for shared in (*encoder.parameters(), encoder.generator)}
+    for module in () if with_hooks else encoder.modules():
+        for hooks in (
+            module._forward_hooks,
+            module._forward_pre_hooks,
+            module._backward_hooks,
+            module._backward_pre_hooks,
+        ):
+            memo[id(hooks)] = OrderedDict()
+    return copy.deepcopy(encoder, memo).eval()

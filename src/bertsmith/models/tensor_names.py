@@ -1,7 +1,7 @@
 """Tables of bertsmith's tensor names and Hugging Face's.
 
 bertsmith's names are those of the modules' state_dict with the prefix of their part (`encoder.`, `pooler.`,
-`masked.`, …: see `heads.PART_BUILDERS`). Hugging Face's are those of its classes with a head. One tensor of
+`masked.`, …: see `task_heads.PART_BUILDERS`). Hugging Face's are those of its classes with a head. One tensor of
 bertsmith may be several of Hugging Face, concatenated along dimension 0: `attention.qkv` is query, key, and value.
 """
 
@@ -85,31 +85,6 @@ class NameTable:
     tied: Mapping[str, str] = field(default_factory=dict)
     duplicates: Mapping[str, str] = field(default_factory=dict)
     unused: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def copies_to_write(self) -> Mapping[str, str]:
-        """Return the copies that are written, since transformers expects them."""
-        return {**self.duplicates, **self.unused}
-
-    @property
-    def copies_to_compare(self) -> Mapping[str, str]:
-        """Return the copies that must equal their original, since bertsmith has one tensor for both."""
-        return {**self.tied, **self.duplicates}
-
-    @property
-    def copies_to_read(self) -> Mapping[str, str]:
-        """Return the copies that are read if the file lacks their original."""
-        return {**self.tied, **self.unused}
-
-    @property
-    def buffers(self) -> frozenset[str]:
-        """Return the buffers of older files, which are ignored."""
-        return frozenset(
-            {
-                f"{self.base_model_prefix}.embeddings.position_ids",
-                f"{self.base_model_prefix}.embeddings.token_type_ids",
-            }
-        )
 
     def without_part(self, part: str) -> NameTable:
         """Return the table without the tensors of a part."""

@@ -24,8 +24,8 @@ from bertsmith.loss import Loss, distillation_kl
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import build_encoder
-from bertsmith.models.heads import MaskedLMHead
-from bertsmith.models.transformer_layer import SharedModule, unwrap_shared
+from bertsmith.models.layers import SharedModule, unwrap_shared
+from bertsmith.models.pretraining_heads import MaskedLMHead
 from bertsmith.objectives.objective import Objective, check_data_settings
 from bertsmith.objectives.settings import DistillationSettings
 from bertsmith.tokenizer.tokenizer import Tokenizer

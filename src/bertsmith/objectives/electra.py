@@ -27,7 +27,7 @@ from bertsmith.loss import Loss
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import build_encoder, get_family
-from bertsmith.models.heads import MaskedLMHead, ReplacedTokenHead
+from bertsmith.models.pretraining_heads import MaskedLMHead, ReplacedTokenHead
 from bertsmith.objectives.objective import GENERATOR, MODEL, ModelParts, Objective, check_data_settings
 from bertsmith.objectives.settings import ElectraSettings
 

@@ -1,6 +1,6 @@
 """The interface of training objectives, their registry, and evaluation on held-out batches.
 
-An objective is one file and one line in `OBJECTIVES`. It owns its heads and any second encoder that it needs (a
+An objective is one class and one line in `OBJECTIVES`. It owns its heads and any second encoder that it needs (a
 generator, a teacher, a second tower), and computes the loss of a batch. A loss has one or more parts, such as
 `mlm` and `nsp`, each with a sum, a count, and a weight. Fine-tuning tasks are objectives too.
 """
@@ -21,13 +21,13 @@ from bertsmith.device import ComputeContext
 from bertsmith.errors import InputError, option
 from bertsmith.instances.settings import DataSettings
 from bertsmith.loss import Loss
-from bertsmith.models.config import ModelConfig
+from bertsmith.models.config import ModelConfig, ProblemType
 from bertsmith.models.encoder import Encoder
-from bertsmith.models.heads import MaskedLMHead, ProblemType
+from bertsmith.models.pretraining_heads import MaskedLMHead
 from bertsmith.models.weight_init import init_output_bias, unigram_cross_entropy
 from bertsmith.objectives.settings import OBJECTIVES
-from bertsmith.registry import lookup
 from bertsmith.settings import Settings
+from bertsmith.suggestions import lookup
 
 MODEL, GENERATOR = "model", "generator"
 """Names of the model folders in a run: the trained model, and ELECTRA's generator. An objective with another

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
 from bertsmith.settings import Settings
 
-if TYPE_CHECKING:
-    from bertsmith.objectives.objective import Objective
-
-OBJECTIVES: dict[str, str | type[Objective]] = {
-    "mlm_nsp": "bertsmith.objectives.masked_lm:MaskedLM",
-    "causal": "bertsmith.objectives.causal_lm:CausalLM",
+OBJECTIVES: dict[str, str | type[Any]] = {
+    "mlm_nsp": "bertsmith.objectives.language_modeling:MaskedLM",
+    "causal": "bertsmith.objectives.language_modeling:CausalLM",
     "distil": "bertsmith.objectives.distillation:Distillation",
     "replaced": "bertsmith.objectives.electra:Electra",
 }

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from bertsmith.corpus.diagnostics import FULL_SENTENCE_SETTINGS, format_settings, unknown_token_warnings
+from bertsmith.corpus.checks.structure import FULL_SENTENCE_SETTINGS, format_settings, unknown_token_warnings
 from bertsmith.corpus.shards import IntArray, Shards
 from bertsmith.errors import InputError, option
 from bertsmith.formatting import pluralize

@@ -15,15 +15,14 @@ from bertsmith.inference.model import Model
 from bertsmith.inference.scoring import Scorer, default_variant
 from bertsmith.io import atomic
 from bertsmith.models.encoder import Encoder
-from bertsmith.models.heads import MaskedLMHead
+from bertsmith.models.pretraining_heads import MaskedLMHead
 from bertsmith.objectives.objective import MODEL, Objective, evaluate_objective
 from bertsmith.pretraining.data import PretrainData
 from bertsmith.pretraining.report import run_report
 from bertsmith.pretraining.settings import EvaluateSettings, PretrainSettings
 from bertsmith.runs.run_folder import IntermediateSaver, write_models, write_report
 from bertsmith.runs.settings import fingerprint_settings, updates_in_budget
-from bertsmith.training.run_plan import TrainingBudget
-from bertsmith.training.time_budget import Throughput
+from bertsmith.training.budget import Throughput, TrainingBudget
 from bertsmith.training.train_step import TrainModule
 from bertsmith.training.training_job import (
     Evaluation,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib.metadata import version
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,19 +23,23 @@ from bertsmith.formatting import pluralize
 from bertsmith.io import atomic
 from bertsmith.io.tables import TextRow
 from bertsmith.models.config import Pooling
-from bertsmith.retrieval.approximate import GRAPH, Recall, build_graph, import_faiss, open_graph, search_graph
-from bertsmith.retrieval.exact import exact_products, normalize_vectors, search_vectors
-from bertsmith.retrieval.vector_file import map_vectors, open_vector_file
+from bertsmith.retrieval.nearest_neighbors import (
+    GRAPH,
+    Recall,
+    build_graph,
+    exact_products,
+    import_faiss,
+    normalize_vectors,
+    open_graph,
+    search_graph,
+    search_vectors,
+)
+from bertsmith.retrieval.vector_file import Embed, EmbeddedRows, embed_rows, map_vectors, open_vector_file
 
 MANIFEST, VECTORS, TEXTS = "index.json", "vectors.npy", "texts.arrow"
 LAYOUT = atomic.FolderLayout("an index", MANIFEST, (MANIFEST, VECTORS, TEXTS, GRAPH))
 _REBUILD = "build the index again"
-_CHUNK_SIZE = 4096  # texts embedded at a time
 _SCHEMA = pa.schema([("text", pa.large_string()), ("location", pa.string()), ("id", pa.string())])
-
-Embed = Callable[[Sequence[str]], NDArray[np.float32]]
-"""Returns the vectors [n, H] of n texts."""
-EmbeddedRows = tuple[list[TextRow], NDArray[np.float32]]
 
 
 class EmbeddingSource(BaseModel):
@@ -110,6 +114,16 @@ class Index:
     def __repr__(self) -> str:
         return f"Index({self.folder}, {pluralize(len(self), 'text')}, dimension {self.dimension})"
 
+    @property
+    def recall_message(self) -> str:
+        """A message on the recall of approximate search, for an index with a graph."""
+        assert self.recall is not None
+        texts = pluralize(self.recall.queries, "text")
+        return (
+            f"{self.folder}: approximate search has a recall@10 of {self.recall.recall_at_10:.1%}, measured on "
+            f"{texts} of the index when it was built"
+        )
+
     def row(self, i: int) -> TextRow:
         """Return the text at position i, as `nearest` returns positions."""
         return TextRow(**self._texts.slice(i, 1).to_pylist()[0])
@@ -154,13 +168,6 @@ class Index:
             self._graph = open_graph(self.folder / GRAPH)
         candidates = search_graph(self._graph, queries, min(k, len(self)))
         return _rescore(candidates, queries, self.vectors)
-
-
-def embed_rows(rows: Iterable[TextRow], embed: Embed) -> Iterator[EmbeddedRows]:
-    """Yield texts with their vectors, some thousand at a time."""
-    iterator = iter(rows)
-    while chunk := list(islice(iterator, _CHUNK_SIZE)):
-        yield chunk, embed([row.text for row in chunk])
 
 
 def write_index(

@@ -12,11 +12,10 @@ from bertsmith import hardware
 from bertsmith.console import format_duration
 from bertsmith.device import ComputeContext
 from bertsmith.formatting import pluralize
+from bertsmith.training.budget import Throughput, TrainingBudget
 from bertsmith.training.data_loader import START, Phase, iterate_updates
 from bertsmith.training.distributed import SINGLE_RANK, RankGroup
-from bertsmith.training.run_plan import TrainingBudget
 from bertsmith.training.settings import TrainSettings
-from bertsmith.training.time_budget import Throughput
 from bertsmith.training.train_step import GradientStrategy, TrainModule, train_step
 
 logger = logging.getLogger(__name__)

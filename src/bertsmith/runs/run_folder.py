@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertsmith.artifacts.folder import check_replaceable, write_folder
-from bertsmith.artifacts.run_collection import read_report
+from bertsmith.artifacts.locate import read_report
 from bertsmith.errors import InputError, MachineError, Stopped, option
 from bertsmith.formatting import pluralize
 from bertsmith.io import atomic

@@ -32,10 +32,9 @@ from bertsmith.errors import InputError, option
 from bertsmith.io.sources import Source
 from bertsmith.loss import distillation_kl
 from bertsmith.metrics.sufficient_statistics import SufficientStatistics
-from bertsmith.models.config import ModelConfig
+from bertsmith.models.config import ModelConfig, ProblemType
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.feature_extraction import FeatureExtractor
-from bertsmith.models.heads import ProblemType
 from bertsmith.objectives.objective import MODEL, ModelParts, Objective
 from bertsmith.tasks.batching import (
     Answers,

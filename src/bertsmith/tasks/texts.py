@@ -20,7 +20,7 @@ from bertsmith.io.sources import Source
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import get_family
-from bertsmith.models.heads import SequenceClassificationHead
+from bertsmith.models.task_heads import SequenceClassificationHead
 from bertsmith.tasks.base import Decoder, Example, TaskData, TaskEncoder, TaskModel
 from bertsmith.tasks.batching import Item, Outputs, TaskBatch, TokenSequence
 from bertsmith.tasks.data_checks import check_string

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,10 +18,9 @@ import tokenizers
 from numpy.typing import NDArray
 from tokenizers import AddedToken, decoders, models, pre_tokenizers, processors
 
-from bertsmith.errors import InputError
+from bertsmith.errors import InputError, corrupt_file_error
 from bertsmith.io.text_io import read_lines
 from bertsmith.suggestions import not_found_error
-from bertsmith.tokenizer.config_schema import check_token_ids, corrupt_file_error
 
 ROBERTA_SPECIAL_TOKENS = {"pad": "<pad>", "unk": "<unk>", "cls": "<s>", "sep": "</s>", "mask": "<mask>"}
 # transformers gives GPT-2 an unknown token with this name, although no text is ever unknown.
@@ -52,6 +51,13 @@ def check_vocabulary(file: Path, vocabulary: Mapping[str, Any]) -> dict[str, int
     check_token_ids(vocabulary, file)
     check_byte_pieces(vocabulary, file)
     return dict(vocabulary)
+
+
+def check_token_ids(vocabulary: Mapping[str, int], location: object) -> None:
+    """Raise an `InputError` if the ids of a vocabulary of V tokens are not 0 to V - 1, each once."""
+    if sorted(vocabulary.values()) != list(range(len(vocabulary))):
+        message = f"the ids are not 0 to {len(vocabulary) - 1}, each once"
+        raise corrupt_file_error("token_ids_not_contiguous", message, location=location)
 
 
 def check_byte_pieces(vocabulary: Mapping[str, int], file: Path) -> None:
@@ -144,40 +150,38 @@ def vocabulary_files(definition: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def edge_classes(tokens: Sequence[str]) -> tuple[NDArray[np.int8], NDArray[np.int8]]:
-    """Return the class of each token's first and last character, int8 [V] each.
-
-    The first class is CONTINUATION if the token starts with bytes that continue a character of the token before;
-    both are if it consists of such bytes.
-    """
-    pairs = [_edge_classes(token) for token in tokens]
-    return np.array([first for first, _ in pairs], np.int8), np.array([last for _, last in pairs], np.int8)
-
-
-def word_starts(first: NDArray[np.int8], last: NDArray[np.int8]) -> NDArray[np.bool_]:
-    """Mark the tokens of a sequence at which GPT-2's pattern starts a word.
+def word_start_function(
+    tokens: Sequence[str], special_ids: Sequence[int]
+) -> Callable[[NDArray[np.int64]], NDArray[np.bool_]]:
+    """Return a function from ids [N] to bool [N], the tokens at which GPT-2's pattern starts a word.
 
     The letters of a contraction ('s) that are a separate token are also marked; the pattern leaves them with the
-    apostrophe.
-
-    Args:
-        first: The class of each token's first character, int8 [N], see `edge_classes`.
-        last: The class of each token's last character, int8 [N].
-
-    Returns:
-        bool [N].
+    apostrophe. Special tokens and the tokens after them are marked, too.
     """
-    # A token of continuation bytes alone ends a character of the last token before it that has other bytes.
-    character_token = np.maximum.accumulate(np.where(last != CONTINUATION, np.arange(len(last)), 0))
-    previous = np.concatenate([[np.int8(WHITESPACE)], last[character_token][:-1]])
-    starts: NDArray[np.bool_] = (first == SPACE) | (
-        (first != previous) & (first != CONTINUATION) & (previous != SPACE)
-    )
-    starts[:1] = True
-    return starts
+    first_classes, last_classes = np.array([_edge_classes(token) for token in tokens], np.int8).T.copy()
+    is_special = np.zeros(len(tokens), np.bool_)
+    is_special[special_ids] = True
+    last_classes[is_special] = WHITESPACE
+
+    def word_starts(ids: NDArray[np.int64]) -> NDArray[np.bool_]:
+        first, last = first_classes[ids], last_classes[ids]
+        # A token of continuation bytes alone ends a character of the last token before it that has other bytes.
+        character_token = np.maximum.accumulate(np.where(last != CONTINUATION, np.arange(len(last)), 0))
+        previous = np.concatenate([[np.int8(WHITESPACE)], last[character_token][:-1]])
+        starts = (first == SPACE) | ((first != previous) & (first != CONTINUATION) & (previous != SPACE))
+        starts[:1] = True
+        marked: NDArray[np.bool_] = starts | is_special[ids]
+        return marked
+
+    return word_starts
 
 
 def _edge_classes(token: str) -> tuple[int, int]:
+    """Return the classes of a token's first and last character.
+
+    The first is CONTINUATION if the token starts with bytes that continue a character of the token before; both
+    are if it consists of such bytes.
+    """
     decoder = byte_decoder()
     if not token or any(character not in decoder for character in token):
         return OTHER, OTHER

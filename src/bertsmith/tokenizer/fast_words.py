@@ -13,9 +13,8 @@ Shapes: R runs in all texts, N ids.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain, repeat
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -52,6 +51,13 @@ _THREE_BYTE_PUNCTUATION = [
 ]
 
 
+def text_encoder(tokenizer: Tokenizer) -> Callable[[Sequence[str]], tuple[IntArray, IntArray]]:
+    """Return `WordEncoder.encode`, or a slower function that does the same for a tokenizer without one."""
+    if can_encode(tokenizer):
+        return WordEncoder(tokenizer).encode
+    return lambda texts: concatenate(tokenizer.encode_ids(texts))
+
+
 def can_encode(tokenizer: Tokenizer) -> bool:
     """Return True if `WordEncoder` supports a tokenizer.
 
@@ -75,9 +81,8 @@ class WordEncoder:
         """Create the encoder for a tokenizer that passes `can_encode`."""
         self._encode_with_backend = tokenizer.encode_ids
         self._byte_classes = _byte_classes()
-        definition = json.loads(tokenizer.definition)
-        self._is_three_byte_run = _three_byte_runs(definition["normalizer"]["handle_chinese_chars"])
-        self._ascii_encoder = _AsciiEncoder(definition["model"], tokenizer)
+        normalizer = json.loads(tokenizer.definition)["normalizer"]
+        self._is_three_byte_run = _three_byte_runs(normalizer["handle_chinese_chars"])
         separator = _find_separator(tokenizer)
         assert separator is not None
         self._separator, self._separator_id = separator
@@ -163,15 +168,7 @@ class WordEncoder:
 
     def _add(self, runs: list[bytes]) -> None:
         """Encode runs and add them to the cache."""
-        alphanumeric = [
-            run for run in runs if run.isalnum()
-        ]  # of ASCII letters and digits, since these are bytes
-        others = [run for run in runs if not run.isalnum()]
-        id_lists = list(map(self._ascii_encoder.encode, alphanumeric))
-        ids, lengths = self._encode_runs([run.decode("utf-8") for run in others])
-        ids = np.concatenate([_concatenate(id_lists), ids])
-        lengths = np.concatenate([np.array(list(map(len, id_lists)), np.int64), lengths])
-        runs = alphanumeric + others
+        ids, lengths = self._encode_runs([run.decode("utf-8") for run in runs])
         first_index = len(self._run_index)
         self._run_index.update(zip(runs, range(first_index, first_index + len(runs)), strict=True))
         self._starts = np.concatenate([self._starts, len(self._ids) + np.cumsum(lengths) - lengths])
@@ -188,7 +185,7 @@ class WordEncoder:
             self._separator.join([*runs[start : start + _RUNS_PER_TEXT], ""])
             for start in range(0, len(runs), _RUNS_PER_TEXT)
         ]
-        ids = _concatenate(self._encode_with_backend(texts))
+        ids, _ = concatenate(self._encode_with_backend(texts))
         is_separator = ids == self._separator_id
         lengths = np.diff(np.flatnonzero(is_separator), prepend=-1) - 1
         return ids[~is_separator], lengths
@@ -205,42 +202,6 @@ class WordEncoder:
         self._uses[0] = _NEVER_EVICTED
 
 
-class _AsciiEncoder:
-    """WordPiece for words of ASCII letters and digits, for which the normalizer at most lower-cases.
-
-    At each position it takes the longest matching piece; if no piece matches, the word is `[UNK]`. The ids equal
-    the backend's, in a third of its time.
-    """
-
-    def __init__(self, model: dict[str, Any], tokenizer: Tokenizer) -> None:
-        prefix = model["continuing_subword_prefix"]
-        self._vocabulary: dict[str, int] = model["vocab"]
-        self._continuations = {
-            token.removeprefix(prefix): i for token, i in self._vocabulary.items() if token.startswith(prefix)
-        }
-        self._max_length = int(model["max_input_chars_per_word"])
-        self._unk_ids = [tokenizer.unk_token_id]
-        self._lowercase = tokenizer.lowercase
-
-    def encode(self, run: bytes) -> list[int]:
-        word = run.decode("ascii")
-        if self._lowercase:
-            word = word.lower()
-        if len(word) > self._max_length:
-            return self._unk_ids
-        ids: list[int] = []
-        start, pieces = 0, self._vocabulary
-        while start < len(word):
-            end = len(word)
-            while (piece_id := pieces.get(word[start:end])) is None:
-                end -= 1
-                if end == start:
-                    return self._unk_ids
-            ids.append(piece_id)
-            start, pieces = end, self._continuations
-        return ids
-
-
 def _find_separator(tokenizer: Tokenizer) -> tuple[str, int] | None:
     """Return an ASCII punctuation character of the vocabulary with its id; None if there is none.
 
@@ -253,8 +214,10 @@ def _find_separator(tokenizer: Tokenizer) -> tuple[str, int] | None:
     return None
 
 
-def _concatenate(lists: list[list[int]]) -> IntArray:
-    return np.fromiter(chain.from_iterable(lists), dtype=np.int64, count=sum(map(len, lists)))
+def concatenate(lists: Sequence[Sequence[int]]) -> tuple[IntArray, IntArray]:
+    """Return the concatenated ids of some texts, and the number of ids of each."""
+    lengths = np.fromiter(map(len, lists), dtype=np.int64, count=len(lists))
+    return np.fromiter(chain.from_iterable(lists), dtype=np.int64, count=int(lengths.sum())), lengths
 
 
 def _ranges(starts: IntArray, lengths: IntArray) -> IntArray:

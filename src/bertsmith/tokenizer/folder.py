@@ -7,33 +7,25 @@ for Unigram.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import tokenizers
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
-from bertsmith.errors import InputError
+from bertsmith.errors import InputError, corrupt_file_error
 from bertsmith.io import atomic
 from bertsmith.suggestions import not_found_error
 from bertsmith.tokenizer import byte_level_bpe, unigram, wordpiece
-from bertsmith.tokenizer.byte_level_bpe import GPT2_SPECIAL_TOKENS, ROBERTA_SPECIAL_TOKENS
-from bertsmith.tokenizer.config_schema import (
-    SPECIAL_TOKEN_ROLES,
-    TokenizerConfig,
-    check_special_tokens,
-    check_token_ids,
-    corrupt_file_error,
-    read_config,
-    read_json_object,
-)
+from bertsmith.tokenizer.byte_level_bpe import GPT2_SPECIAL_TOKENS, ROBERTA_SPECIAL_TOKENS, check_token_ids
 from bertsmith.tokenizer.hf_class import tokenizer_class_options
-from bertsmith.tokenizer.normalizer import NormalizerName
 from bertsmith.tokenizer.post_processor import PostProcessor
 from bertsmith.tokenizer.unigram import ALBERT_SPECIAL_TOKENS
-from bertsmith.tokenizer.wordpiece import BERT_SPECIAL_TOKENS
+from bertsmith.tokenizer.wordpiece import BERT_SPECIAL_TOKENS, NormalizerName, check_special_tokens
 
 TokenizerKind = Literal["wordpiece", "byte_level_bpe", "unigram"]
+SPECIAL_TOKEN_ROLES = ("pad", "unk", "cls", "sep", "mask")
 
 TOKENIZER_FILES = (
     "tokenizer.json",
@@ -51,6 +43,42 @@ _DEFAULT_MAX_LENGTH = 512
 _MIN_UNLIMITED_LENGTH = 10**9  # transformers writes "no limit" as 10**30
 _BackendWithSpecialTokens = tuple[tokenizers.Tokenizer, dict[str, str]]
 """A backend tokenizer, and the special tokens by role."""
+
+
+def _token_content(value: Any) -> Any:
+    """Return the string of a token, which is an object in the file if it has flags such as lstrip."""
+    return value["content"] if isinstance(value, dict) and "content" in value else value
+
+
+Token = Annotated[str | None, BeforeValidator(_token_content)]
+
+
+class TokenizerConfig(BaseModel):
+    """The fields of tokenizer_config.json and special_tokens_map.json together; None for a field that neither has.
+
+    `bertsmith_normalizer` is ours, the others are those of transformers.
+    """
+
+    model_config = ConfigDict(extra="ignore", strict=True, frozen=True, protected_namespaces=())
+
+    tokenizer_class: str | None = None
+    model_max_length: int | float | None = None
+    do_lower_case: bool | None = None
+    strip_accents: bool | None = None
+    tokenize_chinese_chars: bool | None = None
+    keep_accents: bool | None = None
+    add_prefix_space: bool | None = None
+    bertsmith_normalizer: str | None = None
+    pad_token: Token = None
+    unk_token: Token = None
+    cls_token: Token = None
+    sep_token: Token = None
+    mask_token: Token = None
+
+    def special_tokens(self) -> dict[str, str]:
+        """Return the configured special tokens by role."""
+        tokens = {role: getattr(self, f"{role}_token") for role in SPECIAL_TOKEN_ROLES}
+        return {role: token for role, token in tokens.items() if token is not None}
 
 
 class TokenizerSource(NamedTuple):
@@ -147,6 +175,25 @@ def write_folder(folder: Path, source: TokenizerSource, tokens: Sequence[str]) -
         atomic.write_text(folder / name, text)
 
 
+def build_backend(
+    source: TokenizerSource, kind: TokenizerKind, parsed_tokens: Collection[str] = ()
+) -> tokenizers.Tokenizer:
+    """Build a backend tokenizer that parses only these special tokens in texts."""
+    definition = source.definition
+    if kind == "unigram" or parsed_tokens:  # Else the definition needs no change, and parsing it takes time.
+        content = json.loads(definition)
+        for token in content["added_tokens"]:  # Added tokens that are not special are parsed in any mode.
+            token["special"] = token["special"] and token["content"] not in parsed_tokens
+        if kind == "unigram":
+            special_tokens = {token["content"] for token in content["added_tokens"] if token["special"]}
+            hidden_tokens = special_tokens.union(source.special_tokens.values()) - {*parsed_tokens}
+            content = unigram.hide_special_pieces(content, hidden_tokens)
+        definition = json.dumps(content)
+    backend = tokenizers.Tokenizer.from_str(definition)
+    backend.encode_special_tokens = True
+    return backend
+
+
 def tokenizer_kind(definition: Mapping[str, Any]) -> TokenizerKind:
     """Return the kind of a tokenizer.json."""
     return _KINDS[definition["model"]["type"]]
@@ -157,6 +204,33 @@ def lowercases(definition: Mapping[str, Any]) -> bool:
     root = definition["normalizer"] or {}
     steps = [root, *root.get("normalizers", [])]
     return any(step.get("lowercase") or step["type"] == "Lowercase" for step in steps if step)
+
+
+def read_config(folder: Path) -> TokenizerConfig:
+    """Read the configuration in a folder; tokenizer_config.json overrides special_tokens_map.json."""
+    values: dict[str, Any] = {}
+    for name in ("special_tokens_map.json", "tokenizer_config.json"):
+        if (file := folder / name).is_file():
+            content = read_json_object(file)
+            try:
+                TokenizerConfig.model_validate(content)
+            except ValidationError as error:
+                first = error.errors(include_url=False)[0]
+                field, reason = ".".join(map(str, first["loc"])), first["msg"][0].lower() + first["msg"][1:]
+                raise corrupt_file_error("invalid_field", f"'{field}': {reason}", location=file) from None
+            values |= content
+    return TokenizerConfig.model_validate(values)
+
+
+def read_json_object(file: Path) -> dict[str, Any]:
+    """Read a file that contains one JSON object."""
+    try:
+        value = json.loads(file.read_bytes().decode("utf-8"))
+    except (ValueError, RecursionError):  # not UTF-8, not JSON, a number of 5,000 digits
+        raise corrupt_file_error("invalid_json", "the file is not complete JSON", location=file) from None
+    if not isinstance(value, dict):
+        raise corrupt_file_error("not_a_json_object", "the file is not a JSON object", location=file)
+    return value
 
 
 def _entry_file(path: Path) -> Path:

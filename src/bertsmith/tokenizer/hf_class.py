@@ -15,10 +15,9 @@ from typing import Any
 import tokenizers
 
 from bertsmith.tokenizer.byte_level_bpe import build_byte_level_bpe
-from bertsmith.tokenizer.normalizer import bert_normalizer, bert_pre_tokenizer
 from bertsmith.tokenizer.post_processor import PostProcessor
 from bertsmith.tokenizer.unigram import ALBERT_SPECIAL_TOKENS, SentencePieceModel, build_unigram
-from bertsmith.tokenizer.wordpiece import build_wordpiece
+from bertsmith.tokenizer.wordpiece import bert_normalizer, bert_pre_tokenizer, build_wordpiece
 
 Options = dict[str, Any]
 """Entries of tokenizer_config.json."""

@@ -11,9 +11,8 @@ from bertsmith.io.unicode_scripts import script_of
 _MIN_REPORTED_RATIO = 0.01
 _MIN_SCRIPT_RATIO = 0.2  # a text with this ratio or more is written in the script
 _MIN_CHINESE_RATIO = 0.05  # the option --chinese does not fit texts with a smaller ratio of Han and kana
-_MIN_KANA_RATIO = (
-    0.1  # of Japanese texts: some have more ideographs than kana, but Chinese texts have no kana
-)
+# Of Japanese texts: some have more ideographs than kana, but Chinese texts have no kana.
+_MIN_KANA_RATIO = 0.1
 _KANA = ("Hiragana", "Katakana")
 _SCRIPTS_WITHOUT_SPACES = ("Thai", "Lao", "Khmer", "Myanmar")
 # BERT's lower-casing strips accents. In these scripts it removes vowel signs, or splits syllables.
@@ -23,19 +22,24 @@ _SCRIPTS_DAMAGED_BY_LOWERCASE = (
 )  # fmt: skip
 
 
+def letters_by_script(characters: Mapping[str, int]) -> dict[str, int]:
+    """Return the number of letters by script, the most frequent first, from counts of each character."""
+    letters: Counter[str] = Counter()
+    for character, count in characters.items():
+        if character.isalpha():
+            letters[script_of(character)] += count
+    return dict(sorted(letters.items(), key=lambda item: (-item[1], item[0])))
+
+
 def script_ratios(characters: Mapping[str, int]) -> dict[str, float]:
     """Return the ratio of each script among a text's letters, the largest first, without those below 1 %.
 
     Args:
         characters: Number of occurrences of each character.
     """
-    letters: Counter[str] = Counter()
-    for character, count in characters.items():
-        if character.isalpha():
-            letters[script_of(character)] += count
-    total = max(1, letters.total())
-    ordered = sorted(letters.items(), key=lambda item: (-item[1], item[0]))
-    return {script: round(n / total, 4) for script, n in ordered if n >= _MIN_REPORTED_RATIO * total}
+    letters = letters_by_script(characters)
+    total = max(1, sum(letters.values()))
+    return {script: round(n / total, 4) for script, n in letters.items() if n >= _MIN_REPORTED_RATIO * total}
 
 
 def recommended_options(scripts: Mapping[str, float]) -> tuple[str, str] | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, overload
@@ -18,21 +18,21 @@ import numpy as np
 import tokenizers
 from numpy.typing import NDArray
 
-from bertsmith.errors import InputError, option
-from bertsmith.tokenizer import byte_level_bpe, unigram
+from bertsmith.errors import InputError
+from bertsmith.tokenizer import byte_level_bpe, unigram, wordpiece
 from bertsmith.tokenizer.folder import (
     TokenizerKind,
     TokenizerSource,
+    build_backend,
     lowercases,
     read_folder,
     tokenizer_kind,
     write_folder,
 )
-from bertsmith.tokenizer.normalizer import NormalizerName
 from bertsmith.tokenizer.post_processor import Encoding as Encoding
 from bertsmith.tokenizer.post_processor import PostProcessor
 from bertsmith.tokenizer.post_processor import Truncation as Truncation
-from bertsmith.tokenizer.wordpiece import BERT_SPECIAL_TOKENS, build_wordpiece, join_contractions
+from bertsmith.tokenizer.wordpiece import BERT_SPECIAL_TOKENS, NormalizerName
 
 SpecialStrings = Literal["text", "mask", "parse"]
 
@@ -72,16 +72,14 @@ class Tokenizer:
             sentencepiece_model: The bytes of the spiece.model that it was built from, which `save` writes too.
         """
         self._source = TokenizerSource(definition, max_length, special_tokens, sentencepiece_model)
-        self._special_tokens = special_tokens
         self.definition, self.max_length = definition, max_length
         content = json.loads(definition)
         self.kind: TokenizerKind = tokenizer_kind(content)
         self.lowercase = lowercases(content)
         self.continuation_prefix = str(content["model"].get("continuing_subword_prefix") or "")
-        # A backend's `encode_special_tokens` decides if special strings in texts are parsed (False) or are text
-        # (True). A separate backend for each mode, in which it never changes, lets several threads encode in
-        # different modes.
-        self._text_backend = self._build_backend(())
+        # A backend's `encode_special_tokens` decides if special strings are text or parsed. Each mode has a
+        # backend, in which it never changes, so that several threads can encode in different modes.
+        self._text_backend = build_backend(self._source, self.kind)
         self._special_ids: dict[str, int] = {
             role: self._full_backend.token_to_id(token)  # type: ignore[misc]
             for role, token in special_tokens.items()
@@ -131,7 +129,7 @@ class Tokenizer:
             normalizer: The variant of BERT's normalizer.
         """
         special_tokens = dict(BERT_SPECIAL_TOKENS)
-        backend = build_wordpiece(
+        backend = wordpiece.build_wordpiece(
             tokens, lowercase=lowercase, special_tokens=special_tokens, normalizer=normalizer
         )
         return cls(backend.to_str(), max_length, special_tokens)
@@ -163,11 +161,9 @@ class Tokenizer:
             text_pair: The second text of a pair, or a list of them.
             options: Keyword arguments of `encode` or `encode_batch`.
         """
-        return (
-            self.encode(text, text_pair, **options)
-            if isinstance(text, str)
-            else self.encode_batch(text, text_pair, **options)
-        )
+        if isinstance(text, str):
+            return self.encode(text, text_pair, **options)
+        return self.encode_batch(text, text_pair, **options)
 
     def encode(
         self,
@@ -249,10 +245,9 @@ class Tokenizer:
             ids: Token ids.
             keep_special_tokens: Keep special tokens.
         """
-        text = str(
-            self._full_backend.decode([int(i) for i in ids], skip_special_tokens=not keep_special_tokens)
-        )
-        return join_contractions(text) if self.kind == "wordpiece" else text
+        skip = not keep_special_tokens
+        text = str(self._full_backend.decode([int(i) for i in ids], skip_special_tokens=skip))
+        return wordpiece.join_contractions(text) if self.kind == "wordpiece" else text
 
     @cached_property
     def tokens(self) -> list[str]:
@@ -299,53 +294,30 @@ class Tokenizer:
         Returns:
             True for tokens that start a word, bool [N].
         """
-        ids = np.asarray(ids, dtype=np.int64)
-        if self.kind == "wordpiece":
-            return ~self._is_continuation[ids]
-        first, last, is_special = self._edge_classes
-        if self.kind == "unigram":
-            starts = first[ids].astype(np.bool_)
-            starts[1:] |= last[ids[:-1]].astype(np.bool_)
-            starts[:1] = True
-        else:
-            starts = byte_level_bpe.word_starts(first[ids], last[ids])
-        starts_or_special: NDArray[np.bool_] = starts | is_special[ids]
-        return starts_or_special
+        return self._word_start_function(np.asarray(ids, dtype=np.int64))
 
     @cached_property
-    def _is_continuation(self) -> NDArray[np.bool_]:
-        """Return bool [V]: True for pieces that continue a word (`##ing`); WordPiece only."""
-        special_ids, prefix = self.all_special_ids, self.continuation_prefix
-        if not prefix:
-            raise InputError(
-                "continuation_prefix_missing",
-                "this WordPiece vocabulary does not mark the pieces that continue a word, so word boundaries "
-                "are unknown",
-                hint=f"mask tokens instead of words: {option('data.masking', 'token')}",
-            )
-        return np.array(
-            [token.startswith(prefix) and i not in special_ids for i, token in enumerate(self.tokens)],
-            dtype=np.bool_,
-        )
+    def _word_start_function(self) -> Callable[[NDArray[np.int64]], NDArray[np.bool_]]:
+        special_ids = sorted(self.all_special_ids)
+        if self.kind == "wordpiece":
+            return wordpiece.word_start_function(self.tokens, special_ids, self.continuation_prefix)
+        if self.kind == "unigram":
+            return unigram.word_start_function(self.tokens, special_ids)
+        return byte_level_bpe.word_start_function(self.tokens, special_ids)
 
     @cached_property
     def digest(self) -> str:
         """Return the SHA-256 (hex) of everything that determines ids: vocabulary, normalizer, special tokens, …"""
         content = json.loads(self.definition)
         model = {key: value for key, value in content["model"].items() if key != "vocab"}
-        parts = [
-            self.tokens,
-            sorted(self.all_special_ids),
-            model,
-            content["normalizer"],
-            content["pre_tokenizer"],
-        ]
+        parts = [self.tokens, sorted(self.all_special_ids), model]
+        parts += [content["normalizer"], content["pre_tokenizer"]]
         if self.kind != "wordpiece":
             parts += [self.num_separators, self.uses_segments, content["added_tokens"]]
         if self.kind == "unigram":
             # The backend's parser may change the last bit of a score.
             parts.append([round(score, 6) for _, score in content["model"]["vocab"]])
-        text = json.dumps([*parts, self._special_tokens], sort_keys=True, ensure_ascii=False)
+        text = json.dumps([*parts, self._source.special_tokens], sort_keys=True, ensure_ascii=False)
         return hashlib.sha256(text.encode("utf-8")).hexdigest()
 
     def info(self) -> dict[str, Any]:
@@ -356,7 +328,7 @@ class Tokenizer:
             "lowercase": self.lowercase,
             "specials": {
                 role: {"token": token, "id": self._special_ids[role]}
-                for role, token in self._special_tokens.items()
+                for role, token in self._source.special_tokens.items()
             },
             "uses_segments": self.uses_segments,
             "max_length": self.max_length,
@@ -381,49 +353,19 @@ class Tokenizer:
     @cached_property
     def _mask_backend(self) -> tokenizers.Tokenizer:
         """Return a backend that parses only the mask token in texts."""
-        return self._build_backend((self.mask_token,))
-
-    def _build_backend(self, parsed_tokens: Sequence[str]) -> tokenizers.Tokenizer:
-        """Build a backend that parses only these special tokens in texts."""
-        if not parsed_tokens and self.kind != "unigram":
-            # The definition needs no change, and serializing a vocabulary takes time.
-            backend = tokenizers.Tokenizer.from_str(self.definition)
-            backend.encode_special_tokens = True
-            return backend
-        content = json.loads(self.definition)
-        for token in content["added_tokens"]:  # Added tokens that are not special are parsed in any mode.
-            token["special"] = token["special"] and token["content"] not in parsed_tokens
-        if self.kind == "unigram":
-            special_tokens = {token["content"] for token in content["added_tokens"] if token["special"]}
-            hidden_tokens = (special_tokens | {*self._special_tokens.values()}) - {*parsed_tokens}
-            content = unigram.hide_special_pieces(content, hidden_tokens)
-        backend = tokenizers.Tokenizer.from_str(json.dumps(content))
-        backend.encode_special_tokens = True
-        return backend
+        return build_backend(self._source, self.kind, [self.mask_token])
 
     @property
     def _full_backend(self) -> tokenizers.Tokenizer:
         """Return a backend that has all tokens under their own names, which `hide_special_pieces` changes."""
         return self._parse_backend if self.kind == "unigram" else self._text_backend
 
-    @cached_property
-    def _edge_classes(self) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.bool_]]:
-        """Return `edge_classes` of the kind's module and True for special tokens, [V] each."""
-        module = byte_level_bpe if self.kind == "byte_level_bpe" else unigram
-        first, last = module.edge_classes(self.tokens)
-        is_special = np.zeros(self.vocab_size, np.bool_)
-        is_special[sorted(self.all_special_ids)] = True
-        # The token after a special token starts a word.
-        last[is_special] = byte_level_bpe.WHITESPACE if self.kind == "byte_level_bpe" else True
-        return first, last, is_special
-
     def _special_id(self, role: str) -> int:
-        special_id = self._special_ids.get(role)
-        if special_id is None:
+        if self._special_ids.get(role) is None:
             message = f"this vocabulary has no {role} token, which BERT's inputs need"
             hint = "use a tokenizer with the special tokens of BERT, RoBERTa, or ALBERT, or train one"
             raise InputError("special_token_undefined", message, hint=hint)
-        return int(special_id)
+        return self._special_ids[role]
 
     def __reduce__(self) -> tuple[type[Tokenizer], TokenizerSource]:
         # Pickling a backend would lose `encode_special_tokens`.
@@ -444,14 +386,15 @@ def _encode_with_backend(
 def validate_texts(texts: Iterable[Any]) -> Iterator[str]:
     """Yield the texts; raise an `InputError` with the number (from 1) of the first that is not valid Unicode."""
     for number, text in enumerate(texts, start=1):
+        location = f"text {number}"
         if not isinstance(text, str):
             message = f"{text!r:.60} is not a string"
-            hint = "pass each text as a string"
-            raise InputError("text_not_a_string", message, location=f"text {number}", hint=hint)
+            raise InputError(
+                "text_not_a_string", message, location=location, hint="pass each text as a string"
+            )
         try:
             text.encode()
         except UnicodeEncodeError:
             message = "the text contains half a character (a lone surrogate)"
-            hint = "correct the text"
-            raise InputError("lone_surrogate", message, location=f"text {number}", hint=hint) from None
+            raise InputError("lone_surrogate", message, location=location, hint="correct the text") from None
         yield text

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import unicodedata
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,9 +16,8 @@ import tokenizers
 from numpy.typing import NDArray
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
-from bertsmith.errors import InputError
+from bertsmith.errors import InputError, corrupt_file_error
 from bertsmith.tokenizer.byte_level_bpe import make_added_tokens
-from bertsmith.tokenizer.config_schema import corrupt_file_error
 
 ALBERT_SPECIAL_TOKENS = {"pad": "<pad>", "unk": "<unk>", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
 WORD_PREFIX = "▁"  # represents the space before a word
@@ -160,15 +159,27 @@ def hide_special_pieces(definition: dict[str, Any], special_tokens: Collection[s
     return {**definition, "model": {**model, "vocab": vocab}, "added_tokens": added_tokens}
 
 
-def edge_classes(tokens: Sequence[str]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Return for each token if it starts a word and if the token after it does, bool [V] each.
+def word_start_function(
+    tokens: Sequence[str], special_ids: Sequence[int]
+) -> Callable[[NDArray[np.int64]], NDArray[np.bool_]]:
+    """Return a function from ids [N] to bool [N], the tokens that start a word.
 
     A token that starts with ▁ or punctuation starts a word, and so does any token after one that ends with
-    punctuation. V is the vocabulary size.
+    punctuation.
     """
-    starts_word = [token[:1] == WORD_PREFIX or _is_punctuation(token[:1]) for token in tokens]
-    ends_word = [_is_punctuation(token[-1:]) for token in tokens]
-    return np.array(starts_word, np.bool_), np.array(ends_word, np.bool_)
+    is_start = np.array(
+        [token[:1] == WORD_PREFIX or _is_punctuation(token[:1]) for token in tokens], np.bool_
+    )
+    is_end = np.array([_is_punctuation(token[-1:]) for token in tokens], np.bool_)
+    is_start[special_ids] = is_end[special_ids] = True
+
+    def word_starts(ids: NDArray[np.int64]) -> NDArray[np.bool_]:
+        starts: NDArray[np.bool_] = is_start[ids]
+        starts[1:] |= is_end[ids[:-1]]
+        starts[:1] = True
+        return starts
+
+    return word_starts
 
 
 def _is_punctuation(character: str) -> bool:

@@ -35,6 +35,8 @@ from tokenizers import decoders, pre_tokenizers
 
 from bertsmith.tokenizer import unigram
 from bertsmith.tokenizer.folder import TokenizerKind
+from bertsmith.tokenizer.tokenizer import Tokenizer
+from bertsmith.tokenizer_training.training_text import word_splitter
 
 _SPACE = "Ġ"  # the space before a word in byte-level BPE
 _BYTE_LEVEL = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -176,3 +178,26 @@ VOCABULARY_KINDS: dict[TokenizerKind, VocabularyKind] = {
     "unigram": _Unigram(),
 }
 """The `VocabularyKind` of each kind of tokenizer."""
+
+
+class TokenizationSteps:
+    """The steps of a tokenizer: split a text into pretokens, and a pretoken into tokens.
+
+    Attributes:
+        pretokens: Splits a text into pretokens.
+        unk_token: The unknown token; None for byte-level BPE, which has a token for each byte.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        backend = tokenizers.Tokenizer.from_str(tokenizer.definition)
+        self.pretokens = word_splitter(backend.normalizer, backend.pre_tokenizer)
+        is_byte_level = tokenizer.kind == "byte_level_bpe"
+        self.unk_token = None if is_byte_level else tokenizer.tokens[tokenizer.unk_token_id]
+        self._model = backend.model
+        self._vocabulary = tokenizer.tokens
+
+    def tokens(self, pretoken: str) -> list[str]:
+        return [self._vocabulary[token_id] for token_id in self.ids(pretoken)]
+
+    def ids(self, pretoken: str) -> list[int]:
+        return [token.id for token in self._model.tokenize(pretoken)]

@@ -19,8 +19,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import tokenizers
-
 from bertsmith.errors import InputError
 from bertsmith.formatting import pluralize
 from bertsmith.io import atomic
@@ -29,8 +27,8 @@ from bertsmith.io.tables import Table
 from bertsmith.io.text_io import read_lines
 from bertsmith.tokenizer import unigram
 from bertsmith.tokenizer.tokenizer import Tokenizer
-from bertsmith.tokenizer_training.added_words import VOCABULARY_KINDS
-from bertsmith.tokenizer_training.training_text import Splitter, count_runs, word_splitter
+from bertsmith.tokenizer_training.added_words import VOCABULARY_KINDS, TokenizationSteps
+from bertsmith.tokenizer_training.training_text import Splitter, count_runs
 
 # Some 250 MB. If there are more, only half as many, the most frequent ones, are kept. A word that was evicted and
 # occurs again is counted from 0, so counts are lower bounds.
@@ -89,7 +87,7 @@ def count_domain_words(
         reading: How files are divided into documents.
         progress: Called with the number of bytes of text so far.
     """
-    kind, split_words = VOCABULARY_KINDS[tokenizer.kind], _Splitter(tokenizer).pretokens
+    kind, split_words = VOCABULARY_KINDS[tokenizer.kind], TokenizationSteps(tokenizer).pretokens
 
     def read_texts() -> Iterator[str]:
         num_bytes = 0
@@ -113,29 +111,6 @@ def count_domain_words(
             result.num_evicted += result.counts.total() - frequent.total()
             result.counts = frequent
     return result
-
-
-class _Splitter:
-    """The steps of a tokenizer: split a text into pretokens, and a pretoken into tokens.
-
-    Attributes:
-        pretokens: Splits a text into pretokens.
-        unk_token: The unknown token; None for byte-level BPE, which has a token for each byte.
-    """
-
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        backend = tokenizers.Tokenizer.from_str(tokenizer.definition)
-        self.pretokens = word_splitter(backend.normalizer, backend.pre_tokenizer)
-        is_byte_level = tokenizer.kind == "byte_level_bpe"
-        self.unk_token = None if is_byte_level else tokenizer.tokens[tokenizer.unk_token_id]
-        self._model = backend.model
-        self._vocabulary = tokenizer.tokens
-
-    def tokens(self, pretoken: str) -> list[str]:
-        return [self._vocabulary[token_id] for token_id in self.ids(pretoken)]
-
-    def ids(self, pretoken: str) -> list[int]:
-        return [token.id for token in self._model.tokenize(pretoken)]
 
 
 def propose_words(
@@ -165,7 +140,7 @@ def propose_words(
         reference_counts: The words of a reference corpus, such as general text; words whose frequency ratio is not
             above 1 are excluded.
     """
-    kind, splitter = VOCABULARY_KINDS[tokenizer.kind], _Splitter(tokenizer)
+    kind, splitter = VOCABULARY_KINDS[tokenizer.kind], TokenizationSteps(tokenizer)
     reference_token_counts = kind.candidate_tokens(reference_counts.counts if reference_counts else {})
     vocabulary = set(tokenizer.tokens)
     scored_words: list[tuple[float, NewWord]] = []
@@ -207,7 +182,7 @@ def read_word_list(file: str | Path, tokenizer: Tokenizer) -> tuple[list[str], l
         InputError: A line cannot become one token: a special token, a piece (`##ing`), a word that is too long or
             that the tokenizer reads differently. The error names file and line.
     """
-    split_words, vocabulary = _Splitter(tokenizer).pretokens, set(tokenizer.tokens)
+    split_words, vocabulary = TokenizationSteps(tokenizer).pretokens, set(tokenizer.tokens)
     new_words: dict[str, None] = {}  # an ordered set
     existing_words: list[str] = []
     for line_number, line in read_lines(file):
@@ -289,7 +264,7 @@ def add_words(tokenizer: Tokenizer, words: Sequence[str]) -> Tokenizer:
     # moved into the vocabulary, in which a token that is also a pretoken would be a piece of words.
     model_tokens = dict(model["vocab"])
     added_token_ids = {token: i for i, token in enumerate(tokenizer.tokens) if token not in model_tokens}
-    split_words = _Splitter(tokenizer).pretokens
+    split_words = TokenizationSteps(tokenizer).pretokens
     if added_words := [token for token in added_token_ids if split_words(token) == [token]]:
         message = (
             f"the added token '{added_words[0]}' is not in the vocabulary, so no word can be added after it"
@@ -320,7 +295,7 @@ def add_words(tokenizer: Tokenizer, words: Sequence[str]) -> Tokenizer:
 
 def piece_ids_of_new_tokens(old: Tokenizer, extended: Tokenizer) -> list[list[int]]:
     """Return for each new entry of an extended tokenizer the ids into which the old tokenizer splits it."""
-    splitter = _Splitter(old)
+    splitter = TokenizationSteps(old)
     return [splitter.ids(token) for token in extended.tokens[old.vocab_size :]]
 
 
@@ -342,7 +317,7 @@ def compare_tokenizations(
         differently: the number of distinct ones and of occurrences, how many of the distinct ones have more tokens
         or become unknown, and the most frequent ones with both tokenizations.
     """
-    splitter_before, splitter_after = _Splitter(before), _Splitter(after)
+    splitter_before, splitter_after = TokenizationSteps(before), TokenizationSteps(after)
     kind, unk_token = VOCABULARY_KINDS[before.kind], splitter_before.unk_token
     new_tokens = {kind.to_token(word) for word in new_words}
     # Words that are too long are one unknown token, and words that were evicted count as one token.
@@ -387,7 +362,7 @@ def measure_word_list(words: Sequence[str], counts: Mapping[str, int], tokenizer
         counts: Number of occurrences of each pretoken of the corpus; empty without a corpus.
         tokenizer: The tokenizer to extend.
     """
-    kind, splitter = VOCABULARY_KINDS[tokenizer.kind], _Splitter(tokenizer)
+    kind, splitter = VOCABULARY_KINDS[tokenizer.kind], TokenizationSteps(tokenizer)
     token_counts = kind.candidate_tokens(counts)
     new_words = []
     for word in words:

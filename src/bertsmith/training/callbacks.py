@@ -15,7 +15,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from bertsmith.console import ProgressBar
@@ -155,13 +154,8 @@ class MetricLogger(TrainerCallback):
         self._bar.__enter__()
         return self
 
-    def __exit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._bar.__exit__(error_type, error, traceback)
+    def __exit__(self, *error: Any) -> None:
+        self._bar.__exit__(*error)
         for file in (self._log, self._speed_log):
             with suppress(OSError):  # each line was flushed, and a full disk was reported then
                 file.close()

@@ -69,19 +69,6 @@ class Checkpoint:
     tensors: Mapping[str, Mapping[str, Tensor]]
 
 
-@dataclass(frozen=True)
-class ExpectedContent:
-    """The content that a checkpoint must have to resume a run.
-
-    Attributes:
-        fingerprint: The digest of settings and data.
-        tensors: Tensors of the expected dtypes and shapes by file name and key.
-    """
-
-    fingerprint: str
-    tensors: Mapping[str, Mapping[str, Tensor]]
-
-
 class _DamagedError(Exception):
     """A checkpoint is damaged."""
 
@@ -211,10 +198,14 @@ def newest_state(folder: Path) -> TrainState | None:
     return None
 
 
-def load_newest(folder: Path, expected: ExpectedContent | None = None) -> Checkpoint | None:
+def load_newest(folder: Path, expected: Checkpoint | None = None) -> Checkpoint | None:
     """Load the newest complete checkpoint of a run; None if there is none. Remove what killed processes left.
 
     A checkpoint that is damaged or has unexpected tensors is logged, and the previous one is tried.
+
+    Args:
+        folder: The folder of the checkpoints.
+        expected: A checkpoint of the run, with its fingerprint and tensors of the same dtypes and shapes.
 
     Raises:
         InputError: No checkpoint is complete, or it has other settings or data.
@@ -316,9 +307,9 @@ def _parse(schema: type[_SchemaT], file: Path, title: str) -> _SchemaT:
         raise _DamagedError(file, f"the {title} is damaged" + (f" ('{key}')" if key else "")) from None
 
 
-def _check_content(checkpoint: Checkpoint, expected: ExpectedContent, path: Path) -> None:
+def _check_content(checkpoint: Checkpoint, expected: Checkpoint, path: Path) -> None:
     """Raise InputError for a checkpoint of another run, and _DamagedError for tensors of another model."""
-    if checkpoint.state.fingerprint != expected.fingerprint:
+    if checkpoint.state.fingerprint != expected.state.fingerprint:
         raise InputError(
             "checkpoint_of_another_run",
             "this checkpoint was written with other settings or data, or by another version",

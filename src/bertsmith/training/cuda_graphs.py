@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from bertsmith.device import ComputeContext
 from bertsmith.packed import copy_to_device
-from bertsmith.training.optim.optimizer import kernel_backends
+from bertsmith.training.optimizer import kernel_backends
 from bertsmith.training.settings import TrainSettings
 from bertsmith.training.train_step import GradientStrategy, TrainModule
 

@@ -21,21 +21,17 @@ class Batch(Protocol):
     @property
     def tokens(self) -> int:
         """Number of tokens."""
-        ...
 
     @property
     def epoch(self) -> int:
         """The epoch of the instances."""
-        ...
 
     @property
     def place(self) -> str:
         """The location of the instances in the data, for messages."""
-        ...
 
     def to(self, device: Any) -> Any:
         """Copy to a device."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -65,11 +61,9 @@ class Stream(Protocol):
 
     def size(self, epoch: int) -> int:
         """Return the number of instances in an epoch."""
-        ...
 
     def batch(self, epoch: int, start: int, stop: int) -> Batch:
         """Return the batch of instances start to stop - 1."""
-        ...
 
 
 @runtime_checkable
@@ -84,7 +78,6 @@ class VariableSizeStream(Stream, Protocol):
             start: The first instance.
             size: The batch size from the settings.
         """
-        ...
 
 
 @dataclass(frozen=True)

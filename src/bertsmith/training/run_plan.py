@@ -8,25 +8,21 @@ run.
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from bertsmith.console import format_duration
-from bertsmith.errors import InputError, MachineError, option
-from bertsmith.formatting import pluralize
+from bertsmith.errors import MachineError
 from bertsmith.io import atomic
-from bertsmith.training.lr_schedule import learning_rate, warmup_updates
 from bertsmith.training.settings import TrainSettings
-
-logger = logging.getLogger(__name__)
 
 PLAN = "plan.jsonl"
 _MAX_PLAN_BYTES = 2**22
+_DIV_FACTOR, _FINAL_DIV_FACTOR = 25, 1e4  # of one_cycle, as in torch's OneCycleLR
+_ROUNDING = 1 + 1e-12  # a fraction of all updates may be rounded down in the last bit
 
 _Count = Annotated[int, Field(ge=0, lt=2**53)]
 _PositiveCount = Annotated[int, Field(ge=1, lt=2**53)]
@@ -168,155 +164,80 @@ def is_valid_plan(entries: Sequence[PlanEntry]) -> bool:
     return all(entry.step <= entry.updates for entry in entries)
 
 
-@dataclass(frozen=True)
-class TrainingBudget:
-    """The length of a run and its number of threads, as a command specifies them.
+def warmup_updates(warmup_steps: float, num_updates: int) -> int:
+    """Return the length of the warm-up in updates.
 
-    Attributes:
-        limits: The budget by the name of the setting (`max_steps`, `max_tokens`, `num_train_epochs`, or
-            `max_minutes`).
-        num_updates: The updates that it allows; an estimate for minutes.
-        threads: The number of threads.
-        keeps_threads: True if a resumed run keeps its own number.
-        is_explicit: True if the command names a budget; otherwise a resumed run keeps its own.
-        start_time: The clock at the start of the command, from which minutes count; None: the start of training.
-        num_processes: The number of processes.
+    Args:
+        warmup_steps: Below 1 a fraction of all updates, which is at least one update unless it is 0; from 1 on a
+            number of updates.
+        num_updates: The number of all updates.
     """
-
-    limits: Mapping[str, float]
-    num_updates: int
-    threads: int = 1
-    keeps_threads: bool = False
-    is_explicit: bool = True
-    start_time: float | None = None
-    num_processes: int = 1
-
-    def new_plan(self) -> RunPlan:
-        """Return the plan of a new run."""
-        entry = PlanEntry(
-            step=0,
-            updates=max(1, self.num_updates),
-            progress=0.0,
-            threads=self.threads,
-            budget=dict(self.limits),
-            why="the run begins",
-            processes=self.num_processes,
-        )
-        return RunPlan([entry])
-
-    def resumed_plan(self, run: Path, entries: Sequence[PlanEntry], step: int, seconds: float) -> RunPlan:
-        """Return the plan of a resumed run, and log what has changed.
-
-        Args:
-            run: The run folder.
-            entries: The plan of the run so far.
-            step: The updates of the run so far.
-            seconds: The seconds that they took.
-
-        Raises:
-            InputError: The run has already used up the budget.
-        """
-        plan = RunPlan(entries)
-        if self.is_explicit and dict(self.limits) != plan.last.budget:
-            plan = self._with_new_budget(run, plan, step, seconds)
-        current, last = plan.entry_at(step + 1), plan.last
-        coming = [entry for entry in plan.entries if entry.step >= step] + [current]
-        threads = last.threads if self.keeps_threads else self.threads
-        if step < last.updates and any(self._computes_differently(entry) for entry in coming):
-            logger.warning(
-                "computing %s from here on, not %s: numbers are added in another order, so the run is no longer "
-                "bit-identical to an uninterrupted one",
-                _describe_threads(threads, self.num_processes),
-                _describe_threads(current.threads, current.processes),
-            )
-            past = RunPlan(plan.entries_until(step))
-            same_processes = current.processes == self.num_processes
-            change = "on other threads" if same_processes else "in another number of processes"
-            entry = past.changed_entry(
-                step,
-                updates=last.updates,
-                threads=threads,
-                budget=last.budget,
-                why=f"resumed {change}",
-                processes=self.num_processes,
-            )
-            plan = RunPlan([*past.entries, entry])
-        return plan
-
-    def _computes_differently(self, entry: PlanEntry) -> bool:
-        has_other_threads = not self.keeps_threads and entry.threads != self.threads
-        return has_other_threads or entry.processes != self.num_processes
-
-    def _with_new_budget(self, run: Path, plan: RunPlan, step: int, seconds: float) -> RunPlan:
-        """Return a plan with this command's budget instead of the run's."""
-        num_updates, is_finished = self._resumed_num_updates(run, step, seconds), step >= plan.num_updates
-        if num_updates < step:
-            raise InputError(
-                "budget_exceeded",
-                f"the run has already made {pluralize(step, 'update')}, and {_describe_limits(self.limits)} "
-                f"means {num_updates:,}",
-                location=run,
-                hint="set a larger budget, or none to continue with the budget of the run",
-            )
-        if num_updates == step and is_finished:
-            return plan
-        past = RunPlan(plan.entries_until(step))
-        about = "about " if "max_minutes" in self.limits else ""
-        if is_finished:
-            logger.info(
-                "the run was finished after %s; %s adds %s: the learning rate warms up again, and follows its "
-                "schedule over these",
-                pluralize(step, "update"),
-                _describe_limits(self.limits),
-                about + pluralize(num_updates - step, "update"),
-            )
-        else:
-            logger.info(
-                "the run now ends after %s (%s), not after %s: the learning rate continues at its current value, "
-                "and follows the rest of its schedule until then",
-                about + pluralize(num_updates, "update"),
-                _describe_limits(self.limits),
-                f"{plan.num_updates:,}",
-            )
-        if about:
-            logger.info(
-                "minutes count from the beginning of the run; the number of updates is corrected during the run"
-            )
-        entry = past.changed_entry(
-            step,
-            updates=max(1, num_updates),
-            progress=0.0 if is_finished else past.progress(step),
-            budget=dict(self.limits),
-            why="resumed with another budget",
-        )
-        return RunPlan([*past.entries, entry])
-
-    def _resumed_num_updates(self, run: Path, step: int, seconds: float) -> int:
-        """Return the updates of the whole run that the budget allows, after `step` updates in `seconds`."""
-        minutes = self.limits.get("max_minutes")
-        if minutes is None or not step:
-            return self.num_updates
-        if minutes * 60 < seconds:
-            raise InputError(
-                "time_exceeded",
-                f"the run has already taken {format_duration(seconds)}, more than {minutes:g} minutes; minutes "
-                "count from the beginning of the run",
-                location=run,
-                argument="minutes",
-                hint=f"set the total number of minutes, such as "
-                f"{option('minutes', max(1, round(seconds / 60)) + 10)}",
-            )
-        num_updates = step + round((minutes * 60 - seconds) / max(seconds / step, 1e-9))
-        return int(min(num_updates, self.limits.get("max_steps", num_updates)))
+    if warmup_steps >= 1:
+        return min(num_updates, round(warmup_steps))
+    return max(1, round(warmup_steps * num_updates)) if warmup_steps > 0 else 0
 
 
-def _describe_threads(threads: int, processes: int) -> str:
-    text = f"on {pluralize(threads, 'thread')}"
-    return f"{text} in each of {pluralize(processes, 'process', 'processes')}" if processes > 1 else text
+def learning_rate(update: float, warmup_steps: float, num_updates: int, settings: TrainSettings) -> float:
+    """Return the learning rate of an update (Devlin et al. 2019, A.2).
+
+    With t the update, W the warm-up, N all updates, and the peak `settings.learning_rate`, the rate is
+    peak · t / W up to W, and then by `settings.lr_scheduler_type`:
+
+    * linear: peak · (N - t) / (N - W), from the peak to 0;
+    * linear_google: peak · (1 - t / N), as if it had decreased from the first update on; in BERT's released code
+      the warm-up ends before update W, so that the rate does not quite reach the peak (0.99 of it with W = 10,000
+      and N = 1,000,000);
+    * cosine: half a cosine from the peak to 0;
+    * constant_with_warmup: the peak;
+    * warmup_stable_decay: the peak, then linear to 0 over the last `decay_ratio` of all updates, or over all
+      updates after the warm-up if they are fewer (Zhai et al. 2022; Hägele et al. 2024);
+    * one_cycle: half a cosine up from peak / 25 at the first update to the peak at W, half a cosine down to
+      peak / 250,000 at N (Smith 2018; torch's `OneCycleLR` without its cycle of the momentum);
+    * step: the peak, times `lr_decay_factor` after each of the fractions `lr_milestones` of all updates;
+    * inverse_sqrt: peak · sqrt(W / t), W at least 1 (Vaswani et al. 2017);
+    * reduce_lr_on_plateau: the peak; the trainer applies the reductions (`TrainState.num_lr_reductions`).
+
+    The schedules that decrease to 0 reach it at update N. (BERT's released code and transformers count from 0: the
+    rate of their first update is 0.)
+
+    Args:
+        update: The update, from 1 to N; it lies between two updates if the length of the run has changed.
+        warmup_steps: W, in updates.
+        num_updates: N.
+        settings: The settings of the run.
+    """
+    peak, scheduler_type = settings.learning_rate, settings.lr_scheduler_type
+    if scheduler_type == "one_cycle":
+        return _one_cycle(update, peak, warmup_steps, num_updates)
+    if update < warmup_steps or (update == warmup_steps and scheduler_type != "linear_google"):
+        return peak * update / warmup_steps
+    remaining = (num_updates - update) / max(1, num_updates - warmup_steps)
+    match scheduler_type:
+        case "constant_with_warmup" | "reduce_lr_on_plateau":
+            return peak
+        case "linear_google":
+            return peak * (num_updates - update) / num_updates
+        case "warmup_stable_decay":
+            decay_updates = min(settings.decay_ratio * num_updates, num_updates - warmup_steps)
+            return peak * min(1.0, (num_updates - update) / max(1, decay_updates))
+        case "cosine":
+            return _cosine(peak, 0.0, 1 - remaining)
+        case "step":
+            ends = [milestone * num_updates * _ROUNDING for milestone in settings.lr_milestones]
+            return peak * settings.lr_decay_factor ** sum(update > end for end in ends)
+        case "inverse_sqrt":
+            return peak * math.sqrt(max(1, warmup_steps) / max(1, update))
+        case _:
+            return peak * remaining
 
 
-def _describe_limits(limits: Mapping[str, float]) -> str:
-    return ", ".join(
-        f"train.{name}={value:g}" if value < 1e6 else f"train.{name}={value:,}"
-        for name, value in limits.items()
-    )
+def _one_cycle(update: float, peak: float, warmup_steps: float, num_updates: int) -> float:
+    initial, final = peak / _DIV_FACTOR, peak / _DIV_FACTOR / _FINAL_DIV_FACTOR
+    if update < warmup_steps:
+        return _cosine(initial, peak, max(0.0, update - 1) / (warmup_steps - 1))
+    return _cosine(peak, final, (update - warmup_steps) / max(1, num_updates - warmup_steps))
+
+
+def _cosine(start: float, end: float, fraction: float) -> float:
+    """Return the value at a fraction of the half cosine from start to end."""
+    return end + (start - end) / 2 * (1 + math.cos(math.pi * fraction))

@@ -15,7 +15,7 @@ from bertsmith.device import ComputeContext, stored_tensors
 from bertsmith.errors import Diverged, InputError, option
 from bertsmith.loss import Loss, reduction_factors
 from bertsmith.training.data_loader import EmptyRankBatch, Update
-from bertsmith.training.optim.optimizer import (
+from bertsmith.training.optimizer import (
     clip_grad_norm,
     create_optimizer,
     load_optimizer_state,

@@ -15,13 +15,12 @@ from bertsmith import hardware
 from bertsmith.device import ComputeContext
 from bertsmith.errors import MachineError, Stopped, option
 from bertsmith.training import checkpoint
+from bertsmith.training.budget import TimeBudget
 from bertsmith.training.callbacks import EarlyStopping, MetricLogger, StepResult
 from bertsmith.training.data_loader import START, Update, iterate_updates
 from bertsmith.training.distributed import SINGLE_RANK, RankGroup, count_batch, create_strategy
-from bertsmith.training.optim.optimizer import create_optimizer, expected_state
+from bertsmith.training.optimizer import create_optimizer, expected_state
 from bertsmith.training.run_plan import RunPlan, read_plan, write_plan
-from bertsmith.training.signals import stop_signals
-from bertsmith.training.time_budget import TimeBudget
 from bertsmith.training.train_step import DeferredFiniteCheck, TrainModule, train_step
 from bertsmith.training.training_job import TrainingJob, TrainOutput, TrainState
 
@@ -133,14 +132,7 @@ class Trainer:
     def _load_checkpoint(self) -> checkpoint.Checkpoint | None:
         """Return the newest complete checkpoint; the same on every rank."""
         optimizer = create_optimizer(self.module, self.settings)
-        expected = checkpoint.ExpectedContent(
-            self.job.fingerprint,
-            {
-                "weights": self.module.saved_tensors(),
-                "optimizer": expected_state(optimizer, dict(self.module.named_parameters())),
-                "generator": {"state": self.context.generator.get_state()},
-            },
-        )
+        expected = self._checkpoint(expected_state(optimizer, dict(self.module.named_parameters())))
         newest: checkpoint.Checkpoint | None = None
 
         def load() -> int | None:
@@ -191,7 +183,7 @@ class Trainer:
                 )
                 self._callbacks.insert(0, stack.enter_context(self._metric_logger))
             stack.enter_context(self.context.deterministic(self.settings.deterministic))
-            signals = stack.enter_context(stop_signals())
+            signals = stack.enter_context(hardware.stop_signals())
             self.module.train()
             try:
                 yield signals
@@ -355,13 +347,16 @@ class Trainer:
         assert self._metric_logger is not None
         self.state.log_bytes = self._metric_logger.sync()
         self.state.plan = self.plan.entries_until(self.state.step)
+        content = self._checkpoint(optimizer_state)
+        checkpoint.save(self.job.checkpoints, content, self.settings.save_total_limit)
+
+    def _checkpoint(self, optimizer_state: Mapping[str, Tensor]) -> checkpoint.Checkpoint:
         tensors = {
             "weights": self.module.saved_tensors(),
             "optimizer": optimizer_state,
             "generator": {"state": self.context.generator.get_state()},
         }
-        content = checkpoint.Checkpoint(self.state, tensors)
-        checkpoint.save(self.job.checkpoints, content, self.settings.save_total_limit)
+        return checkpoint.Checkpoint(self.state, tensors)
 
     def _use_threads_of_all_ranks(self) -> None:
         """Let rank 0 use the threads that are planned for all ranks of this machine, which wait for it."""

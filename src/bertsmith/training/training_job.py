@@ -14,11 +14,11 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_vali
 from torch import nn
 
 from bertsmith.errors import MachineError, option
+from bertsmith.training.budget import Throughput, TrainingBudget
 from bertsmith.training.callbacks import TrainerCallback
 from bertsmith.training.data_loader import START, Count, DataPosition, Phase
-from bertsmith.training.run_plan import PlanEntry, TrainingBudget, is_valid_plan
+from bertsmith.training.run_plan import PlanEntry, is_valid_plan
 from bertsmith.training.settings import TrainSettings
-from bertsmith.training.time_budget import Throughput
 from bertsmith.training.train_step import TrainModule
 
 Digest = Annotated[str, StringConstraints(pattern="^[0-9a-f]{64}$")]

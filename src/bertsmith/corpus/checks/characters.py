@@ -10,10 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from bertsmith.corpus.checks.document_window import DocumentWindow
-from bertsmith.corpus.checks.histogram import Occurrences
-from bertsmith.corpus.hashing import code_points
-from bertsmith.io.unicode_scripts import script_of
+from bertsmith.corpus.checks.histogram import Occurrences, printable
+from bertsmith.corpus.checks.lines import DocumentWindow
+from bertsmith.corpus.near_duplicates import code_points
 
 _NUM_CODE_POINTS = 0x110000
 CHARACTER_CLASSES = {
@@ -72,14 +71,6 @@ class CodePointCounts:
         """Return the number of occurrences of each character that occurs."""
         return {chr(code): int(self._counts[code]) for code in np.flatnonzero(self._counts).tolist()}
 
-    def letters_by_script(self) -> dict[str, int]:
-        """Return the number of letters by script, the most frequent first."""
-        letters: Counter[str] = Counter()
-        for character, count in self.by_character().items():
-            if character.isalpha():
-                letters[script_of(character)] += count
-        return dict(most_common(letters))
-
 
 class CharacterCheck:
     """Count every character, and store the first locations of those that should not occur.
@@ -128,13 +119,6 @@ def _decode_mojibake(text: str) -> str | None:
         return b"".join(c.encode("latin-1" if c < "\u0100" else "cp1252") for c in text).decode("utf-8")
     except UnicodeDecodeError:
         return None
-
-
-def printable(text: str) -> str:
-    """Return a text for a report, with "·" for characters that act on a terminal or a page."""
-    if text.isprintable():
-        return text
-    return "".join(character if character.isprintable() else "·" for character in text)
 
 
 def most_common(counts: Mapping[str, int], limit: int | None = None) -> list[tuple[str, int]]:

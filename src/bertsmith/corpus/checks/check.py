@@ -14,16 +14,20 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith.corpus.checks.characters import CharacterCheck, with_shares
-from bertsmith.corpus.checks.document_window import DocumentWindow, group_documents
-from bertsmith.corpus.checks.duplicates import MAX_NEAR_DOCUMENTS, DuplicateCheck
 from bertsmith.corpus.checks.findings import findings
 from bertsmith.corpus.checks.histogram import Occurrences
 from bertsmith.corpus.checks.leakage import LeakageCheck
-from bertsmith.corpus.checks.lines import LineCheck
+from bertsmith.corpus.checks.lines import DocumentWindow, LineCheck, group_documents
 from bertsmith.corpus.checks.structure import DocumentCheck, assess_structure
 from bertsmith.corpus.checks.tokens import TokenizerStats, WordCounter
-from bertsmith.corpus.hashing import word_spans
-from bertsmith.corpus.near_duplicates import DEFAULT_THRESHOLD, NGRAM, check_threshold
+from bertsmith.corpus.near_duplicates import (
+    DEFAULT_THRESHOLD,
+    MAX_NEAR_DOCUMENTS,
+    NGRAM,
+    DuplicateCheck,
+    check_threshold,
+    word_spans,
+)
 from bertsmith.corpus.sentence_splitter import detect_language, split_sentences
 from bertsmith.errors import InputError, render
 from bertsmith.formatting import pluralize
@@ -32,6 +36,7 @@ from bertsmith.io.encodings import encoding_hint
 from bertsmith.io.folders import CorpusNotes, find_files
 from bertsmith.io.tables import Table
 from bertsmith.io.text_io import RejectedRow
+from bertsmith.tokenizer.script_coverage import letters_by_script
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
 _MAX_GROUP_CHARACTERS = 1 << 20  # of documents that are checked together
@@ -120,12 +125,8 @@ class _CorpusCheck:
         self._encoding_sample = b""  # lines that are not UTF-8
         self._truncated: list[str] = []
         self.notes = CorpusNotes()
-        self._characters, self._documents, self._lines = (
-            CharacterCheck(limit),
-            DocumentCheck(limit),
-            LineCheck(),
-        )
-        self._duplicates = DuplicateCheck(options.near_duplicate_threshold, limit)
+        self._characters, self._documents = CharacterCheck(limit), DocumentCheck(limit)
+        self._lines, self._duplicates = LineCheck(), DuplicateCheck(options.near_duplicate_threshold, limit)
         # Lines of the current file that could not be read, which shift the locations of the text below.
         self._missing: set[int] = set()
         self._num_split = 0
@@ -239,7 +240,7 @@ class _CorpusCheck:
                 "boilerplate": self._lines.boilerplate(),
             },
             "duplicates": duplicates,
-            "scripts": with_shares(self._characters.counts.letters_by_script()),
+            "scripts": with_shares(letters_by_script(self._characters.counts.by_character())),
             "structure": assess_structure(self._documents, self._lines, reading.documents, language),
             "limits": self._limits(duplicates["near"]),
         }

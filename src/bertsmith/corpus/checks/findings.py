@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from bertsmith.corpus.diagnostics import MIN_DOCUMENTS, NO_VALIDATION_SETTINGS, format_settings
+from bertsmith.corpus.checks.structure import MIN_DOCUMENTS, NO_VALIDATION_SETTINGS, format_settings
 from bertsmith.formatting import pluralize
 from bertsmith.tokenizer.script_coverage import recommended_options
 

@@ -1,4 +1,4 @@
-"""The distribution of counted integers, and counts of occurrences with the locations of the first."""
+"""Parts of a report: the distribution of counted integers, the locations of occurrences, and printable text."""
 
 from __future__ import annotations
 
@@ -84,3 +84,10 @@ class Occurrences:
     def summary(self) -> dict[str, Any]:
         """Return the count and the locations for a report."""
         return {"number": self.count, "places": self.locations}
+
+
+def printable(text: str) -> str:
+    """Return a text for a report, with "·" for characters that act on a terminal or a page."""
+    if text.isprintable():
+        return text
+    return "".join(character if character.isprintable() else "·" for character in text)

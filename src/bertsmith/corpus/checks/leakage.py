@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from bertsmith.corpus.checks.characters import printable
-from bertsmith.corpus.checks.document_window import DocumentWindow
-from bertsmith.corpus.hashing import hash_ngrams, hash_words
+from bertsmith.corpus.checks.histogram import printable
+from bertsmith.corpus.checks.lines import DocumentWindow
+from bertsmith.corpus.near_duplicates import hash_ngrams, hash_words
 from bertsmith.corpus.shards import HashArray
 from bertsmith.io import parquet
 from bertsmith.io.compression import format_suffix

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bertsmith.corpus.batching import batches
 from bertsmith.corpus.checks.tokens import MAX_TRACKED_WORDS, TokenizerStats, WordCounter
+from bertsmith.corpus.shards import batches
 from bertsmith.errors import InputError
 from bertsmith.formatting import format_percent, pluralize
 from bertsmith.io.documents import Reading, read_documents
@@ -79,11 +79,7 @@ def compare_tokenizers(
         "text": words.summary(truncated),
         "tokenizers": rows,
         "order": ranked(rows),
-        "notes": [
-            *_notes(truncated, words.bytes, stats.values()),
-            *_unknown_notes(rows),
-            *skipped.sentences(),
-        ],
+        "notes": [*_notes(truncated, words.bytes, stats.values(), rows), *skipped.sentences()],
     }
 
 
@@ -130,7 +126,12 @@ def _prefix(text: str, max_bytes: int) -> str:
     return codecs.getincrementaldecoder("utf-8")().decode(text.encode("utf-8")[:max_bytes])
 
 
-def _notes(truncated: Sequence[str], num_bytes: int, stats: Iterable[TokenizerStats]) -> list[str]:
+def _notes(
+    truncated: Sequence[str],
+    num_bytes: int,
+    stats: Iterable[TokenizerStats],
+    rows: Mapping[str, Mapping[str, Any]],
+) -> list[str]:
     notes = []
     if truncated:
         files = pluralize(len(truncated), "file") if len(truncated) > 1 else truncated[0]
@@ -139,18 +140,10 @@ def _notes(truncated: Sequence[str], num_bytes: int, stats: Iterable[TokenizerSt
         )
     if any(entry.has_dropped_words for entry in stats):
         notes.append(f"the lists of words omit rare ones (at most {MAX_TRACKED_WORDS:,}); the counts do not")
+    unknown = {name: row["unknown_word_share"] for name, row in rows.items() if row["many_unknown"]}
+    if names := ", to ".join(f"{name} {format_percent(share)}" for name, share in unknown.items()):
+        notes.append(
+            f"words unknown to {names}: an unknown word is one token of any length, so few tokens are no "
+            "advantage there"
+        )
     return notes
-
-
-def _unknown_notes(rows: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    names = [
-        f"{name} {format_percent(row['unknown_word_share'])}"
-        for name, row in rows.items()
-        if row["many_unknown"]
-    ]
-    if not names:
-        return []
-    return [
-        f"words unknown to {', to '.join(names)}: an unknown word is one token of any length, so few tokens are "
-        "no advantage there"
-    ]

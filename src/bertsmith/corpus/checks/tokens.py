@@ -13,7 +13,6 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -22,8 +21,9 @@ from tokenizers import decoders
 
 from bertsmith.corpus.checks.characters import CodePointCounts, most_common
 from bertsmith.corpus.shards import IntArray
-from bertsmith.io.unicode_scripts import HAN_CLASS, script_of, script_of_word, word_pattern
-from bertsmith.tokenizer.fast_words import WordEncoder, can_encode
+from bertsmith.io.unicode_scripts import HAN_CLASS, script_of_word, word_pattern
+from bertsmith.tokenizer.fast_words import concatenate, text_encoder
+from bertsmith.tokenizer.script_coverage import letters_by_script
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
 _ALGORITHMS = {"WordPiece": "WordPiece", "BPE": "byte-level BPE", "Unigram": "Unigram"}
@@ -91,7 +91,7 @@ class WordCounter:
 
     def summary(self, truncated: Sequence[str]) -> dict[str, Any]:
         """Return the counts for a report; `truncated` lists the files that were not read to the end."""
-        letters = self.code_points.letters_by_script()
+        letters = letters_by_script(self.code_points.by_character())
         names = [*letters, *(["digits"] if self.by_script["digits"] else [])]
         return {
             "bytes": self.bytes,
@@ -119,7 +119,7 @@ class TokenizerStats:
         self._unknown_id = _unknown_id(tokenizer, model)
         self._word_prefix = "" if self.algorithm == "WordPiece" else " "
         self._space_ids = [i for i, token in enumerate(tokenizer.tokens) if token in ("▁", "Ġ")]
-        self._encoder = WordEncoder(tokenizer) if can_encode(tokenizer) else None
+        self._encode_texts = text_encoder(tokenizer)
         self._token_counts = np.zeros(tokenizer.vocab_size, dtype=np.int64)
         self._by_pieces = np.zeros(_MAX_PIECES + 1, dtype=np.int64)
         self._num_words = self._num_pieces = self._num_unknown_words = 0
@@ -132,11 +132,7 @@ class TokenizerStats:
 
     def add(self, lines: Sequence[str]) -> None:
         """Count the tokens of some lines."""
-        if self._encoder is not None:
-            ids: IntArray = self._encoder.encode(lines)[0]
-        else:
-            ids = np.fromiter(chain.from_iterable(self._tokenizer.encode_ids(lines)), dtype=np.int64)
-        self._token_counts += np.bincount(ids, minlength=len(self._token_counts))
+        self._token_counts += np.bincount(self._encode_texts(lines)[0], minlength=len(self._token_counts))
 
     def add_words(self, words: Sequence[str], times: IntArray, scripts: Sequence[str]) -> None:
         """Count the pieces of W distinct words.
@@ -166,13 +162,11 @@ class TokenizerStats:
 
     def _encode_words(self, words: Sequence[str]) -> tuple[IntArray, NDArray[np.bool_], NDArray[np.bool_]]:
         """Return, by word [W], the number of pieces, if it is one known piece, and if all pieces are known."""
-        pieces = self._tokenizer.encode_ids([self._word_prefix + word for word in words])
-        lengths = np.fromiter(map(len, pieces), dtype=np.int64, count=len(pieces))
-        owner = np.repeat(np.arange(len(pieces)), lengths)
-        ids = np.fromiter(chain.from_iterable(pieces), dtype=np.int64, count=int(lengths.sum()))
+        ids, lengths = concatenate(self._tokenizer.encode_ids([self._word_prefix + word for word in words]))
+        owner = np.repeat(np.arange(len(words)), lengths)
         is_space = np.isin(ids, self._space_ids)
-        num_pieces = np.bincount(owner[~is_space], minlength=len(pieces)).astype(np.int64)
-        num_unknown = np.bincount(owner[ids == self._unknown_id], minlength=len(pieces))
+        num_pieces = np.bincount(owner[~is_space], minlength=len(words)).astype(np.int64)
+        num_unknown = np.bincount(owner[ids == self._unknown_id], minlength=len(words))
         return num_pieces, (num_pieces == 1) & (num_unknown == 0), num_unknown == 0
 
     def _drop_rare_words(self) -> None:
@@ -248,17 +242,14 @@ class TokenizerStats:
     def _script_summary(
         self, text: WordCounter, unknown: Mapping[str, int], dropped: Mapping[str, int]
     ) -> dict[str, dict[str, Any]]:
-        letters = text.code_points.letters_by_script()
-        uncovered: Counter[str] = Counter()
-        for character, times in chain(unknown.items(), dropped.items()):
-            if character.isalpha():
-                uncovered[script_of(character)] += times
+        letters = letters_by_script(text.code_points.by_character())
+        uncovered = letters_by_script({**unknown, **dropped})
         zeros = np.zeros(4, dtype=np.int64)
         rows = {}
         for name in [*letters, *(["digits"] if "digits" in self._scripts else [])]:
             words, known_words, pieces, single = map(int, self._scripts.get(name, zeros))
             num_letters = letters.get(name, 0)
-            covered = num_letters - uncovered[name]
+            covered = num_letters - uncovered.get(name, 0)
             rows[name] = {
                 "letters_known": _ratio(covered, num_letters, 8) if num_letters else None,
                 "words_known": _ratio(known_words, words, 8) if words else None,

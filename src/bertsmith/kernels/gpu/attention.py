@@ -7,6 +7,7 @@ every sum has a fixed order, so that the same batch always has the same gradient
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -17,34 +18,12 @@ from torch.autograd.function import once_differentiable
 
 MAX_HEAD_SIZE = 64  # Larger heads do not fit into the registers.
 _MIN_DOT_SIZE = 16  # of a matrix product on tensor cores
-
-
-class _TileConfig(NamedTuple):
-    """Tile sizes and launch options of a kernel.
-
-    Attributes:
-        block_size: Tokens whose outputs a program computes.
-        step_size: Tokens that a program reads per step.
-        num_warps: Warps of a program.
-        num_stages: Stages of the software pipeline.
-        max_registers: Registers of a thread, which limit how many programs a multiprocessor runs at once.
-    """
-
-    block_size: int
-    step_size: int
-    num_warps: int
-    num_stages: int
-    max_registers: int
-
-    @property
-    def launch_options(self) -> dict[str, int]:
-        """Return Triton's options for a launch."""
-        return {"num_warps": self.num_warps, "num_stages": self.num_stages, "maxnreg": self.max_registers}
-
-
 _LOG2E = tl.constexpr(1.4426950408889634)
-_FORWARD_TILES = _TileConfig(64, 64, 4, 2, 128)
-_QUERY_GRAD_TILES, _KEY_VALUE_GRAD_TILES = _TileConfig(64, 64, 4, 2, 128), _TileConfig(64, 64, 4, 2, 168)
+_BLOCK_SIZE = 64  # tokens whose outputs a program computes
+_STEP_SIZE = 64  # tokens that a program reads per step
+_LAUNCH_OPTIONS = {"num_warps": 4, "num_stages": 2}
+# Registers of a thread limit how many programs a multiprocessor runs at once.
+_MAX_REGISTERS, _KEY_VALUE_MAX_REGISTERS = 128, 168
 # Dropped weights are replaced by this argument. A constant would be inserted after the conversion to bf16, where
 # two weights share a register, which takes three more instructions.
 _ZERO = 0.0
@@ -119,12 +98,12 @@ def attention_forward(qkv: Tensor, config: TritonAttentionConfig) -> AttentionAc
         qkv.new_empty(config.num_heads, num_tokens, dtype=torch.float32),
         qkv.new_empty(2 if config.dropout_threshold else 0, config.num_heads, num_tokens, dtype=torch.int32),
     )
-    tiles = _FORWARD_TILES
     with torch.cuda.device_of(qkv):
-        _attention_kernel[_grid(tiles, config)](
+        _attention_kernel[_grid(config)](
             *(qkv, *activations, config.cu_seqlens, config.seeds, num_tokens, _ZERO),
-            *(*_constants(qkv, config), tiles.block_size, tiles.step_size),
-            **tiles.launch_options,
+            *_constants(qkv, config),
+            maxnreg=_MAX_REGISTERS,
+            **_LAUNCH_OPTIONS,
         )
     return activations
 
@@ -136,28 +115,30 @@ def attention_backward(
     out, logsumexp, row_hashes = activations
     grad, qkv_grad, deltas = grad.contiguous(), torch.empty_like(qkv), torch.empty_like(logsumexp)
     with torch.cuda.device_of(qkv):
-        for kernel, tiles in (
-            (_query_grad_kernel, _QUERY_GRAD_TILES),
-            (_key_value_grad_kernel, _KEY_VALUE_GRAD_TILES),
+        for kernel, max_registers in (
+            (_query_grad_kernel, _MAX_REGISTERS),
+            (_key_value_grad_kernel, _KEY_VALUE_MAX_REGISTERS),
         ):
-            kernel[_grid(tiles, config)](
+            kernel[_grid(config)](
                 *(qkv, out, grad, logsumexp, deltas, row_hashes, qkv_grad),
                 *(config.cu_seqlens, config.seeds, len(qkv), _ZERO),
-                *(*_constants(qkv, config), tiles.block_size, tiles.step_size),
-                **tiles.launch_options,
+                *_constants(qkv, config),
+                maxnreg=max_registers,
+                **_LAUNCH_OPTIONS,
             )
     return qkv_grad
 
 
-def _grid(tiles: _TileConfig, config: TritonAttentionConfig) -> tuple[int, int, int]:
-    return -(-config.max_seqlen // tiles.block_size), config.num_heads, len(config.cu_seqlens) - 1
+def _grid(config: TritonAttentionConfig) -> tuple[int, int, int]:
+    return -(-config.max_seqlen // _BLOCK_SIZE), config.num_heads, len(config.cu_seqlens) - 1
 
 
-def _constants(qkv: Tensor, config: TritonAttentionConfig) -> tuple[int, int, int, bool, int]:
-    """Return NUM_HEADS, HEAD_SIZE, BLOCK_COLUMNS, CAUSAL, and DROPOUT_THRESHOLD of the kernels."""
+def _constants(qkv: Tensor, config: TritonAttentionConfig) -> Sequence[int]:
+    """Return the kernels' constant arguments, from NUM_HEADS to STEP_SIZE."""
     head_size = qkv.shape[1] // 3 // config.num_heads
     block_columns = max(_MIN_DOT_SIZE, triton.next_power_of_2(head_size))
-    return config.num_heads, head_size, block_columns, config.causal, config.dropout_threshold
+    sizes = config.num_heads, head_size, block_columns
+    return *sizes, config.causal, config.dropout_threshold, _BLOCK_SIZE, _STEP_SIZE
 
 
 @triton.jit

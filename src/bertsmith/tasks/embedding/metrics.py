@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from bertsmith.metrics import sufficient_statistics as statistics
 from bertsmith.metrics.ranking import METRIC_NAMES, query_metrics, ranking_metrics
 from bertsmith.metrics.sufficient_statistics import FloatArray, SufficientStatistics
-from bertsmith.retrieval.exact import normalize_vectors, search_vectors
+from bertsmith.retrieval.nearest_neighbors import normalize_vectors, search_vectors
 from bertsmith.tasks.base import Metadata, TaskMetrics
 from bertsmith.tasks.batching import Answers
 from bertsmith.tasks.data_checks import summarize_numbers

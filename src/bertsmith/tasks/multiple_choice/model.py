@@ -17,7 +17,7 @@ from torch.nn.utils.rnn import pad_sequence
 from bertsmith.loss import Loss, classification_loss, distillation_kl
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
-from bertsmith.models.heads import MultipleChoiceHead
+from bertsmith.models.task_heads import MultipleChoiceHead
 from bertsmith.tasks.base import OMIT_IF_NONE, Metadata, Prediction, SoftmaxDecoder, TaskEncoder, TaskModel
 from bertsmith.tasks.batching import Item, Outputs, TaskBatch, TokenSequence
 from bertsmith.tasks.multiple_choice.data import ChoiceExample

@@ -24,7 +24,7 @@ from bertsmith.loss import Loss, distillation_kl
 from bertsmith.metrics import squad
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
-from bertsmith.models.heads import SpanHead
+from bertsmith.models.task_heads import SpanHead
 from bertsmith.tasks.base import OMIT_IF_NONE, Decoder, Metadata, Prediction, TaskEncoder, TaskModel
 from bertsmith.tasks.batching import Item, Outputs, TaskBatch
 from bertsmith.tasks.question_answering.data import QuestionExample

@@ -17,7 +17,7 @@ from bertsmith.errors import InputError, option
 from bertsmith.loss import Loss, classification_loss
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
-from bertsmith.models.heads import RelationHead
+from bertsmith.models.task_heads import RelationHead
 from bertsmith.tasks.base import OMIT_IF_NONE, Metadata, Prediction, SoftmaxDecoder, TaskEncoder, TaskModel
 from bertsmith.tasks.batching import Item, Outputs, TaskBatch
 from bertsmith.tasks.labels import LabelMap

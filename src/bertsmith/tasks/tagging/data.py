@@ -33,7 +33,7 @@ from bertsmith.metrics.tagging import (
     scheme_of_labels,
     split_tag,
 )
-from bertsmith.models.crf import FORBIDDEN_SCORE, ChainScores
+from bertsmith.models.task_heads import FORBIDDEN_SCORE, ChainScores
 from bertsmith.tasks.base import Metadata, TaskData
 from bertsmith.tasks.labels import LabelMap, LabelMetadata, LabelNames, is_integer, label_metadata
 from bertsmith.tasks.settings import TagSettings

@@ -28,7 +28,7 @@ from bertsmith.metrics.tagging import (
     find_violations,
     split_tag,
 )
-from bertsmith.models.crf import ChainScores, log_partitions, path_scores
+from bertsmith.models.task_heads import ChainScores, log_partitions, path_scores
 from bertsmith.tasks.base import Metadata, TaskMetrics
 from bertsmith.tasks.batching import Answers
 from bertsmith.tasks.data_checks import LabelCounts, summarize_labels

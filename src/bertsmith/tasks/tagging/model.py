@@ -16,9 +16,16 @@ from torch.nn.utils.rnn import pad_sequence
 from bertsmith.loss import Loss, classification_loss, distillation_kl
 from bertsmith.metrics.tagging import extract_entities
 from bertsmith.models.config import ModelConfig
-from bertsmith.models.crf import ChainScores, Crf, log_partitions, marginals, path_scores, viterbi_decode
 from bertsmith.models.encoder import Encoder
-from bertsmith.models.heads import TokenClassificationHead
+from bertsmith.models.task_heads import (
+    ChainScores,
+    Crf,
+    TokenClassificationHead,
+    log_partitions,
+    marginals,
+    path_scores,
+    viterbi_decode,
+)
 from bertsmith.tasks.base import OMIT_IF_NONE, Decoder, Prediction, TaskModel
 from bertsmith.tasks.batching import Item, Outputs, TaskBatch, logits_from_probabilities
 from bertsmith.tasks.tagging.data import TagMap

@@ -1,1 +1,0 @@
-"""Model families, one file each with the differences from BERT; `family.FAMILIES` lists them."""
