@@ -29,6 +29,7 @@ from run_equality import killed_in
 from task_files import FILES, HEADED, OWN, STEPS
 
 CAUSAL = ("objective.name=causal", "data.instances=full_sentences", "data.sentence_task=none")
+ONE_LAYER = "model.num_hidden_layers=1"
 SETTINGS = ["task.head=bilstm", *STEPS]
 ADDED = 12 * 32**2 + 16 * 32  # two layers of two directions: 4 gates · (32 · 16 + 16 · 16 + 2 · 16)
 
@@ -63,7 +64,9 @@ class Made(NamedTuple):
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> bs.Model:
     folder = tmp_path_factory.mktemp("base")
-    return tiny_run.run(tiny_run.make_shards(folder), folder / "left", *CAUSAL, "train.max_steps=2")
+    return tiny_run.run(
+        tiny_run.make_shards(folder), folder / "left", *CAUSAL, ONE_LAYER, "train.max_steps=2"
+    )
 
 
 @pytest.fixture(scope="module", params=HEADED)
@@ -279,7 +282,7 @@ def test_a_finished_model_keeps_its_head(made: Made, tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def both_sides(tmp_path_factory: pytest.TempPathFactory) -> bs.Model:
     folder = tmp_path_factory.mktemp("both")
-    return tiny_run.run(tiny_run.make_shards(folder), folder / "bert", "train.max_steps=2")
+    return tiny_run.run(tiny_run.make_shards(folder), folder / "bert", ONE_LAYER, "train.max_steps=2")
 
 
 def tuned(base: bs.Model, out: Path, messages: list[str], task: str = "classify", **how: Any) -> bs.Model:

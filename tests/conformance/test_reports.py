@@ -68,7 +68,9 @@ class Made(NamedTuple):
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> bs.Model:
     folder = tmp_path_factory.mktemp("base")
-    return tiny_run.run(tiny_run.make_shards(folder), folder / "base", "train.max_steps=1")
+    return tiny_run.run(
+        tiny_run.make_shards(folder), folder / "base", "model.num_hidden_layers=1", "train.max_steps=1"
+    )
 
 
 @pytest.fixture(scope="module", params=list(EVERY))

@@ -170,7 +170,9 @@ def lines(path: Path, number: int, seed: int) -> Path:
 
 @pytest.fixture
 def base(tmp_path: Path) -> bs.Model:
-    return tiny_run.run(tiny_run.make_shards(tmp_path), tmp_path / "bert", "train.max_steps=2")
+    return tiny_run.run(
+        tiny_run.make_shards(tmp_path), tmp_path / "bert", "model.num_hidden_layers=1", "train.max_steps=2"
+    )
 
 
 def test_it_is_trained_saved_loaded_and_served(

@@ -36,7 +36,9 @@ class Pair(NamedTuple):
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> bs.Model:
     folder = tmp_path_factory.mktemp("base")
-    return tiny_run.run(tiny_run.make_shards(folder), folder / "bert", "train.max_steps=1")
+    return tiny_run.run(
+        tiny_run.make_shards(folder), folder / "bert", "model.num_hidden_layers=1", "train.max_steps=1"
+    )
 
 
 @pytest.fixture(scope="module", params=list(FILES))

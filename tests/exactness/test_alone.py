@@ -94,6 +94,7 @@ def test_hidden_states(case: str, precision: str, lengths: list[int], seed: int)
 def test_sequences_of_every_length_by_the_hundred(heads: int, width: int, precision: str) -> None:
     """torch computes small products in another way, whose sums differ in a bit once in ten thousand."""
     sizes = {"hidden_size": heads * width, "num_attention_heads": heads, "intermediate_size": 64}
+    sizes["num_hidden_layers"] = 1
     encoder = build_encoder(config_of("bert", **sizes), torch.Generator().manual_seed(1)).eval()
     reader = ComputeContext.create("cpu", precision).autocast_encoder(encoder)
     draw = torch.Generator().manual_seed(2)
