@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import settings
@@ -89,8 +89,8 @@ def compiled_kernels() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def one_figure_per_report() -> Iterator[None]:
-    """Draw one figure per report, which saves a second in each of hundreds of runs.
+def one_figure_per_report() -> Iterator[Callable[..., Any]]:
+    """Draw one figure per report, which saves a second in each of hundreds of runs; yield what draws all.
 
     Tests of reports use the fixture `every_figure`.
     """
@@ -99,14 +99,14 @@ def one_figure_per_report() -> Iterator[None]:
     report_figures = run.report_figures
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run, "report_figures", lambda report: islice(report_figures(report), 1))
-        yield
+        yield report_figures
 
 
 @pytest.fixture(scope="module")
-def every_figure() -> Iterator[None]:
+def every_figure(one_figure_per_report: Callable[..., Any]) -> Iterator[None]:
     """Draw all figures of reports."""
-    from bertsmith.reports import run, run_figures
+    from bertsmith.reports import run
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run, "report_figures", run_figures.report_figures)
+        patch.setattr(run, "report_figures", one_figure_per_report)
         yield

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertsmith.formatting import format_bytes, format_percent, format_seconds, pluralize
+from bertsmith.formatting import format_bytes, format_number, format_percent, format_seconds, pluralize
 
 
 @pytest.mark.parametrize(
@@ -12,6 +12,11 @@ from bertsmith.formatting import format_bytes, format_percent, format_seconds, p
 )
 def test_a_noun_is_plural_for_all_counts_but_one(count: int, text: str) -> None:
     assert pluralize(count, "text") == text
+
+
+def test_numbers_have_commas() -> None:
+    numbers = (1234567, 1234.5, None)
+    assert [format_number(number, 2) for number in numbers] == ["1,234,567", "1,234.50", "–"]
 
 
 def test_an_irregular_plural_is_an_argument() -> None:

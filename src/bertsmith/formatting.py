@@ -31,6 +31,11 @@ def shorten(text: str, max_length: int) -> str:
     return line if len(line) <= max_length else f"{line[: max_length - 1]}…"
 
 
+def format_number(value: float | None, digits: int = 4) -> str:
+    """Format a number as "1,234", or "1.2345" with so many digits, and None as "–"."""
+    return "–" if value is None else f"{value:,}" if isinstance(value, int) else f"{value:,.{digits}f}"
+
+
 def format_percent(fraction: float | None) -> str:
     """Format a fraction between 0 and 1 as "0.04 %" or "12.3 %", and None as "–".
 

@@ -542,7 +542,7 @@ def test_torchs_own_lack_of_memory_is_one_sentence(
     def no_memory(*_: Any, **__: Any) -> None:
         torch.empty(2**50, dtype=torch.float64)
 
-    monkeypatch.setattr("bertsmith.pretraining.run.measure_throughput", no_memory)
+    monkeypatch.setattr("bertsmith.runs.compute_setup.measure_throughput", no_memory)
     refused(call(*pretrain(world, tmp_path / "run")), 1, "there is not enough memory")
 
 

@@ -12,7 +12,7 @@ import click
 import pytest
 from rich.cells import cell_len
 
-from bertsmith.cli import settings_options
+from bertsmith.cli import commands
 from bertsmith.cli.main import bertsmith, main
 from bertsmith.tasks.registry import TASKS, get_task
 
@@ -85,7 +85,7 @@ for words in sys.stdin.read().splitlines():
 def test_the_settings_of_all_tasks_are_options_of_commands_on_runs() -> None:
     kinds: dict[str, object] = {}
     for name in TASKS:
-        for option in settings_options.task_options(get_task(name).settings_type):
+        for option in commands.task_options(get_task(name).settings_type):
             same = (option.is_flag, option.type.name, option.type.to_info_dict().get("choices"))
             assert kinds.setdefault(str(option.name), same) == same, option.name
     for verb in ("evaluate", "predict", "compare"):

@@ -33,7 +33,7 @@ from bertsmith.inspection.show import show_instance
 from bertsmith.io import atomic
 from bertsmith.io.documents import read_documents
 from bertsmith.pretraining.resolve_settings import new_settings, settings_type_of_file
-from bertsmith.runs.settings import settings_of_run
+from bertsmith.runs.run_folder import settings_of_run
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.training import checkpoint
 

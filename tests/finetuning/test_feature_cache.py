@@ -15,7 +15,7 @@ import bertsmith as bs
 import tiny_run
 from bertsmith.device import ComputeContext
 from bertsmith.errors import InputError, MachineError
-from bertsmith.finetuning.feature_cache import CachedEncoder, remove_features
+from bertsmith.finetuning.model import CachedEncoder, remove_features
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.packed import Packed

@@ -16,7 +16,7 @@ from bertsmith.cli.main import main
 from bertsmith.corpus.shards import Shards
 from bertsmith.errors import InputError
 from bertsmith.inference.minimal_pairs import MinimalPairs
-from bertsmith.pretraining import job
+from bertsmith.pretraining import run as workflow
 from bertsmith.runs import compute_setup
 from bertsmith.training import trainer
 from bertsmith.training.callbacks import MetricLogger
@@ -147,7 +147,7 @@ def test_a_budget_of_minutes_holds_the_pairs_too(
     now = 0.0
     scored: list[int] = []
 
-    def counted(of: MinimalPairs, *rest: Any, plainly: Any = job.score_pairs) -> Any:
+    def counted(of: MinimalPairs, *rest: Any, plainly: Any = workflow.score_pairs) -> Any:
         nonlocal now
         now += 0.2 * len(of)
         scored.append(len(of))
@@ -161,7 +161,7 @@ def test_a_budget_of_minutes_holds_the_pairs_too(
             return update(*arguments)
 
         monkeypatch.setattr(module, "train_step", timed)
-    monkeypatch.setattr(job, "score_pairs", counted)
+    monkeypatch.setattr(workflow, "score_pairs", counted)
     monkeypatch.setattr(hardware, "clock", lambda: now)
     settings = ("evaluate.pairs_sample=6", "train.eval_steps=10")
     model = tiny_run.run(shards, tmp_path / "run", *settings, minutes=1, evaluate_pairs=pairs)

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 import bertsmith as bs
 import tiny_run
 from bertsmith.corpus.shards import Shards
-from bertsmith.pretraining import model_size
-from bertsmith.pretraining.model_size import largest_size
-from bertsmith.pretraining.resolve_settings import SIZES, MeasuredSize
+from bertsmith.pretraining import resolve_settings
+from bertsmith.pretraining.resolve_settings import SIZES, MeasuredSize, largest_size
 from bertsmith.pretraining.settings import PretrainSettings
 
 
@@ -64,7 +63,7 @@ QUICK = ["train.max_steps=1", "train.threads=1", "train.precision=fp32", "train.
 def test_minutes_alone_choose_the_size_and_say_so(
     shards: Shards, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(model_size, "probe_speed", lambda *_: 3600.0)
+    monkeypatch.setattr(resolve_settings, "probe_speed", lambda *_: 3600.0)
     caplog.clear()
     model = bs.pretrain(shards, tmp_path / "a", minutes=1, settings=QUICK)
     (line,) = (line for line in caplog.messages if "on this machine: " in line and "layers of" in line)
@@ -74,21 +73,21 @@ def test_minutes_alone_choose_the_size_and_say_so(
     assert model.encoder.config.hidden_size == 128
     assert "hidden_size: 128" in (tmp_path / "a" / "settings.yaml").read_text()
     # the same command with --resume has its size already
-    monkeypatch.setattr(model_size, "probe_speed", never)
+    monkeypatch.setattr(resolve_settings, "probe_speed", never)
     bs.pretrain(shards, tmp_path / "a", minutes=1, settings=QUICK, resume=True)
-    monkeypatch.setattr(model_size, "probe_speed", lambda *_: 1e-9)
-    other = model_size.choose_preset({"train.max_minutes": 1}, tiny_run.tokenizer())
+    monkeypatch.setattr(resolve_settings, "probe_speed", lambda *_: 1e-9)
+    other = resolve_settings.choose_preset({"train.max_minutes": 1}, tiny_run.tokenizer())
     assert other == SIZES[-1].preset
 
 
 def test_a_size_is_chosen_by_the_tokens_of_a_whole_update_and_of_no_more_of_them_than_asked(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(model_size, "probe_speed", lambda *_: 0.5)
+    monkeypatch.setattr(resolve_settings, "probe_speed", lambda *_: 0.5)
 
     def said(*more: str) -> str:
         caplog.clear()
-        model_size.choose_preset(
+        resolve_settings.choose_preset(
             PretrainSettings.dotted(["train.max_minutes=1", *more]), tiny_run.tokenizer()
         )
         (line,) = (line for line in caplog.messages if "which will see about " in line)
@@ -110,14 +109,14 @@ def test_a_size_is_chosen_by_the_tokens_of_a_whole_update_and_of_no_more_of_them
     ],
 )
 def test_a_size_that_is_said_stays(monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]) -> None:
-    monkeypatch.setattr(model_size, "probe_speed", never)
-    assert model_size.choose_preset(changes, tiny_run.tokenizer()) is None
+    monkeypatch.setattr(resolve_settings, "probe_speed", never)
+    assert resolve_settings.choose_preset(changes, tiny_run.tokenizer()) is None
 
 
 def test_a_preset_or_a_recipe_stays_as_it_is(
     shards: Shards, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(model_size, "probe_speed", never)
+    monkeypatch.setattr(resolve_settings, "probe_speed", never)
     sizes = [*QUICK, *(s for s in tiny_run.SETTINGS if s.startswith(("model.", "data.sequence")))]
     bs.pretrain(shards, tmp_path / "preset", preset="bert-tiny-uncased", minutes=1, settings=sizes)
     recipe = tmp_path / "recipe.yaml"

@@ -15,7 +15,7 @@ from bertsmith import hardware
 from bertsmith.corpus.shards import Shards
 from bertsmith.errors import InputError
 from bertsmith.instances.holdout_split import split_documents
-from bertsmith.pretraining import report
+from bertsmith.pretraining import run as workflow
 from bertsmith.pretraining.resolve_settings import SIZES, new_settings, resumed_settings
 from bertsmith.pretraining.settings import PretrainSettings
 from bertsmith.training import trainer
@@ -325,7 +325,7 @@ def test_a_text_read_many_times_is_told_and_a_model_that_knows_it_by_heart_is_no
 ) -> None:
     shards = tiny_run.make_shards(tmp_path, documents=6)
     for name, learnt, steps in (("by heart", 1.5, 24), ("not yet", 3.6, 24), ("read once", 1.5, 1)):
-        monkeypatch.setattr(report, "last_loss", lambda run, part, records, learnt=learnt: learnt)
+        monkeypatch.setattr(workflow, "last_loss", lambda run, part, records, learnt=learnt: learnt)
         caplog.clear()
         settings = (f"train.max_steps={steps}", "data.validation_split=0.3", "model.hidden_dropout_prob=0")
         model = tiny_run.run(shards, tmp_path / name, *settings)
@@ -440,10 +440,10 @@ def test_the_settings_of_a_small_model_are_told_and_resume_without_being_repeate
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.clear()
-    report.log_settings(new_settings("bert-tiny-uncased", None, {}, tiny_run.tokenizer()))
+    workflow.log_settings(new_settings("bert-tiny-uncased", None, {}, tiny_run.tokenizer()))
     own = {"train.learning_rate": 1e-4, "model.hidden_dropout_prob": 0.1}
     settings = new_settings("bert-tiny-uncased", None, own, tiny_run.tokenizer())
-    report.log_settings(settings)
+    workflow.log_settings(settings)
     usual, changed = caplog.messages
     assert "train.learning_rate=0.002, train.muon_learning_rate=0.005" in usual
     assert "train.learning_rate=0.0001, train.muon_learning_rate=0.005" in changed

@@ -12,8 +12,7 @@ import pytest
 from bertsmith.formatting import shorten
 from bertsmith.metrics.calibration import reliability_bins
 from bertsmith.reports.page import score_name
-from bertsmith.reports.run import StepTimer, render_run_page, write_figures, write_report
-from bertsmith.reports.run_figures import report_figures
+from bertsmith.reports.run import StepTimer, render_run_page, report_figures, write_figures, write_report
 from bertsmith.tasks.report import confusion, number_scatter, reliability
 
 NASTY = "<script>alert(1)</script> & \u202eevil\u202c \x1b[31m"

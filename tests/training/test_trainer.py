@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ from safetensors.torch import load_file
 import tiny_run
 from bertsmith.corpus.shards import Shards
 from bertsmith.device import ComputeContext
-from bertsmith.errors import MachineError
+from bertsmith.errors import MachineError, Stopped
 from bertsmith.instances.batches import SyntheticStream
 from bertsmith.loss import Loss
 from bertsmith.models.config import ModelConfig
@@ -21,6 +23,7 @@ from bertsmith.models.encoder import Encoder
 from bertsmith.objectives.language_modeling import MaskedLM
 from bertsmith.training import checkpoint
 from bertsmith.training.budget import TrainingBudget
+from bertsmith.training.callbacks import StepResult, TrainerCallback
 from bertsmith.training.data_loader import Phase
 from bertsmith.training.settings import TrainSettings
 from bertsmith.training.train_step import TrainModule
@@ -129,12 +132,29 @@ def test_a_log_of_another_length_goes_on_at_a_whole_line(
         assert any("lines are missing" in line for line in caplog.messages)
 
 
-def test_the_state_of_the_best_evaluation_is_in_checkpoints(tmp_path: Path) -> None:
+def tiny_module() -> TrainModule:
     config = ModelConfig(
         vocab_size=60, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32
     )
     generator = torch.Generator().manual_seed(0)
-    module = TrainModule(Encoder(config, generator), MaskedLM(config, generator))
+    return TrainModule(Encoder(config, generator), MaskedLM(config, generator))
+
+
+def test_a_stopped_job_that_saves_no_unfinished_model_names_none(tmp_path: Path) -> None:
+    class StopAtTwo(TrainerCallback):
+        def on_step_end(self, trainer: Trainer, result: StepResult) -> None:
+            if trainer.state.step == 2:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    settings = TrainSettings(max_steps=3, batch_size=2, report_to="none")
+    phases, budget = [Phase(SyntheticStream(60, 12, 0.3), 1.0, 2)], TrainingBudget({"max_steps": 3}, 3, 1)
+    job = TrainingJob(phases, settings, tmp_path, "test", "", budget, callbacks=[StopAtTwo()])
+    with pytest.raises(Stopped) as caught:
+        Trainer(tiny_module(), job, ComputeContext.create("cpu", "fp32")).fit()
+    assert caught.value.hint_for("python") == "continue with the same command and resume=True"
+
+
+def test_the_state_of_the_best_evaluation_is_in_checkpoints(tmp_path: Path) -> None:
     scores = iter([0.5, 0.75, 0.25])
 
     def evaluate() -> EvaluationResult:
@@ -151,7 +171,7 @@ def test_the_state_of_the_best_evaluation_is_in_checkpoints(tmp_path: Path) -> N
         TrainingBudget({"max_steps": 3}, 3, 1),
         Evaluation(evaluate, best_metric="score"),
     )
-    output = Trainer(module, job, ComputeContext.create("cpu", "fp32")).fit()
+    output = Trainer(tiny_module(), job, ComputeContext.create("cpu", "fp32")).fit()
     saved = checkpoint.newest_state(tmp_path / "checkpoints")
     assert saved is not None
     assert saved.best_state == output.state.best_state == {"threshold": 0.375}

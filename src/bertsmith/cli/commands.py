@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Mapping, Sequence
+import types
+import typing
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 import rich_click as click
 from click.exceptions import NoSuchCommand
 
+from bertsmith.cli.options import Integer, Number, SettingOption
+
 if TYPE_CHECKING:
+    from pydantic.fields import FieldInfo
     from rich.panel import Panel
 
     from bertsmith.settings import Settings
+    from bertsmith.tasks.registry import Task
 
 HELP_STYLE = click.RichHelpConfiguration(
     max_width=80,
@@ -23,24 +29,15 @@ HELP_STYLE = click.RichHelpConfiguration(
 )
 Rows = list[tuple[str, str]]
 _LENGTHS = ("train.num_train_epochs", "train.max_steps", "train.max_minutes", "train.max_tokens")
-
-
-class SettingOption(click.RichOption):
-    """An option that stands for `--set NAME=VALUE`; its value is passed in the argument `settings`."""
-
-    def __init__(
-        self, flags: Sequence[str], *, setting: str, is_argument: bool = False, **attributes: Any
-    ) -> None:
-        """Create the option.
-
-        Args:
-            flags: As click has them.
-            setting: The dotted name of the setting.
-            is_argument: Pass the value in an argument of its own instead.
-            attributes: As click has them.
-        """
-        super().__init__(flags, **attributes)
-        self.setting, self.is_argument = setting, is_argument
+_MAX_CHOICES_LENGTH = 30  # characters; longer lists of choices are in the help text only
+HUGGING_FACE_NAMES = {
+    "text-classification": "classify",
+    "token-classification": "tag",
+    "question-answering": "answer",
+    "multiple-choice": "choose",
+    "sentence-similarity": "embed",
+}
+"""The Hugging Face names of tasks, which `finetune` accepts as well."""
 
 
 def _write_help_text(self: click.Command, ctx: click.RichContext, formatter: click.RichHelpFormatter) -> None:
@@ -72,14 +69,16 @@ class Command(click.RichCommand):
         if "settings" in ctx.params:
             options = [param for param in self.get_params(ctx) if isinstance(param, SettingOption)]
             named = [option for option in options if ctx.params.get(str(option.name)) is not None]
+            values = {option.setting: ctx.params[str(option.name)] for option in named}
             assigned = ctx.params["settings"] or {}
             flags = {option.setting: option.opts[0] for option in named}
-            repeated = [o.setting for o in named if assigned.get(o.setting) == ctx.params[str(o.name)]]
-            _check_given_once(flags, [name for name in assigned if name not in repeated])
-            passed = [option for option in options if not option.is_argument]
-            values = {option.setting: ctx.params.pop(str(option.name), None) for option in passed}
-            settings = {name: value for name, value in values.items() if value is not None}
-            ctx.params["settings"] = assigned | settings
+            _check_given_once(flags, {name for name in assigned if assigned[name] != values.get(name, ...)})
+            for option in options:
+                if option.is_argument:
+                    values.pop(option.setting, None)
+                else:
+                    ctx.params.pop(str(option.name), None)
+            ctx.params["settings"] = assigned | values
         return rest
 
 
@@ -90,13 +89,12 @@ def _check_given_once(flags: Mapping[str, str], assigned: Collection[str]) -> No
         flags: The option of each setting that has one in the command.
         assigned: The settings that the command assigns by `--set`, without those of the same value in both.
     """
-    twice = [(flag, f"--set {name}") for name, flag in flags.items() if name in assigned]
-    lengths = [flags[name] for name in _LENGTHS if name in flags]
-    if lengths:
-        twice += [(lengths[0], other) for other in lengths[1:]]
-        twice += [(lengths[0], f"--set {name}") for name in _LENGTHS if name in assigned]
-    for first, second in twice:
-        raise click.UsageError(f"{first} and {second} exclude each other")
+    for setting in (name for name in (*_LENGTHS, *flags) if name in flags):
+        rivals = _LENGTHS if setting in _LENGTHS else (setting,)
+        others = [flags[name] for name in rivals if name in flags and name != setting]
+        others += [f"--set {name}" for name in rivals if name in assigned]
+        if others:
+            raise click.UsageError(f"{flags[setting]} and {others[0]} exclude each other")
 
 
 class SettingsCommand(Command):
@@ -159,3 +157,90 @@ class Group(click.RichGroup):
         if not (ctx.resilient_parsing or name.startswith("-")) and self.get_command(ctx, name) is None:
             raise NoSuchCommand(name[:60], possibilities=self.list_commands(ctx), ctx=ctx)
         return super().resolve_command(ctx, args)
+
+
+def task_options(settings_type: type[Settings]) -> list[SettingOption]:
+    """Return an option for each setting of a task: `--text-column`, `--header/--no-header`."""
+    return [_option(name, field) for name, field in settings_type.model_fields.items()]
+
+
+def _option(name: str, field: FieldInfo) -> SettingOption:
+    flag = f"--{name.replace('_', '-')}"
+    default = field.get_default(call_default_factory=True)
+    text = (field.description or "").replace("; none:", "; default:")
+    shown = "" if default in (None, "") else f" [{format_default(default)}]"
+    attributes: dict[str, Any] = {"default": None, "help": f"{text[:1].upper()}{text[1:]}{shown}"}
+    attributes |= {"setting": f"task.{name}", "panel": "Task"}
+    is_union = typing.get_origin(field.annotation) in (types.UnionType, typing.Union)
+    types_of = typing.get_args(field.annotation) if is_union else (field.annotation,)
+    if bool in types_of:
+        return SettingOption([f"{flag}/--no-{flag[2:]}", name], **attributes)
+    if typing.get_origin(field.annotation) is typing.Literal:
+        choices = [str(choice) for choice in typing.get_args(field.annotation)]
+        is_short = len("|".join(choices)) < _MAX_CHOICES_LENGTH
+        attributes |= {"type": click.Choice(choices), "metavar": None if is_short else "NAME"}
+    elif int in types_of or float in types_of:
+        attributes["type"] = Number() if float in types_of else Integer()
+    else:
+        attributes["metavar"] = "NAME" if name.endswith("column") else "TEXT"
+    return SettingOption([flag, name], **attributes)
+
+
+def task_settings(task: Task) -> type[Settings]:
+    """Return the type of all settings of fine-tuning for a task."""
+    from bertsmith.finetuning.settings import settings_type
+
+    return settings_type(task)
+
+
+class RunCommand(Command):
+    """A command on fine-tuned models, which takes the settings of every task as hidden options."""
+
+    def __init__(self, *args: Any, **attributes: Any) -> None:
+        epilog = (
+            "The settings of the run's task are options, too, such as --text-column; see "
+            "`bertsmith finetune TASK --help`. Their defaults are the values of the training run."
+        )
+        super().__init__(*args, epilog=epilog, **attributes)
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        from bertsmith.tasks.registry import TASKS, get_task
+
+        options = {
+            option.name: option for name in TASKS for option in task_options(get_task(name).settings_type)
+        }
+        for option in options.values():
+            option.hidden = True
+        return [*super().get_params(ctx), *options.values()]
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        rest = super().parse_args(ctx, args)
+        settings = ctx.params.get("settings", {})
+        ctx.params["settings"] = {name.removeprefix("task."): value for name, value in settings.items()}
+        return rest
+
+
+class TaskGroup(Group):
+    """A group with a command for each task, and further commands."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        from bertsmith.tasks.registry import TASKS
+
+        return [*TASKS, *self.commands]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        from bertsmith.tasks.registry import TASKS, get_task
+
+        name = HUGGING_FACE_NAMES.get(cmd_name, cmd_name)
+        if name not in TASKS:
+            return super().get_command(ctx, cmd_name)
+        task = get_task(name)
+        command = self.task_command(name, task)
+        command.short_help = f"{task.summary[:1].upper()}{task.summary[1:]}."
+        command.params += task_options(task.settings_type)
+        assert isinstance(command, click.Command)
+        return command
+
+    def task_command(self, name: str, task: Task) -> Any:
+        """Return the command of a task, without the options of its settings."""
+        raise NotImplementedError

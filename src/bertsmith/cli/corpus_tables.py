@@ -5,8 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from bertsmith import console
-from bertsmith.cli.tables import decimal, print_values
-from bertsmith.formatting import format_bytes, format_percent, format_seconds, join_names, pluralize
+from bertsmith.cli.tables import print_values
+from bertsmith.formatting import (
+    format_bytes,
+    format_number,
+    format_percent,
+    format_seconds,
+    join_names,
+    pluralize,
+)
 
 _ROWS = 10
 _ADDED_ROWS = 20
@@ -78,7 +85,7 @@ def _print_tokenizer(report: dict[str, Any]) -> None:
         "tokens": report["tokens"],
         "unknown tokens": f"{report['unknown_tokens']:,} ({format_percent(report['unknown_token_share'])})",
         "unknown words": f"{report['unknown_words']:,} ({format_percent(report['unknown_word_share'])})",
-        "pieces per known word": decimal(report["pieces_per_word"], 3),
+        "pieces per known word": format_number(report["pieces_per_word"], 3),
         "words of one piece": format_percent(report["words_kept_whole"]),
     }
     print_values("with this tokenizer", values)
@@ -147,7 +154,7 @@ def print_inspection(report: dict[str, Any]) -> None:
             name,
             format_percent(row["unknown_word_share"]),
             format_percent(row["words_kept_whole"]),
-            decimal(row["pieces_per_word"], 2),
+            format_number(row["pieces_per_word"], 2),
             f"{row['tokens']:,}",
             f"{row['vocab_size']:,}",
         )
@@ -186,7 +193,7 @@ def print_extension(report: dict[str, Any]) -> None:
             f"{word['count']:,}",
             " ".join(word["pieces"]),
             f"{word['saved']:,}",
-            decimal(word.get("commoner"), 1),
+            format_number(word.get("commoner"), 1),
         )
         for word in words[:_ADDED_ROWS]
     ]

@@ -12,10 +12,11 @@ from bertsmith import console, log_handlers
 from bertsmith.cli import options, tables
 from bertsmith.cli.commands import Command
 from bertsmith.cli.options import DIR, FILE, MODEL, RUN, Integer
-from bertsmith.formatting import pluralize
+from bertsmith.formatting import format_number, pluralize
 
 if TYPE_CHECKING:
-    from bertsmith.inference.search import Query
+    from bertsmith.inference.search import Query, ScoredSearch
+    from bertsmith.retrieval.index import Index
 
 
 @click.command(cls=Command)
@@ -47,8 +48,7 @@ if TYPE_CHECKING:
     help="Scale vectors to length 1; default: the model's setting.",
 )
 @click.option("--max-length", type=Integer(2), help="Tokens to read of a text; default: the model's limit.")
-@options.computation
-@options.as_json
+@options.inference
 def embed(
     model: str,
     texts: tuple[str, ...],
@@ -100,18 +100,7 @@ def embed(
         built = loaded.index(
             source, index, pooling=pooling, max_length=max_length, approximate=approximate, **columns
         )
-        recall = None if built.recall is None else built.recall.model_dump()
-        document: dict[str, Any] = {
-            "index": index,
-            "texts": len(built),
-            "numbers": built.dimension,
-            "approximate": recall,
-        }
-        if as_json:
-            console.print_json(document)
-        else:
-            console.print_note(f"{index}: {pluralize(len(built), 'text')}, {built.dimension} numbers each")
-            console.print_note(f'next: bertsmith search {index} "a query"')
+        _print_index(index, built, as_json)
         return
     embedder = loaded.embedder(pooling, normalize, max_length)
     rows = read_text_rows(file, **columns) if file else rows_of_lines(options.read_lines(texts))
@@ -125,6 +114,17 @@ def embed(
             console.print_note(f"{output}: {pluralize(count, 'vector')} of {embedder.size} numbers")
         return
     tables.print_json_objects(vector_file.vector_objects(vectors), as_json)
+
+
+def _print_index(folder: str, index: Index, as_json: bool) -> None:
+    """Print the size of a new index, and the command that searches it."""
+    if as_json:
+        document = {"index": folder, "texts": len(index), "numbers": index.dimension}
+        recall = None if index.recall is None else index.recall.model_dump()
+        console.print_json({**document, "approximate": recall})
+    else:
+        console.print_note(f"{folder}: {pluralize(len(index), 'text')}, {index.dimension} numbers each")
+        console.print_note(f'next: bertsmith search {folder} "a query"')
 
 
 @click.command(cls=Command)
@@ -143,8 +143,7 @@ def embed(
     "--qrels", type=FILE, help="Relevant texts of each query, by ids (BEIR, TREC), to score the search."
 )
 @click.option("--output", type=FILE, help="Write the results here, a JSON object per query.")
-@options.computation
-@options.as_json
+@options.inference
 @log_handlers.without_repeats()
 def search(
     index: str,
@@ -207,14 +206,10 @@ def search(
         with atomic.atomic_file(Path(output)) as path, path.open("w", encoding="utf-8") as out:
             out.writelines(json.dumps(answer, ensure_ascii=False) + "\n" for answer in results)
         console.print_note(f"{output}: the results of {pluralize(len(parsed), 'query', 'queries')}")
+    elif as_json:
+        answers = list(results)
     else:
-        for answer in results:
-            if as_json:
-                answers.append(answer)
-            elif queries:
-                tables.print_search_results(answer)
-            elif not results.has_relevant_texts:
-                console.print_json(answer)
+        _print_results(results, as_tables=bool(queries))
     results.log_unscored()
     scores = results.metrics() if results.has_relevant_texts else None
     if as_json:
@@ -222,7 +217,16 @@ def search(
         console.print_json(document | ({"output": output} if output else {"queries": answers}))
     elif scores is not None:
         count = pluralize(int(scores.pop("queries")), "query", "queries")
-        tables.print_values(count, {name: tables.decimal(value) for name, value in scores.items()})
+        tables.print_values(count, {name: format_number(value) for name, value in scores.items()})
+
+
+def _print_results(results: ScoredSearch, *, as_tables: bool) -> None:
+    """Print the texts of each query, as a table or a JSON object; with relevant texts only tables."""
+    for answer in results:
+        if as_tables:
+            tables.print_search_results(answer)
+        elif not results.has_relevant_texts:
+            console.print_json(answer)
 
 
 def _parse_queries(queries: tuple[str, ...]) -> list[Query]:

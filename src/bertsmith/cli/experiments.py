@@ -36,9 +36,7 @@ from bertsmith.cli.options import DIR, FILE, Integer
     type=Integer(1),
     help="Models to train at a time, each in a process; default: the number of cores for small models, else 1.",
 )
-@options.settings
-@options.resume
-@options.as_json
+@options.run_options
 def ablate(recipe: str, output_dir: str, as_json: bool, **arguments: Any) -> None:
     """Repeat a paper's comparison at your size: pre-train each row with several seeds.
 
@@ -86,9 +84,7 @@ def ablate(recipe: str, output_dir: str, as_json: bool, **arguments: Any) -> Non
     callback=options.parse_settings,
     help="Change a setting of fine-tuning, such as task.text_column=text; can be repeated.",
 )
-@options.settings
-@options.resume
-@options.as_json
+@options.run_options
 def adapt(model: str, corpus: tuple[str, ...], output_dir: str, as_json: bool, **arguments: Any) -> None:
     """Pre-train a model further on your text, fine-tune it before and after, and compare.
 

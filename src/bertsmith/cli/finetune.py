@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import rich_click as click
 
 from bertsmith import console
 from bertsmith.cli import options, tables
-from bertsmith.cli.commands import SettingsCommand
+from bertsmith.cli.commands import SettingsCommand, TaskGroup, task_settings
 from bertsmith.cli.options import DIR, FILE, Integer
-from bertsmith.cli.settings_options import TaskGroup, task_settings
 
 if TYPE_CHECKING:
     from bertsmith.tasks.registry import Task
@@ -28,7 +28,7 @@ _train = click.option(
 
 class _FinetuneGroup(TaskGroup):
     def task_command(self, name: str, task: Task) -> click.Command:
-        @click.command(name, cls=SettingsCommand, settings_type=task_settings(task))
+        @click.command(name, cls=SettingsCommand, settings_type=partial(task_settings, task))
         @options.base_model
         @_train
         @click.option("--validation", type=FILE, help="Examples to choose the best epoch by.")
@@ -62,9 +62,7 @@ class _FinetuneGroup(TaskGroup):
         )
         @options.training
         @options.device
-        @options.settings
-        @options.resume
-        @options.as_json
+        @options.run_options
         def run(**arguments: Any) -> None:
             _finetune(name, **arguments)
 
@@ -125,9 +123,7 @@ def _finetune(
 @click.option("--sample", type=Integer(1), help="Use N training examples of each task, drawn by files.seed.")
 @options.recipe
 @options.training
-@options.settings
-@options.resume
-@options.as_json
+@options.run_options
 def glue(model: str, output_dir: str, as_json: bool, **arguments: Any) -> None:
     """Fine-tune a model for each task of GLUE, and print the benchmark's table.
 
@@ -148,7 +144,7 @@ def glue(model: str, output_dir: str, as_json: bool, **arguments: Any) -> None:
 
 class _RateGroup(TaskGroup):
     def task_command(self, name: str, task: Task) -> click.Command:
-        @click.command(name, cls=SettingsCommand, settings_type=task_settings(task))
+        @click.command(name, cls=SettingsCommand, settings_type=partial(task_settings, task))
         @options.base_model
         @_train
         @click.option("--output", metavar="FILE.png", help="A plot of the losses to write.")

@@ -1,15 +1,36 @@
-"""The commands that describe: `info` and `attention`."""
+"""The commands that describe, `info` and `attention`, and their tables."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import rich_click as click
 
 from bertsmith import console
-from bertsmith.cli import info_tables, options, tables
+from bertsmith.cli import options
 from bertsmith.cli.commands import Command
 from bertsmith.cli.options import MODEL
+from bertsmith.cli.pretraining_tables import format_metrics
+from bertsmith.cli.tables import format_value, print_repeats, print_rows, print_values, show
+from bertsmith.formatting import format_number, pluralize
 
 _COLUMNS = ("layer", "head", "special", "itself", "before", "after", "others", "spread")
+_HIDDEN_RECORDS = (
+    "weights_sha256",
+    "settings",
+    "metadata",
+    "decoder_state",
+    "numbered",
+    "held_out",
+    "validation",
+)
+_DIFFERENCES = {
+    "settings": "settings that differ",
+    "family": "differences of their families",
+    "runs": "training of the runs",
+    "parameters": "parameters of the encoders",
+}
+_CONTINUE = "to continue, repeat the command of the run with --resume"
 
 
 @click.command(cls=Command)
@@ -57,7 +78,7 @@ def attention(
     if as_json:
         console.print_json({"tokens": weights.tokens, "heads": weights.to_rows()})
         return
-    rows = [tuple(tables.decimal(row[name], 2) for name in _COLUMNS) for row in weights.summary()]
+    rows = [tuple(format_number(row[name], 2) for name in _COLUMNS) for row in weights.summary()]
     console.print_table(" ".join(weights.tokens), _COLUMNS, rows)
 
 
@@ -81,4 +102,95 @@ def info(folder: str | None, diff: tuple[str, str] | None, as_json: bool) -> Non
     if diff is not None and folder is not None:
         raise click.UsageError("--diff compares two models; omit FOLDER")
     document = compare_models(*diff) if diff is not None else describe(folder)
-    tables.show(document, as_json, info_tables.print_info)
+    show(document, as_json, print_info)
+
+
+def print_info(document: dict[str, Any]) -> None:
+    """Print the description of a folder, a model, or this machine, or the differences of two models."""
+    path = document.get("path", "")
+    values = {name: value for name, value in document.items() if name not in ("kind", "path")}
+    match document["kind"]:
+        case "difference":
+            for part, title in _DIFFERENCES.items():
+                rows = [(row["what"], *(format_value(row[side]) for side in "ab")) for row in document[part]]
+                if rows:
+                    console.print_table(title, ["", document["a"], document["b"]], rows)
+        case "runs" if "unfinished" in document:
+            print_rows(f"{path}: runs, not all finished", document["unfinished"], ["run", "step", "finished"])
+            console.print_note(_CONTINUE)
+        case "runs":
+            print_repeats(path, document)
+        case "machine":
+            print_values("this machine", values)
+        case "tokenizer":
+            _print_tokenizer(f"{path}: a tokenizer", values)
+        case "data":
+            _print_tokenizer(f"{path}: the tokenizer of the data", values.pop("tokenizer"))
+            values["files"] = (
+                f"{pluralize(len(values['files']), 'file')}: {format_value(values['files'][:3])}"
+            )
+            print_values(f"{path}: prepared data", values)
+        case _:
+            if "run" in document:
+                _print_run(path, document["run"])
+            if "terms" in document:
+                _print_model(document)
+
+
+def _print_tokenizer(title: str, values: dict[str, Any]) -> None:
+    special_tokens = ", ".join(f"{part['token']} {part['id']}" for part in values["specials"].values())
+    print_values(title, {**values, "specials": special_tokens})
+
+
+def _print_run(path: str, run: dict[str, Any]) -> None:
+    total = f" of {run['of']:,}" if run["of"] else ""
+    model_step = f" (of step {run['model_of_step']:,})" if run["model_of_step"] is not None else ""
+    values = {
+        "updates": f"{run['step']:,}{total}",
+        "tokens": run["tokens"] or 0,
+        "time": None if run["seconds"] is None else console.format_duration(run["seconds"]),
+        "best step": run["best_step"],
+        "model": f"{run['model']}{model_step}" if run["model"] else "none yet",
+    }
+    state = "finished" if run["finished"] else "not finished"
+    print_values(f"{path}: {run['verb']}, {state}", values)
+    if scores := run["scores"]:
+        print_values("validation scores", format_metrics(scores))
+    if run["settings"]:
+        print_values("settings that are not the defaults", run["settings"])
+    for remark in run["remarks"]:
+        console.print_note(remark)
+    if not run["finished"]:
+        console.print_note(_CONTINUE)
+
+
+def _print_model(document: dict[str, Any]) -> None:
+    name = "the model" if "run" in document else document["path"]
+    count = pluralize(document["parameters"], "parameter")
+    print_values(f"{name}: {document['architecture']}, {count}", document["config"])
+    print_rows("parameters", _parameter_rows(document["terms"]), ["term", "formula", "parameters"])
+    record = {
+        name: value
+        for name, value in document["record"].items()
+        if name not in _HIDDEN_RECORDS and value is not None
+    }
+    if document["labels"]:
+        record["labels"] = document["labels"]
+    if record:
+        print_values("record", record)
+
+
+def _parameter_rows(terms: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the terms of the sum; equal layers share a row."""
+    rows: dict[str, dict[str, Any]] = {}
+    for term in terms:
+        first, _, rest = term["term"].partition(" ")
+        name = f"each layer's {rest.partition(' ')[2]}" if first == "layer" else term["term"]
+        row = rows.setdefault(name, {"term": name, "formula": term["formula"], "parameters": 0, "times": 0})
+        row["parameters"] += term["parameters"]
+        row["times"] += 1
+    for row in rows.values():
+        if row["times"] > 1:
+            row["formula"] = f"{row['times']} × ({row['formula']})"
+    total = sum(term["parameters"] for term in terms)
+    return [*rows.values(), {"term": "sum", "formula": "", "parameters": total}]

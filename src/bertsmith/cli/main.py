@@ -44,7 +44,7 @@ COMMANDS = {
     "Evaluate": {
         "evaluate": ("evaluate", "Score a fine-tuned model, or an ensemble, on labeled examples."),
         "compare": ("evaluate", "Test if two fine-tuned models differ by more than chance."),
-        "score": ("score", "Score texts by pseudo-log-likelihood; accuracy on minimal pairs."),
+        "score": ("evaluate", "Score texts by pseudo-log-likelihood; accuracy on minimal pairs."),
     },
     "Use": {
         "predict": ("predict", "Predict answers for new texts."),

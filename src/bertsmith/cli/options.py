@@ -9,9 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import rich_click as click
-from click.shell_completion import CompletionItem
 
-from bertsmith.cli.commands import SettingOption
 from bertsmith.errors import InputError, option, render
 
 if TYPE_CHECKING:
@@ -21,16 +19,12 @@ if TYPE_CHECKING:
 Decorator = Callable[[Any], Any]
 
 
-class PathName(click.ParamType):  # type: ignore[type-arg]  # generic only from click 8.4 on
+class PathName(click.Path):
     """A path, or a name such as that of a published model. A shell completes the names of files."""
 
     def __init__(self, name: str) -> None:
+        super().__init__(readable=False)  # the commands check the path
         self.name = name
-
-    def shell_complete(
-        self, ctx: click.Context, param: click.Parameter, incomplete: str
-    ) -> list[CompletionItem]:
-        return [CompletionItem(incomplete, type="file")]
 
 
 FILE, DIR, RUN, MODEL = PathName("file"), PathName("dir"), PathName("run"), PathName("dir|name")
@@ -89,6 +83,24 @@ class Size(click.ParamType):  # type: ignore[type-arg]
         if not size:
             self.fail(f"{value!r} is not a size; write 512MB or 2GB", param, ctx)
         return size
+
+
+class SettingOption(click.RichOption):
+    """An option that stands for `--set NAME=VALUE`; its value is passed in the argument `settings`."""
+
+    def __init__(
+        self, flags: Sequence[str], *, setting: str, is_argument: bool = False, **attributes: Any
+    ) -> None:
+        """Create the option.
+
+        Args:
+            flags: As click has them.
+            setting: The dotted name of the setting.
+            is_argument: Pass the value in an argument of its own instead.
+            attributes: As click has them.
+        """
+        super().__init__(flags, **attributes)
+        self.setting, self.is_argument = setting, is_argument
 
 
 def split_names(context: click.Context, param: click.Parameter, value: str | None) -> list[str] | None:
@@ -162,6 +174,7 @@ settings = click.option(
     callback=parse_settings,
     help="Change a setting; can be repeated.",
 )
+run_options = combine(settings, resume, as_json)
 threads = setting("--threads", "train.threads", type=Integer(1), help="Number of computation threads.")
 seed = setting("--seed", "train.seed", type=Integer(0), help="Seed of all random numbers.")
 random_seed = click.option("--seed", type=Integer(0), default=0, help="Seed of all random numbers.")
@@ -212,7 +225,7 @@ reading = combine(
 model_device = click.option(
     "--device", default="auto", metavar="NAME", help="Where to compute: cpu, cuda, or auto."
 )
-computation = combine(
+inference = combine(
     model_device,
     choice(
         "--precision",
@@ -224,8 +237,9 @@ computation = combine(
         help="Precision of the encoder. auto: as in training, or bf16 where it is faster. int8 and bf16 are "
         "compared with fp32 first.",
     ),
+    as_json,
 )
-"""Options that control where and how a finished model computes."""
+"""Options of the commands that compute with a finished model."""
 
 
 def pop_reading(arguments: dict[str, Any]) -> Reading:

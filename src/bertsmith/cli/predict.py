@@ -13,9 +13,8 @@ import rich_click as click
 
 from bertsmith import console
 from bertsmith.cli import options, tables
-from bertsmith.cli.commands import Command
+from bertsmith.cli.commands import Command, RunCommand
 from bertsmith.cli.options import FILE, Integer
-from bertsmith.cli.settings_options import RunCommand
 from bertsmith.formatting import pluralize
 
 
@@ -33,8 +32,7 @@ from bertsmith.formatting import pluralize
     "conll, semeval, squad. Default: json, or that of --output.",
 )
 @options.settings
-@options.computation
-@options.as_json
+@options.inference
 def predict(
     run: str,
     texts: tuple[str, ...],
@@ -112,8 +110,7 @@ def _write(lines: Iterable[str]) -> None:
 @click.option(
     "--max-length", type=Integer(2), help="Tokens around each mask of a longer text; default: all that fit."
 )
-@options.computation
-@options.as_json
+@options.inference
 def fill_mask(run: str, text: str, device: str, precision: str, as_json: bool, **arguments: Any) -> None:
     """Predict the words behind each [MASK] of TEXT with the pre-trained model of RUN.
 

@@ -67,9 +67,7 @@ def _presets() -> dict[str, Rows]:
     help="Minimal pairs to score at each evaluation, as `bertsmith score --pairs` does.",
 )
 @options.training
-@options.settings
-@options.resume
-@options.as_json
+@options.run_options
 def pretrain(data: str, output_dir: str, as_json: bool, **arguments: Any) -> None:
     """Pre-train a BERT on token shards.
 
@@ -108,9 +106,7 @@ def pretrain(data: str, output_dir: str, as_json: bool, **arguments: Any) -> Non
 @click.option("--layers", type=Integer(1), help="Layers of the student; default: half of the teacher's.")
 @options.minutes
 @options.training
-@options.settings
-@options.resume
-@options.as_json
+@options.run_options
 def distill(
     teacher: str, data: str | None, train: str | None, output_dir: str, as_json: bool, **arguments: Any
 ) -> None:

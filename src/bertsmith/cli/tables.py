@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertsmith import console
-from bertsmith.formatting import pluralize, shorten
+from bertsmith.formatting import format_number, pluralize, shorten
 
 if TYPE_CHECKING:
     from bertsmith.finetuning.lr_finder import RateTest
@@ -20,11 +20,6 @@ Report = Mapping[str, Any]
 _MAX_EVALUATIONS = 20
 _MAX_RATES = 22
 _PAGE_KEYS = ("answers", "curve", "lengths", "findings", "settings")  # large parts that only the page shows
-
-
-def decimal(value: float | None, digits: int = 4) -> str:
-    """Format a number; "–" for None."""
-    return "–" if value is None else f"{value:,}" if isinstance(value, int) else f"{value:,.{digits}f}"
 
 
 def format_value(value: Any) -> str:
@@ -65,7 +60,7 @@ def print_rows(title: str, rows: Iterable[Report], columns: Sequence[str]) -> No
     headings = [column.replace("_", " ") for column in columns]
     cells = [
         tuple(
-            decimal(row[column]) if isinstance(row[column], float | None) else format_value(row[column])
+            format_number(row[column]) if isinstance(row[column], float | None) else format_value(row[column])
             for column in columns
         )
         for row in rows
@@ -95,7 +90,11 @@ def _print_run(output_dir: str, report: Report) -> None:
     console.print_table(
         f"{output_dir}: validation scores of the best epoch by {report['decided_by']}",
         ["score", "this model", report.get("baseline_name", "baseline")],
-        [(name, *map(decimal, (scores[name], v))) for name, v in baseline.items() if isinstance(v, float)],
+        [
+            (name, *map(format_number, (scores[name], v)))
+            for name, v in baseline.items()
+            if isinstance(v, float)
+        ],
     )
     for name, value in report.get("chosen_on_validation", {}).items():
         name = name.replace("_", " ")
@@ -157,7 +156,7 @@ def print_glue(report: Report) -> None:
         {
             **row,
             "scores": ", ".join(f"{name} {value:.1f}" for name, value in row["metrics"].items()),
-            "baseline": decimal(row["baseline"], 1),
+            "baseline": format_number(row["baseline"], 1),
         }
         for row in report["tasks"]
     ]
@@ -170,7 +169,7 @@ def print_rates(rates: RateTest) -> None:
     """Print the smoothed loss of each seed at a selection of the rates, and the suggestion."""
     curves = [reading.smoothed for reading in rates.readings.values()]
     rows = [
-        (f"{rates.rates[i]:.1e}", *(decimal(curve[i] if i < len(curve) else None) for curve in curves))
+        (f"{rates.rates[i]:.1e}", *(format_number(curve[i] if i < len(curve) else None) for curve in curves))
         for i in range(0, len(rates.rates), max(1, len(rates.rates) // _MAX_RATES))
     ]
     columns = ["rate", *(f"seed {seed}" for seed in rates.readings)]
@@ -220,7 +219,9 @@ def _interval(comparison: Report) -> str:
 def print_scores(name: str, data: str, scores: Metrics) -> None:
     """Print the scores of a model on labeled data, and the tables of its task."""
     title = f"{name} on {data} ({pluralize(int(scores.values['examples']), 'example')})"
-    rows = [(score, decimal(value)) for score, value in scores.values.items() if isinstance(value, float)]
+    rows = [
+        (score, format_number(value)) for score, value in scores.values.items() if isinstance(value, float)
+    ]
     console.print_table(title, ["score", "value"], rows)
     for table in scores.tables:
         console.print_table(table.title, table.columns, [tuple(row) for row in table.rows])

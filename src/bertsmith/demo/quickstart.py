@@ -15,6 +15,7 @@ import torch
 from bertsmith import console
 from bertsmith.artifacts.folder import write_folder
 from bertsmith.corpus.prepare import prepare
+from bertsmith.corpus.shards import Shards
 from bertsmith.demo import documentation
 from bertsmith.demo.documentation import Library
 from bertsmith.demo.task import (
@@ -29,6 +30,7 @@ from bertsmith.finetuning.run import finetune
 from bertsmith.formatting import pluralize
 from bertsmith.inference.model import Model
 from bertsmith.io import atomic
+from bertsmith.io.documents import Document
 from bertsmith.objectives.objective import MODEL
 from bertsmith.pretraining.model import first_weights
 from bertsmith.pretraining.run import pretrain
@@ -64,6 +66,7 @@ FINETUNING_SETTINGS = {
     "train.save_steps": 1000,
     "train.report_to": "none",
 }
+_MAX_LISTED_LIBRARIES = 8
 MASKED_SENTENCES = (
     "Returns a new [MASK] with the same shape as the input.",
     "If [MASK] is given, it is used as the default value.",
@@ -115,11 +118,7 @@ def _run(
     timer = StepTimer()
     libraries = documentation.installed() if libraries is None else libraries
     with timer.step("read"):
-        num_files = sum(len(library.files) for library in libraries)
-        with console.ProgressBar("reading", num_files) as bar:
-            modules = documentation.documents(libraries, lambda done: bar.update(done, "source files"))
-            documents = list(modules)
-        task = make_task(documents, seed)
+        task = make_task(_read_documents(libraries), seed)
         corpus, files = out / "corpus.txt", write_task(task, out / "task")
         write_whole(corpus, "\n\n".join(document.text for document in task.pretraining_documents) + "\n")
         word_counts = documentation.count_words(task.pretraining_documents)
@@ -132,15 +131,7 @@ def _run(
         vocabulary, tokens = f"{tokenizer.vocab_size:,}", pluralize(shards.tokens, "token")
         logger.info("2/5 %s: a vocabulary of %s; %s", out / "tokenizer", vocabulary, tokens)
     with timer.step("pretrain"):
-        logger.info("3/5 %s: pre-training a BERT with 2 layers and hidden size 128", out / "bert")
-        settings = {**PRETRAINING_SETTINGS, "train.seed": seed, **budget}
-        bert = pretrain(shards, out / "bert", preset=_PRESET, settings=settings)
-        if bert.report["steps"] < _MAX_STEPS == budget.get("train.max_steps"):
-            logger.warning(
-                "only %s of %s fit into the time limit: expect lower scores",
-                pluralize(bert.report["steps"], "update"),
-                f"{_MAX_STEPS:,}",
-            )
+        bert = _pretrain(shards, out / "bert", seed, budget)
     with timer.step("finetune"):
         logger.info("4/5 fine-tuning it, and the same BERT with random weights")
         scores = _score_models(out, bert, task, files, seed)
@@ -161,13 +152,7 @@ def _run(
             ],
         },
         "pretrain": {k: bert.report[k] for k in ("steps", "tokens", "seconds", "held_out")},
-        "masks": [
-            {
-                "text": text,
-                "answers": [prediction.to_dict() for prediction in bert.fill_mask(text, top_k=3)[0]],
-            }
-            for text in MASKED_SENTENCES
-        ],
+        "masks": [{"text": text, "answers": _fill_mask(bert, text)} for text in MASKED_SENTENCES],
         "task": {
             "labels": task.labels,
             "sentences": {part: len(rows) for part, rows in task.parts.items()},
@@ -178,6 +163,30 @@ def _run(
     write_report(out, report)
     logger.info("5/5 %s", out / "report.json")
     return report
+
+
+def _read_documents(libraries: Sequence[Library]) -> list[Document]:
+    num_files = sum(len(library.files) for library in libraries)
+    with console.ProgressBar("reading", num_files) as bar:
+        return list(documentation.documents(libraries, lambda done: bar.update(done, "source files")))
+
+
+def _pretrain(shards: Shards, run: Path, seed: int, budget: Mapping[str, Any]) -> Model:
+    logger.info("3/5 %s: pre-training a BERT with 2 layers and hidden size 128", run)
+    bert = pretrain(
+        shards, run, preset=_PRESET, settings={**PRETRAINING_SETTINGS, "train.seed": seed, **budget}
+    )
+    if bert.report["steps"] < _MAX_STEPS == budget.get("train.max_steps"):
+        logger.warning(
+            "only %s of %s fit into the time limit: expect lower scores",
+            pluralize(bert.report["steps"], "update"),
+            f"{_MAX_STEPS:,}",
+        )
+    return bert
+
+
+def _fill_mask(bert: Model, text: str) -> list[dict[str, Any]]:
+    return [prediction.to_dict() for prediction in bert.fill_mask(text, top_k=3)[0]]
 
 
 @contextmanager
@@ -300,7 +309,9 @@ def _quote_punctuation(token: str) -> str:
     return token if any(map(str.isalnum, token)) else f'"{token}"'
 
 
-def _describe_libraries(libraries: Sequence[Mapping[str, Any]], max_libraries: int = 8) -> str:
-    names = ", ".join(f"{library['name']} {library['version']}" for library in libraries[:max_libraries])
-    more = len(libraries) - max_libraries
+def _describe_libraries(libraries: Sequence[Mapping[str, Any]]) -> str:
+    names = ", ".join(
+        f"{library['name']} {library['version']}" for library in libraries[:_MAX_LISTED_LIBRARIES]
+    )
+    more = len(libraries) - _MAX_LISTED_LIBRARIES
     return f"{names} and {more} smaller ones" if more > 0 else names

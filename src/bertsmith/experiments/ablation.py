@@ -21,20 +21,7 @@ from bertsmith import hardware
 from bertsmith.corpus.shards import Shards
 from bertsmith.device import ComputeContext, is_cpu
 from bertsmith.errors import InputError, command, option
-from bertsmith.experiments.ablation_recipe import (
-    PAIRS,
-    PRETRAIN,
-    SEED,
-    AblationRecipe,
-    TaskRecipe,
-    check_no_seed,
-    check_rows,
-    check_tasks,
-    folder_name,
-    is_small,
-    read_recipe,
-    read_tasks,
-)
+from bertsmith.experiments import ablation_recipe
 from bertsmith.experiments.ablation_report import AblationReport, make_report
 from bertsmith.experiments.process_pool import Call, answer_call, make_calls, run_processes
 from bertsmith.finetuning.run import finetune
@@ -67,17 +54,17 @@ class Ablation(BaseModel, frozen=True):
         precision: The precision of each fine-tuning whose settings have none; "auto": each run chooses its own.
     """
 
-    recipe: AblationRecipe
+    recipe: ablation_recipe.AblationRecipe
     out: Path
     data: Path
-    tasks: dict[str, TaskRecipe]
+    tasks: dict[str, ablation_recipe.TaskRecipe]
     pairs: str | None
     changes: dict[str, Any]
     precision: str
 
     def folder(self, row: str, seed: int) -> Path:
         """Return the folder of a row's runs with one seed."""
-        return self.out / folder_name(row) / str(seed)
+        return self.out / ablation_recipe.folder_name(row) / str(seed)
 
     def measure_row(self, row: str, seed: int) -> dict[str, float]:
         model = self._pretrain(row, seed)
@@ -86,10 +73,14 @@ class Ablation(BaseModel, frozen=True):
         second_row = self.recipe.second_encoder.get(row)
         second_encoder = None if second_row is None else self._pretrain(second_row, seed)
         for name, task in self.tasks.items():
-            settings = {_PRECISION: self.precision, **self.recipe.finetuning(row, task), SEED: seed}
+            settings = {
+                _PRECISION: self.precision,
+                **self.recipe.finetuning(row, task),
+                ablation_recipe.SEED: seed,
+            }
             if second_encoder is not None:
                 settings["task.second_encoder"] = str(second_encoder.path)
-            run = self.folder(row, seed) / folder_name(name)
+            run = self.folder(row, seed) / ablation_recipe.folder_name(name)
             tuned = finetune(
                 task.verb,
                 model,
@@ -101,17 +92,17 @@ class Ablation(BaseModel, frozen=True):
             )
             metrics[name] = float(tuned.report["validation"][tuned.task.primary_metric])
         if self.pairs is not None:
-            metrics[PAIRS] = _score_pairs(model, self.pairs)
+            metrics[ablation_recipe.PAIRS] = _score_pairs(model, self.pairs)
         return metrics
 
     def _pretrain(self, row: str, seed: int) -> Model:
-        run = self.folder(self.recipe.model_row(row), seed) / PRETRAIN
+        run = self.folder(self.recipe.model_row(row), seed) / ablation_recipe.PRETRAIN
         preset, settings = self.recipe.pretraining(row, self.changes)
         return pretrain(
             Shards.open(self.data),
             run,
             preset=preset,
-            settings={**settings, SEED: seed},
+            settings={**settings, ablation_recipe.SEED: seed},
             resume=holds_run(run),
         )
 
@@ -169,24 +160,21 @@ def ablate(
     Raises:
         InputError: An argument, the recipe, a task, or a file is invalid; raised before anything is trained.
     """
-    out, changes, table = Path(output_dir), PretrainSettings.dotted(settings), read_recipe(recipe)
+    out, table = Path(output_dir), ablation_recipe.read_recipe(recipe)
+    changes = PretrainSettings.dotted(settings)
     data = data or table.data
     if not data:
-        raise InputError(
-            "data_missing",
-            "the recipe names no data for pre-training",
-            location=recipe,
-            argument="data",
-            hint=f"create token shards with {command('data prepare')} and give them with {option('data')}",
-        )
+        message = "the recipe names no data for pre-training"
+        hint = f"create token shards with {command('data prepare')} and give them with {option('data')}"
+        raise InputError("data_missing", message, location=recipe, argument="data", hint=hint)
     shards = data if isinstance(data, Shards) else Shards.open(data)
-    named_tasks, tasks_location = read_tasks(tasks, table, recipe)
+    named_tasks, tasks_location = ablation_recipe.read_tasks(tasks, table, recipe)
     pairs = table.pairs if pairs is None else pairs
     table.check_row_names(rows or (), "rows", recipe)
     chosen_rows = [row for i, row in enumerate(table.rows) if rows is None or i == 0 or row in rows]
-    check_no_seed(changes, argument="settings")
-    row_settings = check_rows(table, chosen_rows, shards.tokenizer, changes, recipe)
-    check_tasks(table, chosen_rows, named_tasks, tasks_location)
+    ablation_recipe.check_no_seed(changes, argument="settings")
+    row_settings = ablation_recipe.check_rows(table, chosen_rows, shards.tokenizer, changes, recipe)
+    ablation_recipe.check_tasks(table, chosen_rows, named_tasks, tasks_location)
     if pairs is not None:
         pairs = str(pairs)
         read_pairs(pairs)
@@ -238,7 +226,8 @@ def _wait_for_kernels(row_settings: Sequence[PretrainSettings]) -> None:
 def _default_jobs(row_settings: Sequence[PretrainSettings]) -> int:
     """Return the number of cores if all models are small and on the CPU, else 1."""
     one_core_each = all(
-        is_cpu(settings.train.device) and is_small(settings.model) for settings in row_settings
+        is_cpu(settings.train.device) and ablation_recipe.is_small(settings.model)
+        for settings in row_settings
     )
     return hardware.available_cores() if one_core_each else 1
 
@@ -273,7 +262,7 @@ def _measure_all(ablation: Ablation, rows: Sequence[str], seeds: int, jobs: int)
     return report
 
 
-def _group_rows(recipe: AblationRecipe, rows: Sequence[str]) -> list[list[str]]:
+def _group_rows(recipe: ablation_recipe.AblationRecipe, rows: Sequence[str]) -> list[list[str]]:
     """Group rows that use the same models, including second encoders, so that one process trains each model."""
     names = list(recipe.rows)
     uses_model = np.zeros((len(names), len(names)))
@@ -297,7 +286,7 @@ def _plot(folder: Path, report: AblationReport) -> None:
         f"paper {name}": plot_paper_values(name, rows) for name, rows in report.paper.items() if len(rows) > 1
     }
     for name, png in plots.items():
-        atomic.write_bytes(folder / f"{folder_name(name)}.png", png)
+        atomic.write_bytes(folder / f"{ablation_recipe.folder_name(name)}.png", png)
 
 
 if __name__ == "__main__":

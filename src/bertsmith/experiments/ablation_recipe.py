@@ -80,13 +80,9 @@ class AblationRecipe(Settings):
     def check_row_names(self, rows: Iterable[str], argument: str, location: str | Path) -> None:
         """Raise InputError if a row does not exist."""
         if unknown := [row for row in rows if row not in self.rows]:
-            raise InputError(
-                "row_unknown",
-                f"'{argument}' names the row '{unknown[0]}', which does not exist",
-                location=location,
-                argument=argument,
-                hint=f"the rows are {', '.join(self.rows)}",
-            )
+            message = f"'{argument}' names the row '{unknown[0]}', which does not exist"
+            hint = f"the rows are {', '.join(self.rows)}"
+            raise InputError("row_unknown", message, location=location, argument=argument, hint=hint)
 
     def model_row(self, row: str) -> str:
         """Return the first row with the same pre-training, in whose folder the model is."""
@@ -122,12 +118,8 @@ def read_recipe(file: str | Path) -> AblationRecipe:
         values["rows"] = {name: {} if settings is None else settings for name, settings in rows.items()}
     recipe = AblationRecipe.of(values, str(file))
     if len(recipe.rows) < 2:
-        raise InputError(
-            "rows_missing",
-            "a recipe needs at least two rows",
-            location=file,
-            hint="list them below 'rows', each with the settings that it changes",
-        )
+        hint = "list them below 'rows', each with the settings that it changes"
+        raise InputError("rows_missing", "a recipe needs at least two rows", location=file, hint=hint)
     _check_folders_differ(recipe.rows, str(file))
     for settings in (recipe.settings, *recipe.rows.values(), *recipe.task_settings.values()):
         check_no_seed(settings, location=file)
@@ -156,19 +148,13 @@ def read_tasks(
     recipes = {}
     for name, values in tasks.items():
         if not isinstance(values, Mapping):
-            raise InputError(
-                "task_invalid",
-                f"'{name}' is {values!r}, not a task",
-                location=location,
-                hint="write verb, train, and validation below it, indented",
-            )
+            message = f"'{name}' is {values!r}, not a task"
+            hint = "write verb, train, and validation below it, indented"
+            raise InputError("task_invalid", message, location=location, hint=hint)
         if folder_name(name) == PRETRAIN or name in (*recipe.losses, PAIRS):
-            raise InputError(
-                "task_name_reserved",
-                f"'{name}' is the name of another metric or of the folder of pre-training",
-                location=location,
-                hint="give the task another name",
-            )
+            message = f"'{name}' is the name of another metric or of the folder of pre-training"
+            hint = "give the task another name"
+            raise InputError("task_name_reserved", message, location=location, hint=hint)
         recipes[name] = TaskRecipe.of(values, f"{location}: {name}")
     _check_folders_differ(recipes, location)
     return recipes, location
@@ -184,12 +170,9 @@ def _check_folders_differ(names: Iterable[str], location: str) -> None:
     for name in names:
         folder = folder_name(name)
         if (other := name_of_folder.setdefault(folder, name)) != name:
-            raise InputError(
-                "folder_ambiguous",
-                f"'{other}' and '{name}' would have the same folder, {folder}",
-                location=location,
-                hint="choose names that differ in a letter or a digit",
-            )
+            message = f"'{other}' and '{name}' would have the same folder, {folder}"
+            hint = "choose names that differ in a letter or a digit"
+            raise InputError("folder_ambiguous", message, location=location, hint=hint)
 
 
 def check_no_seed(
@@ -197,13 +180,9 @@ def check_no_seed(
 ) -> None:
     """Raise InputError if settings name the seed, which is different in each run."""
     if SEED in FinetuneSettings.dotted(settings):
-        raise InputError(
-            "seed_set",
-            f"{SEED} is set, but the runs have the seeds 0, 1, …",
-            location=location,
-            argument=argument,
-            hint=f"omit it; {option('seeds')} sets the number of seeds",
-        )
+        message = f"{SEED} is set, but the runs have the seeds 0, 1, …"
+        hint = f"omit it; {option('seeds')} sets the number of seeds"
+        raise InputError("seed_set", message, location=location, argument=argument, hint=hint)
 
 
 def check_rows(
@@ -223,12 +202,9 @@ def check_rows(
         with errors_located_in(f"{location}: row '{row}'"):
             if undone := PretrainSettings.dotted(recipe.rows[row]).keys() & changes.keys():
                 name = min(undone)
-                raise InputError(
-                    "setting_of_row",
-                    f"{option('settings', f'{name}={changes[name]}')} would override {name} of this row",
-                    argument=name,
-                    hint="change the rows in a copy of the recipe",
-                )
+                message = f"{option('settings', f'{name}={changes[name]}')} would override {name} of this row"
+                hint = "change the rows in a copy of the recipe"
+                raise InputError("setting_of_row", message, argument=name, hint=hint)
             preset, row_changes = recipe.pretraining(row, changes)
             settings = new_settings(preset, None, row_changes, tokenizer)
             check_lengths(settings)

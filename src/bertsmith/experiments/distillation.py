@@ -112,12 +112,7 @@ def distill_task(
     """
     teacher_model = load(teacher)
     task = teacher_model.task
-    defaults = type(task.settings)().model_dump(mode="json")
-    changed_by_teacher = {
-        name: value
-        for name, value in task.settings.model_dump(mode="json").items()
-        if value != defaults.get(name)
-    }
+    changed_by_teacher = task.settings.model_dump(mode="json", exclude_defaults=True)
     student = {"teacher": {"model": str(teacher_model.path)}, "task": changed_by_teacher}
     changes = resolve(finetune_settings(task.declaration), settings, keywords, distill_task)
     return finetune(

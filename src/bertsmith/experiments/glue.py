@@ -206,23 +206,15 @@ def _find_tasks(folder: Path, names: Sequence[str] | None) -> dict[GlueTask, Pat
     """
     tasks = {_normalize(task.name): task for task in GLUE}
     if unknown := [name for name in names or () if _normalize(name) not in tasks]:
-        raise InputError(
-            "task_unknown",
-            f"'{unknown[0]}' is not a task of GLUE",
-            argument="tasks",
-            hint=f"the tasks are {', '.join(task.name for task in GLUE)}",
-        )
+        hint = f"the tasks are {', '.join(task.name for task in GLUE)}"
+        raise InputError("task_unknown", f"'{unknown[0]}' is not a task of GLUE", argument="tasks", hint=hint)
     folders = {_normalize(path.name): path for path in sorted(folder.glob("*/"))}
     keys = [key for key in tasks if key in folders] if names is None else [_normalize(name) for name in names]
     missing = [tasks[key].name for key in keys if key not in folders]
     if missing or not keys:
-        raise InputError(
-            "task_folder_missing",
-            f"there is no folder for {missing[0] if missing else 'any task of GLUE'}",
-            location=folder,
-            argument="data",
-            hint="name the folder that contains a folder for each task: CoLA, SST-2, …",
-        )
+        message = f"there is no folder for {missing[0] if missing else 'any task of GLUE'}"
+        hint = "name the folder that contains a folder for each task: CoLA, SST-2, …"
+        raise InputError("task_folder_missing", message, location=folder, argument="data", hint=hint)
     return {tasks[key]: folders[key] for key in keys}
 
 
@@ -234,12 +226,9 @@ def _find_file(task: GlueTask, folder: Path, part: str) -> Path:
     """Return the file of a part ("train", "dev"), of MNLI the matched one."""
     files = [*folder.glob(f"{part}.*"), *folder.glob(f"{part}_matched.*")]
     if not files:
-        raise InputError(
-            "task_file_missing",
-            f"there is no {part} file for {task.name}",
-            location=folder,
-            hint=f"name it {part}.tsv, {part}.csv, or {part}.jsonl",
-        )
+        message = f"there is no {part} file for {task.name}"
+        hint = f"name it {part}.tsv, {part}.csv, or {part}.jsonl"
+        raise InputError("task_file_missing", message, location=folder, hint=hint)
     return min(files)
 
 
@@ -254,9 +243,6 @@ def _find_columns(task: GlueTask, file: Path) -> dict[str, Any]:
             return {"header": False, **settings}
         if {name for name in columns if name} <= set(header):
             return settings
-    raise InputError(
-        "columns_unknown",
-        f"the columns ({', '.join(header)}) are not those of {task.name}",
-        location=file,
-        hint=f"the file needs the columns {', '.join(filter(None, task.columns[0]))}",
-    )
+    message = f"the columns ({', '.join(header)}) are not those of {task.name}"
+    hint = f"the file needs the columns {', '.join(filter(None, task.columns[0]))}"
+    raise InputError("columns_unknown", message, location=file, hint=hint)

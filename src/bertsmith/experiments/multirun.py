@@ -21,7 +21,7 @@ from bertsmith.artifacts.locate import RUNS_FILE, RUNS_REPORT_FILE, run_names
 from bertsmith.errors import Diverged, InputError, option
 from bertsmith.experiments.grid import Grid, PlannedRun, plan_runs
 from bertsmith.finetuning.data import split_examples
-from bertsmith.finetuning.feature_cache import FEATURES, remove_features
+from bertsmith.finetuning.model import FEATURES, remove_features
 from bertsmith.finetuning.run import finetune
 from bertsmith.finetuning.settings import OWN_ARGUMENTS, FinetuneSettings, settings_type
 from bertsmith.formatting import join_names, pluralize
@@ -31,16 +31,7 @@ from bertsmith.io.sources import Source
 from bertsmith.keywords import FinetuneKeywords
 from bertsmith.log_handlers import RepeatFilter, without_repeats
 from bertsmith.notebook import Result
-from bertsmith.runs.run_folder import (
-    SETTINGS,
-    check_inputs_outside,
-    check_new_or_resume,
-    check_resume_or_overwrite,
-    holds_run,
-    keeping_runs,
-    write_json,
-    write_report,
-)
+from bertsmith.runs import run_folder
 from bertsmith.settings import Changes, read_yaml, resolve
 from bertsmith.tasks.labels import LabelNames
 from bertsmith.tasks.registry import get_task
@@ -217,7 +208,7 @@ def finetune_repeatedly(
     runs = plan_runs(
         declaration, recipe, changes, restarts=restarts, folds=folds, grid=grid, function=finetune_repeatedly
     )
-    with atomic.folder_lock(out, "run"), keeping_runs(out), without_repeats() as repeat_filter:
+    with atomic.folder_lock(out, "run"), run_folder.keeping_runs(out), without_repeats() as repeat_filter:
         _prepare_folder(out, runs, [train, validation], resume=resume, overwrite=overwrite)
         fine_tune = partial(
             finetune,
@@ -235,7 +226,7 @@ def finetune_repeatedly(
         if folds is not None:
             for summary in report.cells or [report.summary]:
                 summary.pooled = _score_pooled_folds(out, summary, train)
-        write_report(out, report.to_dict())
+        run_folder.write_report(out, report.to_dict())
         remove_features(out / FEATURES)
     for warning in report.warnings:
         logger.warning("%s", warning)
@@ -258,7 +249,7 @@ def _make_runs(
         repeat_filter.is_first_run = number == 1
         settings = {**_resolved_by_first_run(out / runs[0].name), **changes, **run.changes}
         try:
-            report = fine_tune(folder, settings=settings, resume=holds_run(folder)).report
+            report = fine_tune(folder, settings=settings, resume=run_folder.holds_run(folder)).report
         except Diverged as error:
             logger.warning("%s: %s", folder, error.message)
             results.append(RunResult(run.name, run.changes, run.cell, failure=error.message))
@@ -275,14 +266,14 @@ def _prepare_folder(
 ) -> None:
     """Write the names of the runs to the folder. Raise InputError if it holds something else or other runs."""
     names, previous_names = [run.name for run in runs], run_names(out)
-    check_resume_or_overwrite(out, resume=resume, overwrite=overwrite)
+    run_folder.check_resume_or_overwrite(out, resume=resume, overwrite=overwrite)
     if overwrite and previous_names is not None:
-        check_inputs_outside(out, *inputs)
+        run_folder.check_inputs_outside(out, *inputs)
         if _LAYOUT.check_replaceable(out, overwrite=True, in_place=True):
             atomic.clear_folder(out)
         previous_names = None
-    check_new_or_resume(out, is_started=previous_names is not None, resume=resume)
-    others = [name for name in previous_names or () if name not in names and holds_run(out / name)]
+    run_folder.check_new_or_resume(out, is_started=previous_names is not None, resume=resume)
+    others = [name for name in previous_names or () if name not in names and run_folder.holds_run(out / name)]
     if others:
         raise InputError(
             "runs_differ",
@@ -291,14 +282,14 @@ def _prepare_folder(
             hint=f"continue with the same {option('restarts')}, {option('folds')}, and {option('grid')}, or with "
             f"more runs, or choose another folder with {option('output_dir')}",
         )
-    write_json(out / RUNS_FILE, {"runs": names})
+    run_folder.write_json(out / RUNS_FILE, {"runs": names})
 
 
 def _resolved_by_first_run(run: Path) -> dict[str, Any]:
     """Return the settings that the first run, if it has started, chose for this machine."""
-    if not (run / SETTINGS).is_file():
+    if not (run / run_folder.SETTINGS).is_file():
         return {}
-    resolved = FinetuneSettings.dotted(read_yaml(run / SETTINGS))
+    resolved = FinetuneSettings.dotted(read_yaml(run / run_folder.SETTINGS))
     return {name: resolved[name] for name in _RESOLVED_BY_FIRST_RUN if name in resolved}
 
 
@@ -363,7 +354,7 @@ def _score_pooled_folds(out: Path, summary: ScoreSummary, train: Source) -> dict
         if not model.task.metrics.comparable_across_models:
             return None
         task = model.task.declaration
-        settings = settings_type(task).from_file(model.path / SETTINGS)
+        settings = settings_type(task).from_file(model.path / run_folder.SETTINGS)
         held_out = split_examples(task, settings.files, settings.task, {"train": train})[1]
         examples += held_out
         predictions += model.predictor.predict(held_out)

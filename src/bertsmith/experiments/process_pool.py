@@ -110,12 +110,9 @@ def _result(call: Call, result_file: Path, code: int) -> Any:
         answer = json.loads(result_file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         reason = "it was killed, perhaps for lack of memory" if code < 0 else f"its error is in {call.log}"
-        raise MachineError(
-            "process_failed",
-            f"the process ended with exit code {code}: {reason}",
-            location=call.title,
-            hint=f"{option('resume', True)} continues with what is finished",
-        ) from None
+        message = f"the process ended with exit code {code}: {reason}"
+        hint = f"{option('resume', True)} continues with what is finished"
+        raise MachineError("process_failed", message, location=call.title, hint=hint) from None
     if "error" in answer:
         error = error_from_dict(answer["error"])
         error.location = ": ".join(filter(None, (call.title, error.location)))

@@ -101,7 +101,6 @@ class AttentionMaps:
         Raises:
             InputError: There are more than 64 tokens, or the name of the file does not end in .png.
         """
-        from bertsmith.reports.page import report_write_errors
         from bertsmith.reports.result_plots import plot_attention
 
         if Path(file).suffix.lower() != ".png":
@@ -113,7 +112,7 @@ class AttentionMaps:
                 f"the text has {len(self.tokens):,} tokens, and a plot shows at most {_MAX_PLOTTED_TOKENS}",
                 hint="use a shorter text",
             )
-        with report_write_errors(file):
+        with atomic.write_errors(file):
             atomic.write_bytes(Path(file), plot_attention(self.tokens, self.weights, self.layers, self.heads))
         return Path(file)
 

@@ -19,6 +19,7 @@ from bertsmith.runs.run_folder import write_whole
 from bertsmith.tasks.base import Metadata, TaskData
 from bertsmith.tasks.data_checks import find_overlap
 from bertsmith.tasks.fitted_task import create_report
+from bertsmith.tasks.labels import LabelNames, label_names_to_list, read_label_names
 from bertsmith.tasks.registry import Task
 from bertsmith.tasks.results import DataSummary, Diagnostic
 
@@ -40,6 +41,24 @@ class Examples:
     validation: list[Any]
     metadata: Metadata
     summary: DataSummary
+
+
+def file_settings(
+    train: Source,
+    validation: Source | None = None,
+    validation_split: float | None = None,
+    sample: int | None = None,
+    label_names: str | Path | LabelNames | None = None,
+) -> dict[str, Any]:
+    """Return the arguments of `finetune` that name examples as settings, without those that are None."""
+    values = {
+        "train": name_of(train, "train"),
+        "validation": None if validation is None else name_of(validation, "validation"),
+        "validation_split": validation_split,
+        "sample": sample,
+        "label_names": None if label_names is None else label_names_to_list(read_label_names(label_names)),
+    }
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def load_examples(
@@ -167,12 +186,9 @@ def _hold_out(examples: Sequence[Any], ratio: float, seed: int) -> list[bool]:
         )
     except ValueError:
         num_examples = f"{pluralize(len(examples), 'example')} ({len(groups):,} different)"
-        raise InputError(
-            "split_impossible",
-            f"{num_examples} cannot be split with {option('validation_split', f'{ratio:g}')}",
-            argument="validation_split",
-            hint="choose another share, or add examples: each part needs all labels",
-        ) from None
+        message = f"{num_examples} cannot be split with {option('validation_split', f'{ratio:g}')}"
+        hint = "choose another share, or add examples: each part needs all labels"
+        raise InputError("split_impossible", message, argument="validation_split", hint=hint) from None
     indices = {i for g in held_out for i in groups[g]}
     return [i in indices for i in range(len(examples))]
 
@@ -203,10 +219,6 @@ def _source(data: TaskData, name: str, file: str, sources: Mapping[str, Source])
     """Return a file, or the data in memory that has its name."""
     source = sources.get(name)
     if source is None and file == name_of(None, name):
-        raise InputError(
-            "data_missing",
-            f"the {name} examples of this run were in memory and are not saved",
-            argument=name,
-            hint="pass the same data again",
-        )
+        message = f"the {name} examples of this run were in memory and are not saved"
+        raise InputError("data_missing", message, argument=name, hint="pass the same data again")
     return to_source(file if source is None or is_path(source) else source, name, data.tuple_columns)

@@ -10,15 +10,13 @@ from tempfile import TemporaryDirectory
 from typing import Any, Unpack
 
 import numpy as np
-from torch import nn
 
 from bertsmith import console, hardware
 from bertsmith.device import ComputeContext
 from bertsmith.errors import InputError, option
-from bertsmith.finetuning.data import read_training
-from bertsmith.finetuning.feature_cache import CachedEncoder
-from bertsmith.finetuning.model import build_model, create_context
-from bertsmith.finetuning.resolve_settings import file_settings, new_settings
+from bertsmith.finetuning.data import file_settings, read_training
+from bertsmith.finetuning.model import build_model, cached_encoder, create_context
+from bertsmith.finetuning.run import new_settings
 from bertsmith.finetuning.settings import OWN_ARGUMENTS, settings_type
 from bertsmith.formatting import pluralize
 from bertsmith.inference.model import Model, load
@@ -86,9 +84,7 @@ class RateTest:
         curves = {seed: (self.losses[seed], reading.smoothed) for seed, reading in self.readings.items()}
         return plot_lr_range_test(self.rates, curves, self.suggestion)
 
-    def _repr_png_(self) -> bytes:
-        """Return the picture that a notebook shows."""
-        return self.plot()
+    _repr_png_ = plot  # the picture that a notebook shows
 
 
 def find_rate(
@@ -153,13 +149,10 @@ def find_rate(
             )
             encoder, fitted_task = build_model(declaration, base.folder, run_settings, metadata, seed_context)
             items = items or fitted_task.encode(examples, base.tokenizer)
-            trained_encoder: nn.Module = encoder
             if train_settings.freeze_encoder:  # the first seed computes the states
-                layers = fitted_task.model.features.layers
-                trained_encoder = CachedEncoder(encoder, layers, seed_context, Path(features))
-                sequences = [sequence for item in items for sequence in item.sequences]
-                trained_encoder.fill(sequences, base.folder.weights_digest())
-            module = TrainModule(trained_encoder, fitted_task.model)
+                folder = Path(features)
+                encoder = cached_encoder(base.folder, encoder, fitted_task, items, seed_context, folder)
+            module = TrainModule(encoder, fitted_task.model)
             phase = Phase(ItemStream(fitted_task.model.collate, items, seed), 1.0, train_settings.batch_size)
             title = f"lr-find {task}, seed {seed}"
             losses[seed] = _losses(title, module, phase, train_settings, seed_context, rates)

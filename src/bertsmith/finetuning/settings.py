@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, create_model
+from pydantic import BeforeValidator, Field, create_model, model_validator
 
 from bertsmith.models.config import ModelConfig
 from bertsmith.settings import MayChange, Settings
@@ -98,6 +98,15 @@ class FinetuneTrainSettings(TrainSettings):
         description="the rate of each layer as a multiple of the one above; the top layer and the head have the "
         "whole rate, the embeddings the lowest",
     )
+
+    @model_validator(mode="after")
+    def _check_no_minutes(self) -> FinetuneTrainSettings:
+        if self.max_minutes is not None:
+            raise ValueError(
+                "train.max_minutes is a setting of pre-training only: set train.num_train_epochs, or "
+                "train.max_steps"
+            )
+        return self
 
 
 class DropoutSettings(Settings):

@@ -169,7 +169,7 @@ def _estimate_update_seconds(config: ModelConfig, settings: TrainSettings) -> tu
     A few updates on random text are measured; the time of long updates is computed from that of a matrix product.
     """
     from bertsmith.device import ComputeContext
-    from bertsmith.pretraining.model_size import probe_speed
+    from bertsmith.pretraining.resolve_settings import probe_speed
     from bertsmith.pretraining.settings import PretrainSettings
 
     context = ComputeContext.for_training(settings).with_kernels(settings, config.hidden_size, 0)

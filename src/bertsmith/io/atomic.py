@@ -17,10 +17,20 @@ from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 
-from bertsmith.errors import InputError, option
+from bertsmith.errors import InputError, MachineError, option
 
 _HIDDEN = re.compile(r"\..*\.[0-9a-f]{16}\.part", re.DOTALL)
 _MAX_NAME_LENGTH = 48  # characters of a name that a hidden name repeats: file systems allow 255 bytes
+
+
+@contextmanager
+def write_errors(path: str | Path) -> Iterator[None]:
+    """Raise MachineError for an OSError in the block."""
+    try:
+        yield
+    except OSError as error:
+        message = f"the file could not be written ({error.strerror})"
+        raise MachineError("file_not_written", message, location=path) from None
 
 
 def write_text(path: Path, text: str) -> None:

@@ -6,7 +6,6 @@ has a rough idea of the word from the start. All other weights stay the same, bi
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,7 @@ from torch import Tensor
 from bertsmith import console
 from bertsmith.artifacts.folder import MODEL_FILES, ModelFolder, read_folder, write_folder
 from bertsmith.artifacts.locate import locate, locate_tokenizer
-from bertsmith.errors import InputError, MachineError, option
+from bertsmith.errors import InputError, option
 from bertsmith.formatting import pluralize
 from bertsmith.io import atomic
 from bertsmith.io.documents import Reading
@@ -26,7 +25,7 @@ from bertsmith.io.sources import Sources, to_sources
 from bertsmith.io.tables import Table
 from bertsmith.keywords import ExtendKeywords
 from bertsmith.models.config import ModelConfig
-from bertsmith.runs.run_folder import check_inputs_outside
+from bertsmith.runs.run_folder import check_inputs_outside, write_json
 from bertsmith.settings import with_keywords
 from bertsmith.tokenizer.folder import TOKENIZER_FILES
 from bertsmith.tokenizer.tokenizer import Tokenizer
@@ -139,27 +138,17 @@ def extend_tokenizer(
     if folder is not None:
         _write_model(out, folder, old, extended, report)
     else:
-        try:
-            with atomic.atomic_folder(out, replace=replace) as new_folder:
-                extended.save(new_folder)
-                atomic.write_text(
-                    new_folder / RECORD, json.dumps(report, indent=1, ensure_ascii=False) + "\n"
-                )
-        except OSError as error:
-            raise MachineError(
-                "tokenizer_not_written", f"the tokenizer could not be written: {error}", location=out
-            ) from error
+        with atomic.write_errors(out), atomic.atomic_folder(out, replace=replace) as new_folder:
+            extended.save(new_folder)
+            write_json(new_folder / RECORD, report)
     return {**report, "output_dir": str(out)}
 
 
 def _load(tokenizer: str | Path | None, model: str | Path | None) -> tuple[Tokenizer, ModelFolder | None]:
     """Load the tokenizer, and the model that it belongs to."""
     if (tokenizer is None) == (model is None):
-        raise InputError(
-            "tokenizer_or_model",
-            "either a tokenizer or a model is extended",
-            hint=f"give one of {option('tokenizer')} and {option('model')}",
-        )
+        hint = f"give one of {option('tokenizer')} and {option('model')}"
+        raise InputError("tokenizer_or_model", "either a tokenizer or a model is extended", hint=hint)
     if model is None:
         return Tokenizer.load(locate_tokenizer(str(tokenizer))), None
     folder = read_folder(locate(model))
@@ -175,12 +164,8 @@ def _propose_words(
 ) -> list[NewWord]:
     """Propose words of the files; raise InputError if there are none."""
     if counts is None:
-        raise InputError(
-            "no_files",
-            "there is no file to propose words from",
-            argument="files",
-            hint=f"give text files, or {option('word_list')}",
-        )
+        hint = f"give text files, or {option('word_list')}"
+        raise InputError("no_files", "there is no file to propose words from", argument="files", hint=hint)
     against = to_sources(choice.against, "against")
     words = extension.propose_words(
         counts,
@@ -208,11 +193,8 @@ def _add_words(old: Tokenizer, words: Sequence[NewWord]) -> Tokenizer:
     encoded = extended.encode_ids([kind.to_text(new.word) for new in words])
     for new, ids in zip(words, encoded, strict=True):
         if [extended.tokens[i] for i in ids] != [kind.to_token(new.word)]:
-            raise InputError(
-                "word_not_one_token",
-                f"'{new.word[:60]}' would not become one token of this tokenizer",
-                hint="remove the word from the list",
-            )
+            message = f"'{new.word[:60]}' would not become one token of this tokenizer"
+            raise InputError("word_not_one_token", message, hint="remove the word from the list")
     return extended
 
 

@@ -20,14 +20,10 @@ from bertsmith.formatting import pluralize
 from bertsmith.inference.model import Model, load
 from bertsmith.instances.cooccurrence_embeddings import compute_cooccurrence_embeddings
 from bertsmith.io.word_vectors import read_word_vectors
+from bertsmith.models import weight_init
 from bertsmith.models.config import DROPOUT_SETTINGS, ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import build_encoder
-from bertsmith.models.weight_init import (
-    init_local_attention,
-    init_sinusoidal_positions,
-    init_token_embeddings,
-)
 from bertsmith.objectives.objective import MODEL, ModelParts, Objective, objective_type
 from bertsmith.pretraining.data import PretrainData
 from bertsmith.pretraining.settings import PretrainSettings
@@ -55,25 +51,21 @@ def load_base(
     """
     base_name = read_yaml(settings_file).get("base") if settings_file is not None else None
     if resuming and model is not None and not base_name:
+        message = "this run did not start from a model"
+        hint = f"remove {option('model')}, or choose another {option('output_dir')}"
         raise InputError(
-            "run_without_base_model",
-            "this run did not start from a model",
-            location=settings_file,
-            argument="model",
-            hint=f"remove {option('model')}, or choose another {option('output_dir')}",
+            "run_without_base_model", message, location=settings_file, argument="model", hint=hint
         )
     if model is None and not base_name:
         return None
     base = load(model or str(base_name))
     if base.tokenizer.digest != shards.tokenizer.digest:
-        raise InputError(
-            "tokenizer_mismatch",
-            f"this data was prepared with another tokenizer than that of {base.path}",
-            location=shards.folder,
-            argument="model",
-            hint="prepare the data again with "
-            f"{command('data prepare', 'FILES', tokenizer=base.model_folder, output_dir='SHARDS')}",
+        message = f"this data was prepared with another tokenizer than that of {base.path}"
+        hint = (
+            "prepare the data again with "
+            f"{command('data prepare', 'FILES', tokenizer=base.model_folder, output_dir='SHARDS')}"
         )
+        raise InputError("tokenizer_mismatch", message, location=shards.folder, argument="model", hint=hint)
     return base
 
 
@@ -132,7 +124,7 @@ def first_weights(
     encoder = build_encoder(config, generator) if base is None else base.encoder(generator, config)
     objective = _create_objective(settings, encoder, generator)
     if settings.start.positions == "sinusoidal":
-        init_sinusoidal_positions(
+        weight_init.init_sinusoidal_positions(
             encoder.embeddings.position.weight, config.initializer_range, config.position_offset
         )
     if settings.start.attention == "local":
@@ -144,7 +136,7 @@ def first_weights(
                 argument="start.attention",
                 hint=f"set {option('start.attention', 'normal')}",
             )
-        init_local_attention(encoder.blocks[0].attention.qkv.weight, config.num_attention_heads)  # type: ignore[union-attr,arg-type]
+        weight_init.init_local_attention(encoder.blocks[0].attention.qkv.weight, config.num_attention_heads)  # type: ignore[union-attr,arg-type]
     if settings.start.output_bias == "unigram" and token_counts is not None:
         objective.init_output_bias(token_counts)
     return encoder, objective
@@ -164,12 +156,9 @@ def _create_objective(settings: PretrainSettings, encoder: Encoder, generator: t
     objective = objective_class.from_settings(encoder, generator, settings.data, settings.objective)
     if settings.objective.reduction == "sum":
         if any(weight != 1 for weight in objective.loss_weights.values()):
-            raise InputError(
-                "reduction_not_applicable",
-                f"the objective '{objective.name}' weighs several losses, and each of them is a mean",
-                argument="objective.reduction",
-                hint=f"remove {option('objective.reduction', 'sum')}",
-            )
+            message = f"the objective '{objective.name}' weighs several losses, and each of them is a mean"
+            hint = f"remove {option('objective.reduction', 'sum')}"
+            raise InputError("reduction_not_applicable", message, argument="objective.reduction", hint=hint)
         objective.summed_parts = objective.perplexity_parts
     return objective
 
@@ -184,9 +173,11 @@ def _init_embeddings_from_data(encoder: Encoder, settings: PretrainSettings, dat
         vectors = compute_cooccurrence_embeddings(
             data.shards, data.split.train, tokenizer.vocab_size, size, settings.train.seed
         )
-        init_token_embeddings(embeddings, vectors, sigma)
+        weight_init.init_token_embeddings(embeddings, vectors, sigma)
     if start.token_vectors:
-        init_token_embeddings(embeddings, read_token_vectors(start.token_vectors, tokenizer, size), sigma)
+        weight_init.init_token_embeddings(
+            embeddings, read_token_vectors(start.token_vectors, tokenizer, size), sigma
+        )
 
 
 def read_token_vectors(file: str, tokenizer: Tokenizer, size: int) -> NDArray[np.float32]:
@@ -202,12 +193,10 @@ def read_token_vectors(file: str, tokenizer: Tokenizer, size: int) -> NDArray[np
         file, {word for candidates in words.values() for word in candidates}
     )
     if width != size:
+        message = f"the vectors have {pluralize(width, 'number')}, and token embeddings have {size}"
+        hint = f"use vectors of {size} numbers, or change model.hidden_size or model.embedding_size"
         raise InputError(
-            "vector_length_differs",
-            f"the vectors have {pluralize(width, 'number')}, and token embeddings have {size}",
-            location=file,
-            argument="start.token_vectors",
-            hint=f"use vectors of {size} numbers, or change model.hidden_size or model.embedding_size",
+            "vector_length_differs", message, location=file, argument="start.token_vectors", hint=hint
         )
     vectors = np.zeros((tokenizer.vocab_size, size), dtype=np.float32)
     for token_id, candidates in words.items():
@@ -216,12 +205,10 @@ def read_token_vectors(file: str, tokenizer: Tokenizer, size: int) -> NDArray[np
     has_vector = vectors.any(1)
     num_tokens = int(has_vector.sum())
     if not num_tokens or not np.ptp(vectors[has_vector]):
+        message = "no token of the vocabulary has a vector, or all of their numbers are equal"
+        hint = "use vectors of the language and the case of the corpus"
         raise InputError(
-            "no_usable_vectors",
-            "no token of the vocabulary has a vector, or all of their numbers are equal",
-            location=file,
-            argument="start.token_vectors",
-            hint="use vectors of the language and the case of the corpus",
+            "no_usable_vectors", message, location=file, argument="start.token_vectors", hint=hint
         )
     logger.info(
         "%s: %s of %s start from these vectors", file, f"{num_tokens:,}", pluralize(len(words), "token")

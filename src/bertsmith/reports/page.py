@@ -7,9 +7,8 @@ Pages extend `base.html`, which has the styles, for light and dark color schemes
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from functools import cache
+from collections.abc import Callable, Mapping
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ import jinja2
 from markupsafe import Markup, escape
 
 from bertsmith import console, formatting
-from bertsmith.errors import MachineError
 from bertsmith.io import atomic
 
 _NO_BREAK_SPACE = "\u00a0"
@@ -42,7 +40,7 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     environment.filters |= {
-        "number": number,
+        "number": partial(formatting.format_number, digits=2),
         "sentence": sentence,
         "counted": formatting.pluralize,
         "visible": visible,
@@ -55,28 +53,10 @@ def _environment() -> jinja2.Environment:
     return environment
 
 
-@contextmanager
-def report_write_errors(path: str | Path) -> Iterator[None]:
-    """Raise MachineError for an OSError in the block."""
-    try:
-        yield
-    except OSError as error:
-        raise MachineError(
-            "report_not_written", f"the file could not be written ({error.strerror})", location=path
-        ) from None
-
-
 def write_page(path: str | Path, page: str) -> None:
     """Write a page atomically; MachineError if it cannot be written."""
-    with report_write_errors(path):
+    with atomic.write_errors(path):
         atomic.write_text(Path(path), page)
-
-
-def number(value: float | None) -> str:
-    """Format a number as 1,234 or 1.23, and None as "–"."""
-    if value is None:
-        return "–"
-    return f"{value:,}" if isinstance(value, int) else f"{value:,.2f}"
 
 
 def sentence(text: str) -> Markup:

@@ -48,9 +48,8 @@ def plot_seeds(
         _format_rows(axes, list(rows), "in the paper")
         axes.tick_params(axis="y", labelleft=False)
 
-    if not paper:
-        return plots.to_png(plots.figure(draw, _row_size(len(rows))))
-    return plots.to_png(plots.figure_row([draw, draw_paper], _row_size(len(rows))))
+    draws = [draw, draw_paper] if paper else [draw]
+    return plots.to_png(plots.figure_row(draws, _row_size(len(rows))))
 
 
 def plot_paper_values(name: str, rows: Mapping[str, float]) -> bytes:

@@ -1,8 +1,10 @@
-"""The budget and the threads of a run, from settings, environment, and timed updates."""
+"""The settings, the budget, and the threads of a run, from settings, environment, and timed updates."""
 
 from __future__ import annotations
 
+import json
 import logging
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
 from functools import partial
@@ -11,12 +13,15 @@ from typing import Any
 from bertsmith import hardware
 from bertsmith.console import format_duration
 from bertsmith.device import ComputeContext
+from bertsmith.errors import InputError, option
 from bertsmith.formatting import pluralize
+from bertsmith.settings import Settings
 from bertsmith.training.budget import Throughput, TrainingBudget
 from bertsmith.training.data_loader import START, Phase, iterate_updates
 from bertsmith.training.distributed import SINGLE_RANK, RankGroup
 from bertsmith.training.settings import TrainSettings
 from bertsmith.training.train_step import GradientStrategy, TrainModule, train_step
+from bertsmith.training.training_job import fingerprint
 
 logger = logging.getLogger(__name__)
 
@@ -39,6 +44,42 @@ def budget_limits(train: TrainSettings) -> dict[str, float]:
     limits = {name: getattr(train, name) for name in ("max_steps", "max_tokens", "max_minutes")}
     limits = {name: value for name, value in limits.items() if value is not None}
     return limits or {"num_train_epochs": train.num_train_epochs}
+
+
+def with_context(train: TrainSettings, context: ComputeContext) -> TrainSettings:
+    """Return the settings with the precision, device, and kernels of a compute context."""
+    values = {"precision": context.precision, "device": str(context.device), "kernels": context.kernels.name}
+    return train.model_copy(update=values)
+
+
+def run_fingerprint(settings: Settings, *digests: str) -> str:
+    """Return a digest of the settings that a run's results depend on, and of its inputs."""
+    may_change = type(settings).may_change()
+    fixed = {name: value for name, value in settings.flat().items() if name not in may_change}
+    return fingerprint(json.dumps(fixed, sort_keys=True), *digests)
+
+
+def updates_in_budget(train: TrainSettings, updates_per_epoch: float, tokens_per_update: float) -> int:
+    """Return the number of updates of a budget that is not in minutes.
+
+    Raises:
+        InputError: One update takes more passes over the data than the run has.
+    """
+    if train.max_steps:
+        return train.max_steps
+    if train.max_tokens:
+        return math.ceil(train.max_tokens / tokens_per_update)
+    if train.gradient_accumulation_steps > 1 and train.num_train_epochs * updates_per_epoch < 0.5:
+        raise InputError(
+            "update_longer_than_run",
+            f"with train.gradient_accumulation_steps={train.gradient_accumulation_steps}, one update takes "
+            f"{1 / updates_per_epoch:,.0f} passes over the data, and train.num_train_epochs is "
+            f"{train.num_train_epochs:g}",
+            argument="train.gradient_accumulation_steps",
+            hint="lower train.gradient_accumulation_steps, or set the number of updates with "
+            f"{option('train.max_steps')}",
+        )
+    return math.ceil(train.num_train_epochs * updates_per_epoch)
 
 
 def measure_throughput(
@@ -116,9 +157,9 @@ def training_budget(
     throughput: Throughput,
     num_updates: Callable[[], int],
     start_time: float,
+    num_processes: int = 1,
     *,
     explicit: Collection[str] | None = None,
-    num_processes: int = 1,
 ) -> TrainingBudget:
     """Return the budget of a run, and log a time budget that is too short and threads that are too many.
 
@@ -127,8 +168,8 @@ def training_budget(
         throughput: The measured speed of a new run with a time budget.
         num_updates: Returns the number of updates that a budget without minutes allows.
         start_time: The clock at the start of the command.
-        explicit: The settings that a command that resumes a run names; None for a new run.
         num_processes: The number of processes.
+        explicit: The settings that a command that resumes a run names; None for a new run.
     """
     is_new, names = explicit is None, set(explicit or ())
     names_threads = "train.threads" in names and train.threads is not None

@@ -9,15 +9,16 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from bertsmith.artifacts.folder import check_replaceable, write_folder
 from bertsmith.artifacts.locate import read_report
-from bertsmith.errors import InputError, MachineError, Stopped, option
+from bertsmith.errors import InputError, Stopped, option
 from bertsmith.formatting import pluralize
 from bertsmith.io import atomic
 from bertsmith.models.family import get_family
 from bertsmith.objectives.objective import GENERATOR, ModelParts
+from bertsmith.runs.compute_setup import without_other_budgets
 from bertsmith.settings import Settings
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.training.callbacks import TrainerCallback
@@ -32,6 +33,13 @@ logger = logging.getLogger(__name__)
 
 SETTINGS, CHECKPOINTS, REPORT = "settings.yaml", "checkpoints", "report.json"
 _MAX_SAVING_RATIO = 0.01  # of the time may be spent on writing models of the unfinished run
+
+_CHOSEN_AT_START = {  # settings that the run chooses when it starts, with the values that let it
+    "train.precision": "auto",
+    "train.device": "auto",
+    "train.kernels": "auto",
+    "train.eval_steps": None,
+}
 
 _LAYOUT = atomic.FolderLayout(
     "a run",
@@ -54,17 +62,16 @@ _LAYOUT = atomic.FolderLayout(
 )
 
 
+AnySettings = TypeVar("AnySettings", bound=Settings)
+
+
 @contextmanager
 def exclusive_run(out: Path, *, resume: bool) -> Iterator[None]:
     """Lock a run folder; raise InputError if another process has locked it, or there is no run to resume."""
     if resume and not holds_run(out):
-        raise InputError(
-            "run_missing",
-            "this folder holds no run to resume",
-            location=out,
-            argument="output_dir",
-            hint=f"check the name; to start a new run, remove {option('resume', True)}",
-        )
+        message = "this folder holds no run to resume"
+        hint = f"check the name; to start a new run, remove {option('resume', True)}"
+        raise InputError("run_missing", message, location=out, argument="output_dir", hint=hint)
     with atomic.folder_lock(out, "run"):
         yield
 
@@ -129,14 +136,12 @@ def check_new_or_resume(out: Path, *, is_started: bool, resume: bool) -> None:
     if not is_started:
         atomic.check_output_folder(out, in_place=True)
     elif not resume:
-        raise InputError(
-            "run_exists",
-            "this folder already holds a run",
-            location=out,
-            argument="output_dir",
-            hint=f"continue it with {option('resume', True)}, or choose another {option('output_dir')}; in "
-            "Python, overwrite=True replaces a run",
+        message = "this folder already holds a run"
+        hint = (
+            f"continue it with {option('resume', True)}, or choose another {option('output_dir')}; in "
+            "Python, overwrite=True replaces a run"
         )
+        raise InputError("run_exists", message, location=out, argument="output_dir", hint=hint)
 
 
 def check_resume_or_overwrite(out: Path, *, resume: bool, overwrite: bool) -> None:
@@ -145,6 +150,41 @@ def check_resume_or_overwrite(out: Path, *, resume: bool, overwrite: bool) -> No
         message = f"{option('resume', True)} and {option('overwrite', True)} exclude each other"
         hint = "choose one of the two"
         raise InputError("resume_and_overwrite", message, location=out, hint=hint)
+
+
+def settings_of_run(settings_class: type[AnySettings], out: Path, changes: Mapping[str, Any]) -> AnySettings:
+    """Return the settings with which a run continues.
+
+    Args:
+        settings_class: The class of the settings.
+        out: The run folder.
+        changes: Settings as in the command that started the run, or others that may change. A budget replaces the
+            run's. Values that let the run choose, such as train.precision=auto, keep its choice.
+
+    Raises:
+        InputError: A changed setting would change the results.
+    """
+    before = settings_class.from_file(out / SETTINGS)
+    changes = without_other_budgets(changes)
+    requested = before.changed(changes).flat()
+    left_open = {name for name, value in _CHOSEN_AT_START.items() if requested[name] == value}
+    after = before.changed({name: value for name, value in changes.items() if name not in left_open})
+    old_values = before.flat()
+    for name, value in after.flat().items():
+        if value == old_values[name]:
+            continue
+        if name not in settings_class.may_change():
+            message = f"this run has {name}={old_values[name]}, and it cannot continue with {name}={value}"
+            hint = f"remove {option(name)}, or start a new run with another {option('output_dir')}"
+            raise InputError("setting_differs_from_run", message, location=out, argument=name, hint=hint)
+        if name == "train.kernels":
+            logger.warning(
+                "computing with train.kernels=%s from here on, not %s: numbers are rounded differently, so the "
+                "run is no longer bit-identical to an uninterrupted one",
+                value,
+                old_values[name],
+            )
+    return after
 
 
 def start_run(out: Path, settings: Settings, *inputs: Any) -> None:
@@ -163,14 +203,15 @@ def finish_run(
     out: Path, output: TrainOutput, save: Callable[[TrainOutput], None], *, resuming: bool
 ) -> None:
     """Save the model and the report of a run, unless they are saved and the resumed run had no updates left."""
-    if not resuming or output.num_new_updates or not _is_written(out, output.state.step):
+    step, is_finished = output.state.step, resuming and not output.num_new_updates
+    if is_finished and read_report(out / REPORT).get("steps") == step and any(out.glob("model*")):
+        logger.info(
+            "%s: the run %s; its model is unchanged. To train it further, set a larger budget",
+            out,
+            output.early_stop or f"is finished after {pluralize(step, 'update')}",
+        )
+    else:
         save(output)
-        return
-    logger.info(
-        "%s: the run %s; its model is unchanged. To train it further, set a larger budget",
-        out,
-        output.early_stop or f"is finished after {pluralize(output.state.step, 'update')}",
-    )
 
 
 def check_inputs_outside(out: Path, *inputs: Any) -> None:
@@ -206,12 +247,6 @@ def write_models(
         )
 
 
-def _is_written(out: Path, step: int) -> bool:
-    """Return True if the report and the models of a run with this many updates are written."""
-    steps: object = read_report(out / REPORT).get("steps")
-    return steps == step and any(out.glob("model*"))
-
-
 class IntermediateSaver(TrainerCallback):
     """Write the model of an unfinished run, so that a run that is killed leaves a model, too.
 
@@ -220,6 +255,8 @@ class IntermediateSaver(TrainerCallback):
     Args:
         write: Writes the model folder, given the state of the run and what marks the model as unfinished.
     """
+
+    saves_unfinished_model = True
 
     def __init__(self, write: Callable[[TrainState, dict[str, Any]], None]) -> None:
         self._write, self._next_time = write, 0.0
@@ -244,12 +281,8 @@ class IntermediateSaver(TrainerCallback):
 
 def write_whole(path: Path, text: str) -> None:
     """Write a file; the old one stays until the new one is on the disk."""
-    try:
+    with atomic.write_errors(path):
         atomic.write_text(path, text)
-    except OSError as error:
-        raise MachineError(
-            "file_not_written", f"the file could not be written ({error.strerror})", location=path
-        ) from None
 
 
 def write_json(path: Path, values: Any) -> None:

@@ -46,7 +46,13 @@ class StepResult:
 
 
 class TrainerCallback:
-    """Methods that a `Trainer` calls during a run, on every rank unless said otherwise."""
+    """Methods that a `Trainer` calls during a run, on every rank unless said otherwise.
+
+    Attributes:
+        saves_unfinished_model: True if `on_save` writes a model when the run stops.
+    """
+
+    saves_unfinished_model = False
 
     def on_step_end(self, trainer: Trainer, result: StepResult) -> None:
         """Run after each optimizer update."""

@@ -326,12 +326,14 @@ class Trainer:
         for callback in self._callbacks:
             callback.on_save(self, is_stopping=is_stopping)
         if is_stopping:
+            hint = f"continue with the same command and {option('resume', True)}"
+            if any(callback.saves_unfinished_model for callback in self._callbacks):
+                hint += f", or use the unfinished model in {self.job.run}"
             raise Stopped(
                 signal_number,
                 f"{self.job.run}: stopped by {signal.Signals(signal_number).name} after step "
                 f"{self.state.step:,} of {self.plan.num_updates:,}, which is saved",
-                f"continue with the same command and {option('resume', True)}"
-                + (f", or use the unfinished model in {self.job.run}" if self.job.callbacks else ""),
+                hint,
             )
 
     def _save_checkpoint(self) -> None:
