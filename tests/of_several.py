@@ -154,7 +154,7 @@ def main() -> None:
         for name in FAMILIES:
             chosen = [*tiny_run.SETTINGS, *NO_DROPOUT, "train.max_steps=3"]
             bs.pretrain(shards, out / name, preset=name, settings=chosen)
-        tiny_run.run(shards, out / "minutes", *NO_DROPOUT, minutes=0.05)
+        tiny_run.run(shards, out / "minutes", *NO_DROPOUT, minutes=0.03)
     elif what == "sharded":
         with held(out / f"held-{rank_info().rank}"):
             run("plain", *NO_DROPOUT, *STEPS, SHARD, "train.eval_steps=2")

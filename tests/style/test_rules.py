@@ -31,6 +31,11 @@ def nodes() -> Iterator[tuple[str, ast.AST]]:
             yield f"{file.relative_to(SOURCE)}:{getattr(node, 'lineno', 0)}", node
 
 
+@cache
+def function_of(call: ast.Call) -> str:
+    return ast.unparse(call.func)
+
+
 def forbidden(node: ast.AST) -> str | None:
     """What no line of the package may do."""
     unsafe = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
@@ -40,7 +45,7 @@ def forbidden(node: ast.AST) -> str | None:
         return node.module
     if not isinstance(node, ast.Call):
         return None
-    called = ast.unparse(node.func)
+    called = function_of(node)
     if called in (
         "eval",
         "exec",
@@ -91,7 +96,7 @@ def test_no_global_generator_is_drawn_from() -> None:
     found = []
     for place, node in nodes():
         if isinstance(node, ast.Call):
-            called = ast.unparse(node.func)
+            called = function_of(node)
             if called.startswith(("random.", "np.random.", "numpy.random.")) or called in (
                 "torch.manual_seed",
                 "torch.seed",
