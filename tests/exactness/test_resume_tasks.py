@@ -13,7 +13,8 @@ import pytest
 import bertsmith as bs
 import tiny_run
 from bertsmith.errors import Stopped
-from bertsmith.finetuning.run import FinetuneJob, finetune
+from bertsmith.finetuning.job import FinetuneJob
+from bertsmith.finetuning.run import finetune
 from bertsmith.training import checkpoint
 from bertsmith.training.callbacks import MetricLogger
 from run_equality import Killed, assert_same, outcome

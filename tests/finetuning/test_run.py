@@ -13,7 +13,7 @@ import bertsmith as bs
 import tiny_run
 from bertsmith.errors import InputError
 from bertsmith.finetuning.data import split_examples
-from bertsmith.finetuning.run import FinetuneJob
+from bertsmith.finetuning.job import FinetuneJob
 from bertsmith.finetuning.settings import DropoutSettings, FileSettings
 from bertsmith.models.family import preset
 from bertsmith.tasks.registry import get_task

@@ -16,7 +16,7 @@ from bertsmith.cli.main import main
 from bertsmith.corpus.shards import Shards
 from bertsmith.errors import InputError
 from bertsmith.inference.minimal_pairs import MinimalPairs
-from bertsmith.pretraining import run as workflow
+from bertsmith.pretraining import job as workflow
 from bertsmith.runs import compute_setup
 from bertsmith.training import trainer
 from bertsmith.training.callbacks import MetricLogger

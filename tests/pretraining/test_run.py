@@ -15,7 +15,7 @@ from bertsmith import hardware
 from bertsmith.corpus.shards import Shards
 from bertsmith.errors import InputError
 from bertsmith.instances.holdout_split import split_documents
-from bertsmith.pretraining import run as workflow
+from bertsmith.pretraining import job as workflow
 from bertsmith.pretraining.resolve_settings import SIZES, new_settings, resumed_settings
 from bertsmith.pretraining.settings import PretrainSettings
 from bertsmith.training import trainer

@@ -17,7 +17,8 @@ import numpy as np
 from bertsmith.corpus.prepare import prepare
 from bertsmith.corpus.shards import Shards
 from bertsmith.experiments.ablation_recipe import check_no_seed, check_task_files
-from bertsmith.finetuning.run import finetune, new_settings
+from bertsmith.finetuning.job import new_settings
+from bertsmith.finetuning.run import finetune
 from bertsmith.finetuning.settings import settings_type
 from bertsmith.formatting import pluralize
 from bertsmith.inference.model import Model, load

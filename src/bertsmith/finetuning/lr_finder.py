@@ -15,8 +15,8 @@ from bertsmith import console, hardware
 from bertsmith.device import ComputeContext
 from bertsmith.errors import InputError, option
 from bertsmith.finetuning.data import file_settings, read_training
+from bertsmith.finetuning.job import new_settings
 from bertsmith.finetuning.model import build_model, cached_encoder, create_context
-from bertsmith.finetuning.run import new_settings
 from bertsmith.finetuning.settings import OWN_ARGUMENTS, settings_type
 from bertsmith.formatting import pluralize
 from bertsmith.inference.model import Model, load

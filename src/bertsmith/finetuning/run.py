@@ -1,56 +1,27 @@
-"""`bertsmith finetune TASK`: fine-tune a pre-trained model on labeled examples; its settings and training job."""
+"""`bertsmith finetune TASK`: fine-tune a pre-trained model on labeled examples."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Unpack
 
 from bertsmith import hardware
-from bertsmith.device import ComputeContext
-from bertsmith.errors import InputError, option
-from bertsmith.finetuning.data import Examples, file_settings, load_examples, write_split
-from bertsmith.finetuning.model import (
-    FEATURES,
-    build_model,
-    cached_encoder,
-    create_context,
-    load_teacher,
-    remove_features,
-    unfreeze_steps,
-)
-from bertsmith.finetuning.report import data_report, log_examples, log_truncation, run_report
+from bertsmith.finetuning.data import file_settings, load_examples, write_split
+from bertsmith.finetuning.job import FinetuneJob, new_settings, resumed_settings
+from bertsmith.finetuning.model import FEATURES, build_model, create_context, remove_features
+from bertsmith.finetuning.report import log_examples
 from bertsmith.finetuning.settings import OWN_ARGUMENTS, FinetuneSettings, settings_type
 from bertsmith.inference.model import Model, load
 from bertsmith.io.sources import Source, is_path
 from bertsmith.keywords import FinetuneKeywords
-from bertsmith.models.encoder import Encoder
-from bertsmith.objectives.objective import Objective
-from bertsmith.reports.run import StepTimer, write_figures, write_report
+from bertsmith.reports.run import StepTimer
 from bertsmith.runs import compute_setup, run_folder
-from bertsmith.settings import Changes, read_yaml, resolve
-from bertsmith.tasks.base import TaskData
-from bertsmith.tasks.batching import Answers, Item, ItemStream
-from bertsmith.tasks.fitted_task import FittedTask, check_max_length
+from bertsmith.settings import Changes, resolve
 from bertsmith.tasks.labels import LabelNames
 from bertsmith.tasks.registry import Task, get_task
-from bertsmith.tasks.results import Metrics
-from bertsmith.training.budget import Throughput, TrainingBudget
-from bertsmith.training.callbacks import EarlyStopping, ReduceLROnPlateau, TrainerCallback
-from bertsmith.training.checkpoint import load_best_weights
-from bertsmith.training.data_loader import Phase
-from bertsmith.training.train_step import TrainModule
+from bertsmith.training.budget import Throughput
 from bertsmith.training.trainer import Trainer
-from bertsmith.training.training_job import (
-    Evaluation,
-    EvaluationResult,
-    TrainingJob,
-    TrainOutput,
-    TrainState,
-    fingerprint,
-)
 
 
 def finetune(
@@ -144,242 +115,3 @@ def _prepare_job(
     job.prepare()
     run_folder.check_folders(out, fitted_task.model.export(encoder))
     return job
-
-
-def new_settings(
-    task: Task, base: Model, files: Mapping[str, Any], recipe: str | Path | None, changes: Mapping[str, Any]
-) -> FinetuneSettings:
-    """Return the settings of a new run: of the recipe, the files, and the changes.
-
-    Values that the task leaves open are those of the base model.
-
-    Args:
-        task: The task.
-        base: The base model.
-        files: The settings of the group `files`, as from `file_settings`.
-        recipe: A YAML file of settings.
-        changes: Settings by their full names.
-
-    Raises:
-        InputError: The settings name another model, or the model does not support them.
-    """
-    path, folder = str(base.path), base.folder
-    values = read_yaml(recipe) if recipe is not None else {}
-    values = {**values, "base": path, "files": {**(values.get("files") or {}), **files}}
-    settings = settings_type(task).of(values, str(recipe or "settings"))
-    settings = settings.changed(compute_setup.without_other_budgets(changes))
-    if settings.base != path:
-        message = f"base is {settings.base} in the settings, and the model is {path}"
-        hint = f"name the model with {option('model')} only"
-        raise InputError("base_differs", message, argument="base", hint=hint)
-    data: TaskData = task.part("data")(settings.task, {})
-    task_settings = data.resolve_settings(folder.path, folder.config.max_length)
-    check_max_length(task_settings, folder.config.max_length)
-    return settings.model_copy(update={"task": task_settings})
-
-
-def resumed_settings(
-    task: Task, out: Path, files: Mapping[str, Any], recipe: str | Path | None, changes: Mapping[str, Any]
-) -> tuple[FinetuneSettings, dict[str, Any]]:
-    """Return the settings of a run that is resumed, and those of recipe, files, and changes by dotted names.
-
-    Raises:
-        InputError: Recipe, files, or changes differ from the run's settings where these must not change.
-    """
-    run_type = settings_type(task)
-    values = read_yaml(recipe) if recipe is not None else {}
-    named = {**run_type.dotted(values), **run_type.dotted({"files": dict(files)}), **changes}
-    return run_folder.settings_of_run(run_type, out, named), named
-
-
-@dataclass
-class FinetuneJob:
-    """The model, the examples, and the settings of a run.
-
-    Attributes:
-        settings: The settings of the run; `train` is completed while the run is prepared.
-        base: The base model.
-        encoder: The encoder to train.
-        task: The task, with the heads to train.
-        examples: The examples.
-        context: The device, the precision, the random numbers, and the kernels.
-        timer: The wall time of each step of the workflow.
-        out: The run folder.
-        items: The training items.
-        validation_items: The validation items.
-        objective: The loss: the task's, or that of a distillation.
-        teacher_digest: A digest of the teacher's weights; "" without a teacher.
-        trained_encoder: The encoder, or after `cache_features` the cache of its hidden states.
-    """
-
-    settings: FinetuneSettings
-    base: Model
-    encoder: Encoder
-    task: FittedTask
-    examples: Examples
-    context: ComputeContext
-    timer: StepTimer
-    out: Path
-    items: list[Item] = field(init=False)
-    validation_items: list[Item] = field(init=False)
-    objective: Objective = field(init=False)
-    teacher_digest: str = ""
-    trained_encoder: Encoder = field(init=False)
-
-    def prepare(self) -> None:
-        """Encode the examples, choose the kernels, which depend on the number of updates, and load the teacher."""
-        tokenizer = self.base.tokenizer
-        with self.timer.step("encoding"):
-            self.items = self.task.encode(self.examples.train, tokenizer)
-            self.validation_items = self.task.encode(self.examples.validation, tokenizer)
-        log_truncation(self.task, self.items, self.examples, tokenizer)
-        config = self.base.folder.config
-        self.context = self.context.with_kernels(self.settings.train, config.hidden_size, self.num_updates())
-        self.context.prepare_modules(self.encoder, self.task.model)
-        self.trained_encoder, self.objective = self.encoder, self.task.model
-        if self.settings.teacher.model:
-            self.objective, self.teacher_digest = load_teacher(
-                self.settings.teacher, self.base, self.task, self.context
-            )
-
-    @property
-    def module(self) -> TrainModule:
-        """The encoder and the objective that are trained."""
-        return TrainModule(self.trained_encoder, self.objective)
-
-    @property
-    def updates_per_epoch(self) -> float:
-        """The number of updates in an epoch."""
-        train = self.settings.train
-        return math.ceil(len(self.items) / train.batch_size) / train.gradient_accumulation_steps
-
-    def num_updates(self) -> int:
-        """Return the number of updates of the run's budget."""
-        train = self.settings.train
-        mean_tokens = sum(item.size for item in self.items) / max(1, len(self.items))
-        tokens_per_update = mean_tokens * train.batch_size * train.gradient_accumulation_steps
-        return compute_setup.updates_in_budget(train, self.updates_per_epoch, tokens_per_update)
-
-    def complete_train_settings(self) -> None:
-        """Set the train settings that the user left open: evaluations once an epoch, and the context."""
-        train = self.settings.train
-        if not train.eval_steps:
-            train = train.model_copy(update={"eval_steps": max(1, round(self.updates_per_epoch))})
-        self.settings = self.settings.model_copy(
-            update={"train": compute_setup.with_context(train, self.context)}
-        )
-
-    def cache_features(self, folder: Path) -> None:
-        """Compute the states of an encoder that is not trained, or read those of a run on the same data."""
-        items = [*self.items, *self.validation_items]
-        with self.timer.step("hidden states"):
-            self.trained_encoder = cached_encoder(
-                self.base.folder, self.encoder, self.task, items, self.context, folder
-            )
-
-    def training_job(self, budget: TrainingBudget) -> TrainingJob:
-        """Return what the trainer needs; all epochs are one phase."""
-        train = self.settings.train
-        stream = ItemStream(self.task.model.collate, self.items, train.seed)
-        return TrainingJob(
-            [Phase(stream, 1.0, train.batch_size)],
-            train,
-            self.out,
-            title=f"finetune {self.task.name}",
-            fingerprint=compute_setup.run_fingerprint(
-                self.settings,
-                _content_digest(self.items),
-                _content_digest(self.validation_items),
-                self.base.folder.weights_digest(),
-                *filter(None, [self.teacher_digest]),
-            ),
-            budget=budget,
-            evaluation=Evaluation(self.evaluate_in_training, best_metric=self.task.primary_metric),
-            callbacks=self._callbacks(),
-            unfreeze_steps=unfreeze_steps(self.encoder, self.task.model, train, self.updates_per_epoch),
-        )
-
-    def _callbacks(self) -> list[TrainerCallback]:
-        train = self.settings.train
-        callbacks: list[TrainerCallback] = []
-        if train.lr_scheduler_type == "reduce_lr_on_plateau":
-            callbacks.append(ReduceLROnPlateau(train.lr_patience))
-        if train.patience is not None:
-            callbacks.append(EarlyStopping(train.patience, self.task.primary_metric))
-        return [*callbacks, run_folder.IntermediateSaver(self._save_intermediate)]
-
-    def evaluate(self) -> tuple[Metrics, Answers]:
-        """Calibrate the decoder on the validation examples, and return their metrics and answers."""
-        task, items, examples = self.task, self.validation_items, self.examples.validation
-        with self.timer.step("evaluations"):
-            outputs = task.model.run(self.trained_encoder, items, self.context)
-            task.decoder.calibrate(outputs, items, examples)
-            predictions = task.decoder.decode(outputs, items, examples)
-            metrics = task.score(predictions, examples, task.truncation(items))
-        return metrics, Answers(outputs, items, examples, predictions)
-
-    def evaluate_in_training(self) -> EvaluationResult:
-        """Evaluate, and return the metrics for the log and the decoder's state."""
-        values = self.evaluate()[0].values
-        metrics = {name: values[name] for name in self.task.metrics.logged_metrics}
-        return EvaluationResult(metrics, dict(self.task.decoder.state))
-
-    def save(self, output: TrainOutput) -> None:
-        """Write the model and the report of a finished run."""
-        self.timer.reattribute("training", "checkpoints", output.saving_seconds)
-        metrics, answers = self.evaluate()
-        saved_metrics = {
-            name: metrics.values[name] for name in (*self.task.metrics.logged_metrics, "examples")
-        }
-        with self.timer.step("writing the model"):
-            self._write_model(self._record(output.state) | {"validation": saved_metrics})
-        with self.timer.step("the report"):
-            report = run_report(
-                self.task, self.examples, self.settings, output, metrics, self.out, self.updates_per_epoch
-            )
-            report |= data_report(self.task, self.examples, self.items, metrics, answers)
-            report |= {"settings": self.settings.model_dump(mode="json")}
-            figures = write_figures(self.out, report)
-        write_report(self.out, report | {"wall_time": self.timer.to_list()}, figures)
-
-    def _save_intermediate(self, state: TrainState, mark: dict[str, Any]) -> None:
-        """Write the model of a run that has not finished, with the weights of the best evaluation so far."""
-        if state.best_step is None:
-            self._write_model(self._record(state) | mark)
-            return
-        module, decoder, decoder_state = self.module, self.task.decoder, self.task.decoder.state
-        weights = {name: tensor.clone() for name, tensor in module.saved_tensors().items()}
-        module.load_tensors(load_best_weights(self.out / run_folder.CHECKPOINTS, state))
-        decoder.state = dict(state.best_state)
-        metrics = {"validation": {self.task.primary_metric: state.best_score}}
-        try:
-            self._write_model(self._record(state) | metrics | mark)
-        finally:
-            module.load_tensors(weights)
-            decoder.state = decoder_state
-
-    def _record(self, state: TrainState) -> dict[str, Any]:
-        """Return what bertsmith.json always has."""
-        return {
-            "task": self.task.name,
-            "settings": self.settings.task.model_dump(mode="json"),
-            "metadata": dict(self.task.metadata),
-            "decoder_state": self.task.decoder.state,
-            "steps": state.step,
-            "tokens": state.tokens,
-            "precision": self.context.precision,
-            "base": self.settings.base,
-            "pretraining_tokens": self.base.folder.record.get("tokens"),
-        }
-
-    def _write_model(self, record: dict[str, Any]) -> None:
-        run_folder.write_models(self.out, self.task.model.export(self.encoder), self.base.tokenizer, record)
-
-
-def _content_digest(items: Sequence[Item]) -> str:
-    """Return a digest of the items' texts and targets."""
-    parts = []
-    for item in items:
-        parts.append(f"{item.example} {item.target}")
-        parts += [f"{sequence.ids.tolist()}{sequence.segments.tolist()}" for sequence in item.sequences]
-    return fingerprint(*parts)
