@@ -300,12 +300,9 @@ def check_precision(name: str, *others: str) -> None:
         InputError: There is no such precision.
     """
     if name not in (names := ("auto", *get_args(Precision), *others)):
-        raise InputError(
-            "unknown_precision",
-            f"there is no precision {name!r}",
-            argument="precision",
-            hint=f"known: {', '.join(names)}",
-        )
+        message = f"there is no precision {name!r}"
+        hint = f"known: {', '.join(names)}"
+        raise InputError("unknown_precision", message, argument="precision", hint=hint)
 
 
 def resolve_device(name: str) -> torch.device:
@@ -324,12 +321,9 @@ def resolve_device(name: str) -> torch.device:
         if device.type not in ("cpu", "meta"):
             torch.empty(0, device=device)
     except (RuntimeError, AssertionError):
-        raise InputError(
-            "unknown_device",
-            f"there is no device {name!r} on this machine",
-            argument="device",
-            hint=f"choose one of these: {_available_devices()}",
-        ) from None
+        message = f"there is no device {name!r} on this machine"
+        hint = f"choose one of these: {_available_devices()}"
+        raise InputError("unknown_device", message, argument="device", hint=hint) from None
     ranks = hardware.rank_info()
     is_distributed_gpu = ranks.world_size > 1 and device.type == "cuda"
     return torch.device("cuda", ranks.local_rank) if is_distributed_gpu else device

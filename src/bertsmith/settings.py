@@ -117,11 +117,9 @@ class Settings(BaseModel):
             for part in path:
                 group = group.setdefault(part, {})
                 if not isinstance(group, dict):
-                    raise InputError(
-                        "not_a_group",
-                        f"'{part}' in '{shorten(name, _MAX_VALUE_LENGTH)}' is a setting, not a group of settings",
-                        argument="settings",
-                    )
+                    shown = shorten(name, _MAX_VALUE_LENGTH)
+                    message = f"'{part}' in '{shown}' is a setting, not a group of settings"
+                    raise InputError("not_a_group", message, argument="settings")
             group[last] = value
         return type(self).of(values, "--set")
 
@@ -234,12 +232,9 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
     if values is None:
         return {}
     if not isinstance(values, dict):
-        raise InputError(
-            "not_a_mapping",
-            f"a recipe is a mapping of settings, not {type(values).__name__}",
-            location=path,
-            hint="compare it with a recipe in recipes/",
-        )
+        message = f"a recipe is a mapping of settings, not {type(values).__name__}"
+        hint = "compare it with a recipe in recipes/"
+        raise InputError("not_a_mapping", message, location=path, hint=hint)
     return values
 
 
@@ -247,21 +242,15 @@ def parse_assignment(assignment: str) -> tuple[str, Any]:
     """Return the name and the value, parsed as YAML, of a "name=value" string."""
     name, equals, text = assignment.partition("=")
     if not equals:
-        raise InputError(
-            "no_value",
-            f"'{shorten(assignment, _MAX_VALUE_LENGTH)}' has no '='",
-            argument="settings",
-            hint=f"write it as {option('train.max_steps', 500)}",
-        )
+        message = f"'{shorten(assignment, _MAX_VALUE_LENGTH)}' has no '='"
+        hint = f"write it as {option('train.max_steps', 500)}"
+        raise InputError("no_value", message, argument="settings", hint=hint)
     try:
         value = None if text.strip() == "none" else _parse_yaml(text)  # --help shows None as none
     except yaml.YAMLError:
-        raise InputError(
-            "not_yaml",
-            f"the value of '{shorten(assignment, _MAX_VALUE_LENGTH)}' is not YAML",
-            argument="settings",
-            hint="quote it: 'key=\"value\"'",
-        ) from None
+        message = f"the value of '{shorten(assignment, _MAX_VALUE_LENGTH)}' is not YAML"
+        hint = "quote it: 'key=\"value\"'"
+        raise InputError("not_yaml", message, argument="settings", hint=hint) from None
     return name.strip(), value
 
 
@@ -325,12 +314,9 @@ def with_keywords(options: Options, keywords: Mapping[str, Any], function: Funct
 def _unknown_keyword(name: str, function: Function, settings: Sequence[str]) -> InputError:
     """Return the error for a keyword that is neither an argument of a function nor a setting."""
     similar = similar_names(name, dict.fromkeys([*_arguments(function), *settings]))
-    return InputError(
-        "unknown_setting",
-        f"{function.__name__} has no argument or setting '{name}'",
-        argument=name,
-        hint=did_you_mean(similar) if similar else f"known: {', '.join(dict.fromkeys(settings))}",
-    )
+    message = f"{function.__name__} has no argument or setting '{name}'"
+    hint = did_you_mean(similar) if similar else f"known: {', '.join(dict.fromkeys(settings))}"
+    return InputError("unknown_setting", message, argument=name, hint=hint)
 
 
 def _arguments(function: Function) -> Iterator[str]:
@@ -367,19 +353,15 @@ def _settings_error(cls: type[Settings], error: ValidationError, location: str |
     if unknown:
         name = name[:_MAX_NAME_LENGTH]
         what = "group of settings" if isinstance(first["input"], Mapping) else "setting"
-        hint = _suggestion(cls, name, first["input"])
+        suggestion = _suggestion(cls, name, first["input"])
         message = f"there is no {what} '{name}'"
-        return InputError("unknown_setting", message, location=location, argument=name, hint=hint)
+        return InputError("unknown_setting", message, location=location, argument=name, hint=suggestion)
     descriptions = (f.description for setting, f in cls.names() if f"{name}.".startswith(f"{setting}."))
     description = next(descriptions, None)
     subject = f"setting '{name}'" if name and isinstance(first["input"], dict) else name
-    return InputError(
-        "invalid_setting",
-        describe_error(subject, first),
-        location=location,
-        argument=name or None,
-        hint=f"'{name}' means: {description}" if description else None,
-    )
+    message = describe_error(subject, first)
+    hint = f"'{name}' means: {description}" if description else None
+    return InputError("invalid_setting", message, location=location, argument=name or None, hint=hint)
 
 
 def _suggestion(cls: type[Settings], name: str, value: Any) -> str:

@@ -123,12 +123,9 @@ def _positions(indices: Sequence[int] | None, available: Sequence[int], name: st
         return list(range(len(available)))
     for index in indices:
         if index not in available:
-            raise InputError(
-                "attention_index_out_of_range",
-                f"there is no {name} {index}",
-                argument=f"{name}s",
-                hint=f"use one of {', '.join(map(str, available))}",
-            )
+            message = f"there is no {name} {index}"
+            hint = f"use one of {', '.join(map(str, available))}"
+            raise InputError("attention_index_out_of_range", message, argument=f"{name}s", hint=hint)
     return [available.index(index) for index in dict.fromkeys(indices)]
 
 

@@ -78,12 +78,9 @@ def embedding_config(
         InputError: The pooling is unknown, or the maximum length has no room for a text.
     """
     if pooling is not None and pooling not in get_args(Pooling):
-        raise InputError(
-            "unknown_pooling",
-            f"there is no pooling {pooling!r}",
-            argument="pooling",
-            hint=f"use one of {', '.join(get_args(Pooling))}",
-        )
+        message = f"there is no pooling {pooling!r}"
+        hint = f"use one of {', '.join(get_args(Pooling))}"
+        raise InputError("unknown_pooling", message, argument="pooling", hint=hint)
     if max_length is not None and max_length < 2:
         message, hint = f"{max_length} is less than 2", "the special tokens need two tokens"
         raise InputError("max_length_too_small", message, argument="max_length", hint=hint)

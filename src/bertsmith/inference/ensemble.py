@@ -60,12 +60,9 @@ class EnsemblePredictor(TaskPredictor):
             if (windows := [self._window(item) for item in items]) != expected:
                 pairs = zip(expected, windows, strict=False)
                 index = next((a[0] for a, b in pairs if a != b), 0)
-                raise InputError(
-                    "windows_differ",
-                    "the models split this example into different windows",
-                    location=requests[index].location,
-                    hint=f"use one {option('max_length')} (and {option('stride')}) that each model supports",
-                )
+                message = "the models split this example into different windows"
+                hint = f"use one {option('max_length')} (and {option('stride')}) that each model supports"
+                raise InputError("windows_differ", message, location=requests[index].location, hint=hint)
         return items_by_member
 
     def _window(self, item: Item) -> tuple[int, ...]:
@@ -209,9 +206,6 @@ def _check_fit(first: Model, other: Model) -> None:
                 hint="combine models that were trained on data of the same form",
             )
     if a.model.outputs_per_token and first.tokenizer.info()["digest"] != other.tokenizer.info()["digest"]:
-        raise InputError(
-            "tokenizer_mismatch",
-            f"this model and {first.path} have different tokenizers, so their tokens differ",
-            location=other.path,
-            hint=f"for the task '{a.name}', combine models whose base models have the same tokenizer",
-        )
+        message = f"this model and {first.path} have different tokenizers, so their tokens differ"
+        hint = f"for the task '{a.name}', combine models whose base models have the same tokenizer"
+        raise InputError("tokenizer_mismatch", message, location=other.path, hint=hint)

@@ -88,12 +88,9 @@ class MaskFiller(TokenPredictor):
             item = PredictedTokens(0, (text.window(text.start, text.end),), rows=np.array(masks, np.int64))
             return MaskedText(encoding, masks, [item] if masks else [])
         if text.size < 2:
-            raise InputError(
-                "max_length_too_small",
-                f"{limit} tokens are too few for the special tokens, a mask, and a word",
-                argument="max_length",
-                hint="increase it",
-            )
+            message = f"{limit} tokens are too few for the special tokens, a mask, and a word"
+            hint = "increase it"
+            raise InputError("max_length_too_small", message, argument="max_length", hint=hint)
         logger.info(
             "the text has %s, of which %s are read at a time: each mask is predicted from the text around it",
             pluralize(len(encoding.ids), "token"),

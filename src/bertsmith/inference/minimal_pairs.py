@@ -204,12 +204,9 @@ def read_pairs(
     good_column = good_column or _column(table, _GOOD_COLUMNS)
     bad_column = bad_column or _column(table, _BAD_COLUMNS)
     if good_column == bad_column:
-        raise InputError(
-            "same_column",
-            f"'{good_column}' is named as the column of both sentences",
-            argument="bad_column",
-            hint=f"name another {option('bad_column')}",
-        )
+        message = f"'{good_column}' is named as the column of both sentences"
+        hint = f"name another {option('bad_column')}"
+        raise InputError("same_column", message, argument="bad_column", hint=hint)
     good, bad = table.texts(good_column, "good_column"), table.texts(bad_column, "bad_column")
     if group_columns:
         groups = {name: table.texts(name, "group_columns") for name in group_columns}

@@ -192,12 +192,9 @@ class Model(CheckedModel, TaskInterface):
 
         if self.folder.config.causal:
             direction = "from right to left" if self.folder.config.backwards else "from left to right"
-            raise InputError(
-                "model_is_causal",
-                f"this model reads {direction}, so it cannot predict a word from both sides",
-                location=self.path,
-                hint=f"use a model that was pre-trained with {option('objective.name', 'mlm_nsp')}",
-            )
+            message = f"this model reads {direction}, so it cannot predict a word from both sides"
+            hint = f"use a model that was pre-trained with {option('objective.name', 'mlm_nsp')}"
+            raise InputError("model_is_causal", message, location=self.path, hint=hint)
         options = {"head": self._vocabulary_head, "max_length": max_length, "top_k": top_k}
         fill = self._create_predictor(MaskFiller, compare_masks, batch_size, **options)
         return fill([text])[0] if isinstance(text, str) else fill(column_values(text, "texts"))
@@ -366,22 +363,16 @@ def load(
         return name
     path = Path(name)
     if (path / "settings.yaml").exists() and not (path / "model").exists():
-        raise InputError(
-            "model_not_written",
-            "this run is not finished and has no model yet",
-            location=path,
-            hint=f"run its command again with {option('resume', True)}; interrupting it saves a model",
-        )
+        message = "this run is not finished and has no model yet"
+        hint = f"run its command again with {option('resume', True)}; interrupting it saves a model"
+        raise InputError("model_not_written", message, location=path, hint=hint)
     folder = read_folder(locate(name))
     resolve_device(device)  # refuse unknown names
     check_precision(precision, INT8)
     if precision == INT8 and not is_cpu(device):
-        raise InputError(
-            "int8_needs_cpu",
-            "int8 runs on a CPU only",
-            argument="precision",
-            hint=f"add {option('device', 'cpu')}, or omit {option('precision', 'int8')}",
-        )
+        message = "int8 runs on a CPU only"
+        hint = f"add {option('device', 'cpu')}, or omit {option('precision', 'int8')}"
+        raise InputError("int8_needs_cpu", message, argument="precision", hint=hint)
     model = Model(path, folder, {}, device, precision, mapped)
     if model.unfinished is not None:
         logger.warning("%s", model.unfinished)
@@ -391,10 +382,7 @@ def load(
         if report_file.is_file():
             model.report = Report(json.loads(report_file.read_text(encoding="utf-8")))
     except ValueError:
-        raise InputError(
-            "invalid_json",
-            "the file is not JSON",
-            location=report_file,
-            hint=f"remove it, or run the command again with {option('resume', True)}",
-        ) from None
+        message = "the file is not JSON"
+        hint = f"remove it, or run the command again with {option('resume', True)}"
+        raise InputError("invalid_json", message, location=report_file, hint=hint) from None
     return model

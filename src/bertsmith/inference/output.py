@@ -48,12 +48,9 @@ def output_format(
         names.append(task_format.name)
         suffixes |= {task_format.suffix: task_format.name} if task_format.suffix else {}
     if requested is not None and requested not in names:
-        raise InputError(
-            "unknown_format",
-            f"predictions of this model have no format '{requested}'",
-            argument="format",
-            hint=f"use one of {', '.join(names)}",
-        )
+        message = f"predictions of this model have no format '{requested}'"
+        hint = f"use one of {', '.join(names)}"
+        raise InputError("unknown_format", message, argument="format", hint=hint)
     if requested is not None or output is None:
         return requested or "json"
     return suffixes[check_suffix(output, suffixes)]
@@ -133,13 +130,9 @@ def table_of(
 def refuse_existing(output: Path) -> None:
     """Raise InputError if an output file exists."""
     if os.path.lexists(output):
-        raise InputError(
-            "output_exists",
-            "already exists",
-            location=output,
-            argument="output",
-            hint=f"choose another {option('output')}, or remove the file; in Python, overwrite=True replaces it",
-        )
+        message = "already exists"
+        hint = f"choose another {option('output')}, or remove the file; in Python, overwrite=True replaces it"
+        raise InputError("output_exists", message, location=output, argument="output", hint=hint)
 
 
 def write_predictions(

@@ -161,12 +161,9 @@ class CheckedModel:
     def _vocabulary_head(self) -> MaskedLMHead:
         """The head with a logit for each token of the vocabulary."""
         if not self.folder.has("masked"):
-            raise InputError(
-                "no_masked_lm_head",
-                "this model has no masked-LM head, so it cannot predict masked words",
-                location=self.path,
-                hint=f"use a pre-trained run ({command('pretrain')}), or the {GENERATOR} in one with ELECTRA",
-            )
+            message = "this model has no masked-LM head, so it cannot predict masked words"
+            hint = f"use a pre-trained run ({command('pretrain')}), or the {GENERATOR} in one with ELECTRA"
+            raise InputError("no_masked_lm_head", message, location=self.path, hint=hint)
         with torch.inference_mode(False):
             head = MaskedLMHead(self.folder.config, torch.Generator())
             self.folder.load_into("masked", head)
@@ -382,9 +379,6 @@ def validation_file(run: Path) -> Path:
     if recorded and Path(recorded).is_file():
         return Path(recorded)
     problem = f"{recorded} does not exist" if recorded else "this folder names none"
-    raise InputError(
-        "validation_file_missing",
-        f"int8 is compared with fp32 on the run's validation file, and {problem}",
-        location=run,
-        hint=f"name the run, and start in the folder in which it was started, or {_HINT}",
-    )
+    message = f"int8 is compared with fp32 on the run's validation file, and {problem}"
+    hint = f"name the run, and start in the folder in which it was started, or {_HINT}"
+    raise InputError("validation_file_missing", message, location=run, hint=hint)

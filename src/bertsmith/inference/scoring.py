@@ -104,12 +104,9 @@ class Scorer(TokenPredictor):
     def __post_init__(self) -> None:
         variants = ("left_to_right",) if self.encoder.config.causal else ("within_word", "token")
         if self.variant not in variants:
-            raise InputError(
-                "unknown_variant",
-                f"this model has no variant {self.variant!r}",
-                argument="variant",
-                hint=f"use one of {', '.join(variants)}",
-            )
+            message = f"this model has no variant {self.variant!r}"
+            hint = f"use one of {', '.join(variants)}"
+            raise InputError("unknown_variant", message, argument="variant", hint=hint)
         if self.variant == "within_word" and not self.marks_words:
             raise InputError(
                 "continuation_prefix_missing",

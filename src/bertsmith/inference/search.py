@@ -75,12 +75,9 @@ class Reranker:
         """
         self._model, self._label = model, label
         if "text_pair" not in model.task.declaration.inputs or model.task.metadata.get("pairs") is False:
-            raise InputError(
-                "not_a_pair_model",
-                "this model was not trained on pairs of texts, so it cannot rerank",
-                location=model.path,
-                hint=f"fine-tune a model on pairs: {command('finetune', 'classify', second_column='NAME')}",
-            )
+            message = "this model was not trained on pairs of texts, so it cannot rerank"
+            hint = f"fine-tune a model on pairs: {command('finetune', 'classify', second_column='NAME')}"
+            raise InputError("not_a_pair_model", message, location=model.path, hint=hint)
         labels = model.task.labels
         if labels is None or len(labels) < 2:
             if label is not None:
@@ -91,12 +88,10 @@ class Reranker:
             matches = [name for name in labels if name.casefold() in MATCH_LABELS]
             self._label = matches[0] if len(matches) == 1 else None
         if self._label not in labels:
+            message = f"there is no label '{label}'" if label else "the label of relevant texts is unknown"
+            hint = f"set {option('rerank_label')} to one of {join_names(labels)}"
             raise InputError(
-                "rerank_label_unknown",
-                f"there is no label '{label}'" if label else "the label of relevant texts is unknown",
-                location=model.path,
-                argument="rerank_label",
-                hint=f"set {option('rerank_label')} to one of {join_names(labels)}",
+                "rerank_label_unknown", message, location=model.path, argument="rerank_label", hint=hint
             )
 
     def rerank(self, query: str, results: Sequence[SearchResult]) -> list[SearchResult]:
@@ -144,20 +139,15 @@ class Searcher:
                 message, hint = f"{value} is less than 1", "use a number of texts per query"
                 raise InputError("number_too_small", message, argument=name, hint=hint)
         if self.reranker is not None and self.rerank_top < self.top_k:
-            raise InputError(
-                "rerank_top_below_top_k",
-                f"{self.rerank_top} is less than {option('top_k', self.top_k)}",
-                argument="rerank_top",
-                hint="rerank at least as many texts as you retrieve",
-            )
+            message = f"{self.rerank_top} is less than {option('top_k', self.top_k)}"
+            hint = "rerank at least as many texts as you retrieve"
+            raise InputError("rerank_top_below_top_k", message, argument="rerank_top", hint=hint)
         source = self.index.source
         if self.model.vectors_digest != source.digest:
+            message = f"this index was built with {source.model}, and {self.model.path} is another model"
+            hint = f"search with {option('model', source.model)}, or build the index again"
             raise InputError(
-                "index_model_mismatch",
-                f"this index was built with {source.model}, and {self.model.path} is another model",
-                location=self.index.folder,
-                argument="model",
-                hint=f"search with {option('model', source.model)}, or build the index again",
+                "index_model_mismatch", message, location=self.index.folder, argument="model", hint=hint
             )
 
     def search(self, queries: Sequence[str]) -> Iterator[list[SearchResult]]:
@@ -214,12 +204,9 @@ def search(
     batch = [queries] if isinstance(queries, str) else list(queries)
     for number, query in enumerate(batch, start=1):
         if not isinstance(query, str) or not query.strip():
-            raise InputError(
-                "query_empty",
-                f"{query!r:.60} is not a text",
-                location=f"query {number}",
-                hint="pass each query as a string that is not blank",
-            )
+            message = f"{query!r:.60} is not a text"
+            hint = "pass each query as a string that is not blank"
+            raise InputError("query_empty", message, location=f"query {number}", hint=hint)
     results = list(searcher.search(batch))
     return results[0] if isinstance(queries, str) else results
 
@@ -236,12 +223,10 @@ def load_index_model(
     if model is None:
         model = index.source.model
         if Path(model).is_absolute() and not Path(model).exists():
+            message = f"the model of this index is no longer at {model}"
+            hint = f"name its folder with {option('model')}"
             raise InputError(
-                "index_model_missing",
-                f"the model of this index is no longer at {model}",
-                location=index.folder,
-                argument="model",
-                hint=f"name its folder with {option('model')}",
+                "index_model_missing", message, location=index.folder, argument="model", hint=hint
             )
     return load(model, device, precision=precision, mapped=mapped)
 
@@ -298,13 +283,9 @@ def read_search_queries(
         return queries
     relevant = read_qrels(qrels)
     if not any(query.id in relevant for query in queries):
-        raise InputError(
-            "qrels_mismatch",
-            f"no query of {file} is in this file; its first query is '{queries[0].id}'",
-            location=qrels,
-            argument="qrels",
-            hint=f"name the column of the query ids with {option('id_column')}",
-        )
+        message = f"no query of {file} is in this file; its first query is '{queries[0].id}'"
+        hint = f"name the column of the query ids with {option('id_column')}"
+        raise InputError("qrels_mismatch", message, location=qrels, argument="qrels", hint=hint)
     return [replace(query, relevant=relevant.get(query.id, frozenset())) for query in queries]
 
 
@@ -318,12 +299,9 @@ def read_qrels(file: str | Path) -> dict[str, frozenset[str]]:
         fields = line.split()
         relevance = _relevance(fields)
         if relevance is None and fields and number > 1:
-            raise InputError(
-                "invalid_qrels_line",
-                "this line is not a query id, a text id, and a relevance",
-                location=f"{file}:{number}",
-                hint="write QUERY TEXT RELEVANCE, or QUERY 0 TEXT RELEVANCE, on each line",
-            )
+            message = "this line is not a query id, a text id, and a relevance"
+            hint = "write QUERY TEXT RELEVANCE, or QUERY 0 TEXT RELEVANCE, on each line"
+            raise InputError("invalid_qrels_line", message, location=f"{file}:{number}", hint=hint)
         if relevance is not None and relevance > 0:
             relevant.setdefault(fields[0], set()).add(fields[-2])
     if not relevant:

@@ -106,11 +106,9 @@ class TaskPredictor(Predictor):
         """
         task = self.task.declaration
         if missing := [n for n in task.inputs if n not in inputs and n not in task.optional_inputs]:
-            raise InputError(
-                "input_missing",
-                f"the task '{task.name}' also takes {' and '.join(missing)}",
-                hint="pass a list of each, or a table or a file with these columns",
-            )
+            message = f"the task '{task.name}' also takes {' and '.join(missing)}"
+            hint = "pass a list of each, or a table or a file with these columns"
+            raise InputError("input_missing", message, hint=hint)
         count = len(next(iter(inputs.values())))
         for name, values in inputs.items():
             if len(values) != count:
@@ -222,11 +220,10 @@ class TaskInterface(ABC):
         predictor = self.predictor
         names = predictor.task.declaration.inputs
         if len(inputs) > len(names):
-            raise InputError(
-                "too_many_inputs",
-                f"predict got {len(inputs)} inputs, and the task '{predictor.task.name}' takes {', '.join(names)}",
-                hint="pass one list for each of them",
-            )
+            task = predictor.task.name
+            message = f"predict got {len(inputs)} inputs, and the task '{task}' takes {', '.join(names)}"
+            hint = "pass one list for each of them"
+            raise InputError("too_many_inputs", message, hint=hint)
         values = dict(zip(names, inputs, strict=False))
         values |= {name: settings.pop(name) for name in names if name in settings}
         settings["batch_size"] = batch_size

@@ -81,13 +81,9 @@ def read_text_rows(
         table = read_table(file, encoding=encoding)
         yield from (_text_row(row, text_column, id_column) for row in table)
     elif text_column is not None:
-        raise InputError(
-            "no_columns",
-            "this file has one text per line and no columns",
-            location=file,
-            argument="text_column",
-            hint=f"omit {option('text_column')}",
-        )
+        message = "this file has one text per line and no columns"
+        hint = f"omit {option('text_column')}"
+        raise InputError("no_columns", message, location=file, argument="text_column", hint=hint)
     else:
         lines = ((f"{file}:{number}", line) for number, line in read_lines(file, encoding))
         yield from rows_of_lines(lines)
@@ -103,21 +99,14 @@ def _text_row(row: Row, text_column: str | None, id_column: str | None) -> TextR
     names = {"text_column": text_column, "id_column": id_column}
     for argument, name in names.items():
         if name is not None and row.values.get(name) is None:
-            raise InputError(
-                "field_missing",
-                f"the field '{name}' is missing or null",
-                location=row.location,
-                argument=argument,
-                hint=missing_column_hint(name, list(row.values), argument, unit="keys"),
-            )
+            message = f"the field '{name}' is missing or null"
+            hint = missing_column_hint(name, list(row.values), argument, unit="keys")
+            raise InputError("field_missing", message, location=row.location, argument=argument, hint=hint)
     text = row.values[text_column]
     if not isinstance(text, str):
-        raise InputError(
-            "not_a_string",
-            f"the field '{text_column}' is not a string, but {text_of(text)[:60]}",
-            location=row.location,
-            hint="write each text as a string in quotes, or remove the line",
-        )
+        message = f"the field '{text_column}' is not a string, but {text_of(text)[:60]}"
+        hint = "write each text as a string in quotes, or remove the line"
+        raise InputError("not_a_string", message, location=row.location, hint=hint)
     ids = (row.values.get(name) for name in ([id_column] if id_column else _ID_COLUMNS))
     text_id = next((str(value) for value in ids if value is not None), str(row.line))
     return TextRow(text, row.location, text_id)

@@ -81,12 +81,9 @@ def check_corpus(
         InputError: A file is missing, a name is unknown, `epochs` is out of range, or the page cannot be written.
     """
     if not 0 < epochs <= _MAX_EPOCHS:  # also refuses NaN
-        raise InputError(
-            "epochs_out_of_range",
-            f"{epochs} is not above 0 and at most {_MAX_EPOCHS:,}",
-            argument="epochs",
-            hint=f"use, for example, {option('epochs', '1')}",
-        )
+        message = f"{epochs} is not above 0 and at most {_MAX_EPOCHS:,}"
+        hint = f"use, for example, {option('epochs', '1')}"
+        raise InputError("epochs_out_of_range", message, argument="epochs", hint=hint)
     if preset_name is not None:
         preset(preset_name)  # refuse unknown names before reading the text
     if html is not None:

@@ -130,12 +130,9 @@ def _not_describable(path: Path) -> InputError:
     """Return the error for a path that `info` cannot describe, which names what is beside it."""
     folders = [*path.absolute().parents[:2], *(sorted(path.iterdir()) if path.is_dir() else ())]
     others = [str(folder) for folder in folders if kind_of(folder) not in (None, "checkpoint")]
-    return InputError(
-        "not_describable",
-        "this is no run, no model, no prepared data, and no tokenizer",
-        location=path,
-        hint=f"name one of these: {', '.join(others[:5])}" if others else _HINT,
-    )
+    message = "this is no run, no model, no prepared data, and no tokenizer"
+    hint = f"name one of these: {', '.join(others[:5])}" if others else _HINT
+    return InputError("not_describable", message, location=path, hint=hint)
 
 
 def _describe_runs(path: Path) -> dict[str, Any]:

@@ -62,13 +62,9 @@ def inspect_tokenizers(
         )
     cased_names = [str(name) for name in cased]
     if unknown := [name for name in cased_names if name not in names]:
-        raise InputError(
-            "cased_not_a_tokenizer",
-            "this is not one of the tokenizers",
-            location=unknown[0],
-            argument="cased",
-            hint=f"name it as a tokenizer, too, or omit {option('cased')}",
-        )
+        message = "this is not one of the tokenizers"
+        hint = f"name it as a tokenizer, too, or omit {option('cased')}"
+        raise InputError("cased_not_a_tokenizer", message, location=unknown[0], argument="cased", hint=hint)
     loaded = {
         label: Tokenizer.load(locate_tokenizer(name), lowercase=False if name in cased_names else None)
         for label, name in zip(_short_names(names), names, strict=True)

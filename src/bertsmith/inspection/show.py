@@ -64,12 +64,9 @@ def show_instance(
     resolved = _resolve_settings(settings_file, changes)
     length = resolved.data.long_sequence_length if phase == 2 else resolved.data.sequence_length
     if length is None:
-        raise InputError(
-            "no_second_phase",
-            "these settings have only one phase",
-            argument="phase",
-            hint=f"set {option('data.long_sequence_length')}",
-        )
+        message = "these settings have only one phase"
+        hint = f"set {option('data.long_sequence_length')}"
+        raise InputError("no_second_phase", message, argument="phase", hint=hint)
     split = DocumentSplit.from_settings(shards, resolved.data, allow_empty_validation=not needs_validation)
     if resolved.data.validation_split and not len(split.validation):
         logger.warning(
@@ -80,13 +77,9 @@ def show_instance(
     num_instances = stream.size(epoch)
     if not 0 <= index < num_instances:
         available = f"has instances 0 to {num_instances - 1}" if num_instances else "has no instances"
-        raise InputError(
-            "instance_missing",
-            f"epoch {epoch} {available}, not {index}",
-            location=shards.folder,
-            argument="index",
-            hint=f"use another {option('index')}",
-        )
+        message = f"epoch {epoch} {available}, not {index}"
+        hint = f"use another {option('index')}"
+        raise InputError("instance_missing", message, location=shards.folder, argument="index", hint=hint)
     return {
         "data": str(shards.folder),
         "seed": resolved.train.seed,

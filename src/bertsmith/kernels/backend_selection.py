@@ -35,19 +35,13 @@ def resolve_backend_name(name: str, hidden_size: int) -> BackendName:
     if name == "auto":
         return "numba" if hidden_size >= _MIN_HIDDEN_SIZE and is_numba_available() else "torch"
     if name in _GPU_BACKENDS:
-        raise InputError(
-            "kernels_need_gpu",
-            f"the kernels {name!r} compute on a GPU, and this run is on the CPU",
-            argument="train.kernels",
-            hint=f"leave it out, or choose a GPU: {option('train.device', 'cuda')}",
-        )
+        message = f"the kernels {name!r} compute on a GPU, and this run is on the CPU"
+        hint = f"leave it out, or choose a GPU: {option('train.device', 'cuda')}"
+        raise InputError("kernels_need_gpu", message, argument="train.kernels", hint=hint)
     if name == "numba" and not is_numba_available():
-        raise InputError(
-            "numba_unavailable",
-            _unavailable_reason(),
-            argument="train.kernels",
-            hint=f"{_INSTALL_HINT}; or leave it out, or use {option('train.kernels', 'torch')}",
-        )
+        message = _unavailable_reason()
+        hint = f"{_INSTALL_HINT}; or leave it out, or use {option('train.kernels', 'torch')}"
+        raise InputError("numba_unavailable", message, argument="train.kernels", hint=hint)
     return "numba" if name == "numba" else "torch"
 
 
@@ -201,12 +195,9 @@ def select_gpu_backend(name: str, device: torch.device, *, is_long: bool) -> Ker
     if name == "torch":
         return REFERENCE
     if name == "numba":
-        raise InputError(
-            "kernels_need_cpu",
-            "the kernels 'numba' compute on the CPU, and this run is on a GPU",
-            argument="train.kernels",
-            hint=f"leave it out, or compute on the CPU: {option('train.device', 'cpu')}",
-        )
+        message = "the kernels 'numba' compute on the CPU, and this run is on a GPU"
+        hint = f"leave it out, or compute on the CPU: {option('train.device', 'cpu')}"
+        raise InputError("kernels_need_cpu", message, argument="train.kernels", hint=hint)
     from bertsmith.kernels.gpu import self_test
 
     backend: KernelBackend = REFERENCE
@@ -223,12 +214,9 @@ def select_gpu_backend(name: str, device: torch.device, *, is_long: bool) -> Ker
         except Exception as error:  # Triton's types of errors are unknown before it is imported
             reason = _first_line(error)
             if name != "auto":
-                raise InputError(
-                    "kernels_fail",
-                    f"{title} does not work on this machine: {reason}",
-                    argument="train.kernels",
-                    hint=f"leave it out, or use {option('train.kernels', 'torch')}",
-                ) from None
+                message = f"{title} does not work on this machine: {reason}"
+                hint = f"leave it out, or use {option('train.kernels', 'torch')}"
+                raise InputError("kernels_fail", message, argument="train.kernels", hint=hint) from None
             fallback = "torch computes" if backend is REFERENCE else "flash attention and torch compute"
             logger.warning("%s does not work here (%s); %s without it, more slowly", title, reason, fallback)
             return backend

@@ -362,11 +362,10 @@ class Encoder(nn.Module):
         # A single segment embedding is added to every token, whatever its id.
         invalid_id = _find_invalid_id(packed.segments, config.type_vocab_size)
         if config.type_vocab_size > 1 and invalid_id is not None:
-            raise InputError(
-                "segment_id_out_of_range",
-                f"segment id {invalid_id} is out of range: this model has ids 0 to {config.type_vocab_size - 1}",
-                hint="encode the text with the model's tokenizer",
-            )
+            last_id = config.type_vocab_size - 1
+            message = f"segment id {invalid_id} is out of range: this model has ids 0 to {last_id}"
+            hint = "encode the text with the model's tokenizer"
+            raise InputError("segment_id_out_of_range", message, hint=hint)
 
     def _check_length(self, length: int, *, counts_padding: bool = False) -> None:
         if length > self.config.max_length:

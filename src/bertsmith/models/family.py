@@ -153,28 +153,19 @@ class Family:
         """Raise an InputError if a config has a setting of another family."""
         for name, value in self.structure.items():
             if (actual := getattr(config, name)) != value:
-                raise InputError(
-                    "not_in_family",
-                    f"{actual} is not supported: it is {value} in every {self.model_type}",
-                    argument=f"model.{name}",
-                    hint="start from a preset of another family",
-                )
+                message = f"{actual} is not supported: it is {value} in every {self.model_type}"
+                hint = "start from a preset of another family"
+                raise InputError("not_in_family", message, argument=f"model.{name}", hint=hint)
         for name, other in self.none_if_equal.items():
             if getattr(config, name) == getattr(config, other):
-                raise InputError(
-                    "redundant_size",
-                    f"it equals model.{other}; no {self.model_type} has both",
-                    argument=f"model.{name}",
-                    hint=f"use {option(f'model.{name}', 'none')}",
-                )
+                message = f"it equals model.{other}; no {self.model_type} has both"
+                hint = f"use {option(f'model.{name}', 'none')}"
+                raise InputError("redundant_size", message, argument=f"model.{name}", hint=hint)
         for name in self.required:
             if getattr(config, name) is None:
-                raise InputError(
-                    "setting_required",
-                    f"every {self.model_type} has this setting",
-                    argument=f"model.{name}",
-                    hint=f"set it, or start from a preset: {', '.join(list(self.presets)[:3])}",
-                )
+                message = f"every {self.model_type} has this setting"
+                hint = f"set it, or start from a preset: {', '.join(list(self.presets)[:3])}"
+                raise InputError("setting_required", message, argument=f"model.{name}", hint=hint)
 
 
 def task_architectures(prefix: str, *, pooled: Collection[str] = ()) -> dict[frozenset[str], str]:
@@ -305,10 +296,7 @@ def preset(name: str, **changes: Any) -> ModelConfig:
         near = similar_presets(name)
         suggestion = f"did you mean {' or '.join(near)}? " if near else ""
         families = (", ".join(abbreviate_names(get_family(model_type).presets)) for model_type in FAMILIES)
-        raise InputError(
-            "unknown_preset",
-            "there is no preset of this name",
-            location=name,
-            hint=f"{suggestion}presets: {'; '.join(families)}",
-        )
+        message = "there is no preset of this name"
+        hint = f"{suggestion}presets: {'; '.join(families)}"
+        raise InputError("unknown_preset", message, location=name, hint=hint)
     return ModelConfig.of({**presets()[preset_name], **changes}, f"preset {preset_name}")

@@ -57,12 +57,9 @@ class BiLSTM(nn.Module):
         super().__init__()
         direction_size, remainder = divmod(config.hidden_size, 2)
         if remainder:
-            raise InputError(
-                "odd_hidden_size",
-                f"a BiLSTM has half of the hidden size per direction, and {config.hidden_size} is odd",
-                argument="head",
-                hint=f"use {option('head', 'linear')}, or a model with an even hidden size",
-            )
+            message = f"a BiLSTM has half of the hidden size per direction, and {config.hidden_size} is odd"
+            hint = f"use {option('head', 'linear')}, or a model with an even hidden size"
+            raise InputError("odd_hidden_size", message, argument="head", hint=hint)
         self.lstm = nn.LSTM(inputs, direction_size, num_layers=2, bidirectional=True)
         if not self.lstm.weight_ih_l0.is_meta:
             self.to(generator.device)
@@ -92,12 +89,9 @@ class SecondEncoder(nn.Module):
     def __init__(self, config: ModelConfig, generator: torch.Generator) -> None:
         super().__init__()
         if not config.causal:
-            raise InputError(
-                "second_encoder_not_causal",
-                "a second encoder needs a causal model, and this one attends to both sides",
-                argument="task.second_encoder",
-                hint=f"fine-tune a model pre-trained with {option('objective.name', 'causal')}, or omit it",
-            )
+            message = "a second encoder needs a causal model, and this one attends to both sides"
+            hint = f"fine-tune a model pre-trained with {option('objective.name', 'causal')}, or omit it"
+            raise InputError("second_encoder_not_causal", message, argument="task.second_encoder", hint=hint)
         other_config = config.model_copy(update={"backwards": not config.backwards})
         self.encoder = build_encoder(other_config, generator)
         self.linear = Linear(2 * config.hidden_size, config.hidden_size)

@@ -68,20 +68,14 @@ class Distillation(Objective):
             InputError: The settings are invalid, or the student cannot learn from the teacher.
         """
         if not settings.teacher:
-            raise InputError(
-                "teacher_missing",
-                "no teacher is set",
-                argument="objective.teacher",
-                hint="set it to a run or a model folder",
-            )
+            message = "no teacher is set"
+            hint = "set it to a run or a model folder"
+            raise InputError("teacher_missing", message, argument="objective.teacher", hint=hint)
         check_data_settings(data, cls.name)
         if not (settings.soft_weight or settings.mlm_weight or settings.cosine_weight):
-            raise InputError(
-                "all_weights_zero",
-                "all three weights of the objective are 0",
-                argument="objective.mlm_weight",
-                hint="set one of them above 0",
-            )
+            message = "all three weights of the objective are 0"
+            hint = "set one of them above 0"
+            raise InputError("all_weights_zero", message, argument="objective.mlm_weight", hint=hint)
         teacher = read_folder(locate(settings.teacher))
         _check_teacher(teacher, encoder.config, settings)
         return cls(encoder, generator, teacher, settings)

@@ -149,12 +149,9 @@ class Objective(nn.Module):
             InputError: The objective has no such head.
         """
         if not hasattr(self, "masked"):
-            raise InputError(
-                "no_output_bias",
-                f"the objective '{self.name}' has no output bias",
-                argument="start.output_bias",
-                hint=f"use {option('start.output_bias', 'zero')}",
-            )
+            message = f"the objective '{self.name}' has no output bias"
+            hint = f"use {option('start.output_bias', 'zero')}"
+            raise InputError("no_output_bias", message, argument="start.output_bias", hint=hint)
         init_output_bias(self.masked.bias, token_counts)
 
     def unigram_baseline(self, token_counts: NDArray[np.int64], batches: Iterable[Any]) -> dict[str, float]:
@@ -183,19 +180,13 @@ class Objective(nn.Module):
 def check_data_settings(data: DataSettings, objective: str, *unsupported_corruptions: str) -> None:
     """Raise InputError for a sentence task, and for kinds of corruption that an objective does not support."""
     if data.sentence_task != "none":
-        raise InputError(
-            "sentence_task_unsupported",
-            f"the objective '{objective}' has no sentence task, and this is '{data.sentence_task}'",
-            argument="data.sentence_task",
-            hint=f"use {option('data.sentence_task', 'none')} and {option('data.instances', 'full_sentences')}",
-        )
+        message = f"the objective '{objective}' has no sentence task, and this is '{data.sentence_task}'"
+        hint = f"use {option('data.sentence_task', 'none')} and {option('data.instances', 'full_sentences')}"
+        raise InputError("sentence_task_unsupported", message, argument="data.sentence_task", hint=hint)
     if data.corruption in unsupported_corruptions:
-        raise InputError(
-            "corruption_unsupported",
-            f"'{data.corruption}' is not supported by the objective '{objective}'",
-            argument="data.corruption",
-            hint=f"use {option('data.corruption', 'none')}, or another objective",
-        )
+        message = f"'{data.corruption}' is not supported by the objective '{objective}'"
+        hint = f"use {option('data.corruption', 'none')}, or another objective"
+        raise InputError("corruption_unsupported", message, argument="data.corruption", hint=hint)
 
 
 def evaluate_objective(

@@ -182,13 +182,11 @@ def check_lengths(settings: PretrainSettings) -> None:
     """Raise InputError if instances are longer than the model's or the batches' maximum length."""
     length = max(settings.data.sequence_length, settings.data.long_sequence_length or 0)
     if length > settings.model.max_length:
-        raise InputError(
-            "sequence_length_too_large",
-            f"sequences of {length} tokens do not fit {settings.model.max_length} positions",
-            argument="data.sequence_length",
-            hint="lower data.sequence_length"
-            + ("" if settings.base else ", or raise model.max_position_embeddings"),
+        message = f"sequences of {length} tokens do not fit {settings.model.max_length} positions"
+        hint = "lower data.sequence_length" + (
+            "" if settings.base else ", or raise model.max_position_embeddings"
         )
+        raise InputError("sequence_length_too_large", message, argument="data.sequence_length", hint=hint)
     check_batch_tokens(settings.train.batch_tokens, length)
 
 

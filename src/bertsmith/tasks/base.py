@@ -164,12 +164,9 @@ class TaskData(ABC):
             InputError: The examples cannot be learned from.
         """
         if label_names is not None:
-            raise InputError(
-                "label_names_not_applicable",
-                "this task has no labels to name",
-                argument="label_names",
-                hint=f"remove {option('label_names')}",
-            )
+            message = "this task has no labels to name"
+            hint = f"remove {option('label_names')}"
+            raise InputError("label_names_not_applicable", message, argument="label_names", hint=hint)
         return {}
 
     def check_validation(self, examples: Sequence[Any], metadata: Metadata) -> None:  # noqa: B027

@@ -106,12 +106,9 @@ class FittedTask:
         for name in self.declaration.fixed_settings:
             value, new_value = getattr(self.settings, name, None), getattr(settings, name, None)
             if new_value != value:
-                raise InputError(
-                    "fixed_setting_changed",
-                    f"this model was trained with {value}, not {new_value}",
-                    argument=name,
-                    hint=f"remove {option(name)}, or fine-tune another model",
-                )
+                message = f"this model was trained with {value}, not {new_value}"
+                hint = f"remove {option(name)}, or fine-tune another model"
+                raise InputError("fixed_setting_changed", message, argument=name, hint=hint)
         return FittedTask(self.declaration, self.model, self.metadata, settings, self.decoder.state)
 
     def for_ensemble(self, others: Sequence[FittedTask]) -> FittedTask:
@@ -190,19 +187,12 @@ def load_task(name: Path, folder: ModelFolder, context: ComputeContext) -> Fitte
             generator, state = context.init_generator, folder.record.get("decoder_state")
             task = FittedTask.create(declaration, folder.config, generator, metadata, settings, state)
         except (KeyError, TypeError, ValueError, AttributeError):
-            raise InputError(
-                "invalid_metadata",
-                f"the values under 'metadata' do not fit the task '{declaration.name}'",
-                location=record_path,
-                hint="the file is damaged or was changed: copy it again",
-            ) from None
+            message = f"the values under 'metadata' do not fit the task '{declaration.name}'"
+            hint = "the file is damaged or was changed: copy it again"
+            raise InputError("invalid_metadata", message, location=record_path, hint=hint) from None
         if unknown_parts := sorted(FEATURE_PARTS & folder.parts - task.model.parts.keys()):
-            raise InputError(
-                "weights_settings_mismatch",
-                f"the weights contain '{unknown_parts[0]}', which the settings do not mention",
-                location=record_path,
-                hint=_MISMATCH_HINT,
-            )
+            message = f"the weights contain '{unknown_parts[0]}', which the settings do not mention"
+            raise InputError("weights_settings_mismatch", message, location=record_path, hint=_MISMATCH_HINT)
         for part, head in task.model.parts.items():
             folder.load_into(part, head)
         context.prepare_modules(task.model)
@@ -219,28 +209,18 @@ def _task_and_metadata(path: Path, folder: ModelFolder) -> tuple[Task, Metadata]
         if metadata is not None:
             validate(task.part("metadata_type"), metadata, f"{location / 'bertsmith.json'}: metadata")
         if metadata is None or metadata.get("labels", folder.labels) != folder.labels:
-            raise InputError(
-                "metadata_config_mismatch",
-                "bertsmith.json and config.json do not match, or have different labels",
-                location=location,
-                hint=_MISMATCH_HINT,
-            )
+            message = "bertsmith.json and config.json do not match, or have different labels"
+            raise InputError("metadata_config_mismatch", message, location=location, hint=_MISMATCH_HINT)
         return task, metadata
     if name not in (None, "pretrain"):
-        raise InputError(
-            "unknown_task",
-            f"this model is for the task '{name}', which this version does not have",
-            location=location,
-            hint=f"this version has {', '.join(TASKS)}",
-        )
+        message = f"this model is for the task '{name}', which this version does not have"
+        hint = f"this version has {', '.join(TASKS)}"
+        raise InputError("unknown_task", message, location=location, hint=hint)
     if record or _HEADLESS.search(folder.architecture):
         finetune = command("finetune", "TASK", model=path, train="FILE", validation="FILE", output_dir="RUN")
-        raise InputError(
-            "not_fine_tuned",
-            "this model was not fine-tuned for a task, so it cannot predict",
-            location=path,
-            hint=f"fine-tune it: {finetune} (tasks: {', '.join(TASKS)})",
-        )
+        message = "this model was not fine-tuned for a task, so it cannot predict"
+        hint = f"fine-tune it: {finetune} (tasks: {', '.join(TASKS)})"
+        raise InputError("not_fine_tuned", message, location=path, hint=hint)
     return infer_task(folder, str(location))
 
 
@@ -260,21 +240,15 @@ def infer_task(folder: ModelFolder, location: str) -> tuple[Task, Metadata]:
         if metadata is not None:
             return declaration, metadata
     problem_type = f" ({folder.problem_type})" if folder.problem_type else ""
-    raise InputError(
-        "unsupported_architecture",
-        f"bertsmith has no task for the heads of {folder.architecture}{problem_type}",
-        location=location,
-        hint=f"use a model for one of the tasks {', '.join(TASKS)}",
-    )
+    message = f"bertsmith has no task for the heads of {folder.architecture}{problem_type}"
+    hint = f"use a model for one of the tasks {', '.join(TASKS)}"
+    raise InputError("unsupported_architecture", message, location=location, hint=hint)
 
 
 def check_max_length(settings: Any, limit: int) -> None:
     """Raise InputError if the setting `max_length` exceeds the number of tokens that a model can read."""
     max_length = getattr(settings, "max_length", None)
     if max_length is not None and max_length > limit:
-        raise InputError(
-            "max_length_too_large",
-            f"this model reads at most {limit:,} tokens, not {max_length:,}",
-            argument="max_length",
-            hint=f"use {option('max_length', limit)} or less",
-        )
+        message = f"this model reads at most {limit:,} tokens, not {max_length:,}"
+        hint = f"use {option('max_length', limit)} or less"
+        raise InputError("max_length_too_large", message, argument="max_length", hint=hint)

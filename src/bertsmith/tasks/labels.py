@@ -87,14 +87,12 @@ class LabelMap:
         suggestion = next((name for name in self.ids if [name.casefold()] == matches), None)
         did_you_mean = f"did you mean '{suggestion}'? " if suggestion is not None else ""
         labels = ", ".join(list(self.ids)[:_MAX_LISTED]) + (", …" if len(self.ids) > _MAX_LISTED else "")
-        return InputError(
-            "unknown_label",
-            f"the label '{label}' is unknown",
-            location=location,
-            argument=argument,
-            hint=f"{did_you_mean}the model's labels are: {labels}; fix the row, add examples of it to "
-            f"train, or name another column with {option(argument)}",
+        message = f"the label '{label}' is unknown"
+        hint = (
+            f"{did_you_mean}the model's labels are: {labels}; fix the row, add examples of it to "
+            f"train, or name another column with {option(argument)}"
         )
+        return InputError("unknown_label", message, location=location, argument=argument, hint=hint)
 
     def check_validation(self, labels: Iterable[tuple[str, str]], argument: str) -> None:
         """Raise InputError for validation labels that the model does not have; each comes with its location."""
@@ -126,27 +124,18 @@ def label_metadata(names: LabelNames) -> dict[str, Any]:
         if [int(code) for code in codes] == list(range(len(labels))):
             codes = {}  # the codes are ids
     if repeated := [name for name, count in Counter(labels).items() if count > 1]:
-        raise InputError(
-            "duplicate_label_name",
-            f"the name '{repeated[0]}' occurs twice",
-            argument="label_names",
-            hint="name each label once",
-        )
+        message = f"the name '{repeated[0]}' occurs twice"
+        hint = "name each label once"
+        raise InputError("duplicate_label_name", message, argument="label_names", hint=hint)
     if len(labels) < 2:
-        raise InputError(
-            "too_few_label_names",
-            f"{', '.join(labels) or 'an empty list'} does not name two labels or more",
-            argument="label_names",
-            hint="name each label",
-        )
+        message = f"{', '.join(labels) or 'an empty list'} does not name two labels or more"
+        hint = "name each label"
+        raise InputError("too_few_label_names", message, argument="label_names", hint=hint)
     for code, name in codes.items():
         if codes.get(name, name) != name:
-            raise InputError(
-                "ambiguous_label_name",
-                f"'{name}' is the name of '{code}' and the code of '{codes[name]}'",
-                argument="label_names",
-                hint="give names that are not codes of other labels",
-            )
+            message = f"'{name}' is the name of '{code}' and the code of '{codes[name]}'"
+            hint = "give names that are not codes of other labels"
+            raise InputError("ambiguous_label_name", message, argument="label_names", hint=hint)
     return {"labels": labels, "numbered": not codes, **({"codes": codes} if codes else {})}
 
 
@@ -179,12 +168,9 @@ def read_label_names(value: str | Path | LabelNames) -> LabelNames:
         raise not_found_error(value, hint=f"give {option('label_names')} a file, or the labels: a,b,c")
     names = [name.strip() for name in value.split(",")]
     if len(names) < 2 or not all(names):
-        raise InputError(
-            "too_few_label_names",
-            f"'{value}' does not name two labels or more",
-            argument="label_names",
-            hint="write one name per line in a file, or a,b,c",
-        )
+        message = f"'{value}' does not name two labels or more"
+        hint = "write one name per line in a file, or a,b,c"
+        raise InputError("too_few_label_names", message, argument="label_names", hint=hint)
     return names
 
 

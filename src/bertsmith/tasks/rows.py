@@ -55,13 +55,9 @@ def rename_columns(
 def column_value(values: Mapping[str, Any], column: str, argument: str, location: str) -> Any:
     """Return a row's value in a column. Raises `InputError` if the column is missing."""
     if column not in values:
-        raise InputError(
-            "column_missing",
-            f"the column '{column}' is missing",
-            location=location,
-            argument=argument,
-            hint=missing_column_hint(column, list(values), argument),
-        )
+        message = f"the column '{column}' is missing"
+        hint = missing_column_hint(column, list(values), argument)
+        raise InputError("column_missing", message, location=location, argument=argument, hint=hint)
     return values[column]
 
 

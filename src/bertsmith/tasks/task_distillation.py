@@ -109,21 +109,17 @@ def check_teacher(student: FittedTask, teacher: FittedTask, location: str, teach
         message, hint = f"the task '{student.name}' has no distillation", f"remove {option('teacher.model')}"
         raise InputError("teacher_not_applicable", message, argument="teacher.model", hint=hint)
     if type(teacher.model) is not type(student.model):
+        message = f"the teacher was fine-tuned for the task '{teacher.name}', not '{student.name}'"
+        hint = "use a run of the same task"
         raise InputError(
-            "teacher_task_differs",
-            f"the teacher was fine-tuned for the task '{teacher.name}', not '{student.name}'",
-            location=location,
-            argument="teacher.model",
-            hint="use a run of the same task",
+            "teacher_task_differs", message, location=location, argument="teacher.model", hint=hint
         )
     if teacher.labels != student.labels:
         labels = ", ".join((teacher.labels or ["none"])[:5])
+        message = f"the teacher has other labels than the examples, or another order: {labels}"
+        hint = f"train both on examples with the same labels ({option('label_names')} determines their order)"
         raise InputError(
-            "teacher_labels_differ",
-            f"the teacher has other labels than the examples, or another order: {labels}",
-            location=location,
-            argument="teacher.model",
-            hint=f"train both on examples with the same labels ({option('label_names')} determines their order)",
+            "teacher_labels_differ", message, location=location, argument="teacher.model", hint=hint
         )
     if teacher_length < student.encoder.max_length:
         length = student.encoder.max_length

@@ -301,13 +301,9 @@ def parse_number(label: str | None, location: str) -> float:
     if math.isfinite(value):
         return value
     hint = f"use a decimal point, or name another column with {option('label_column')}; for words, use "
-    raise InputError(
-        "not_a_number",
-        f"'{label}' is not a number",
-        location=location,
-        argument="label_column",
-        hint=hint + command("finetune", "classify"),
-    )
+    message = f"'{label}' is not a number"
+    hint = hint + command("finetune", "classify")
+    raise InputError("not_a_number", message, location=location, argument="label_column", hint=hint)
 
 
 def _is_integer(label: Any) -> bool:
@@ -325,11 +321,9 @@ def check_strings(columns: Mapping[str, Sequence[Any]], locations: Sequence[str]
 
 def pairs_expected(location: str, settings: TextSettings) -> InputError:
     """Return the error for a single text if the model reads pairs."""
-    return InputError(
-        "pairs_expected",
-        "this model was trained on pairs of texts, and this is a single text",
-        location=location,
-        argument="second_column",
-        hint=f"give both texts: as two lists, as the columns {option('text_column', settings.text_column)} and "
-        f"{option('second_column', settings.second_column or 'second')}, or on one line with a tab between them",
+    message = "this model was trained on pairs of texts, and this is a single text"
+    hint = (
+        f"give both texts: as two lists, as the columns {option('text_column', settings.text_column)} and "
+        f"{option('second_column', settings.second_column or 'second')}, or on one line with a tab between them"
     )
+    return InputError("pairs_expected", message, location=location, argument="second_column", hint=hint)

@@ -82,12 +82,10 @@ def split_windows(
     before, after = np.flatnonzero(is_around[:begin]), end + np.flatnonzero(is_around[end:])
     max_size = limit - len(before) - len(after)
     if max_size < min(1, len(text_indices)):
+        message = f"the special tokens and the other text take {len(before) + len(after)} of {limit} tokens"
+        hint = f"raise {option('max_length')}, or shorten the other text"
         raise InputError(
-            "other_text_too_long",
-            f"the special tokens and the other text take {len(before) + len(after)} of {limit} tokens",
-            location=location or None,
-            argument="max_length",
-            hint=f"raise {option('max_length')}, or shorten the other text",
+            "other_text_too_long", message, location=location or None, argument="max_length", hint=hint
         )
     step = max(1, min(max_size // 2 if stride is None else stride, max_size))
     lost = int((sources >= 0).sum()) - len(text_indices) - int((sources[is_around] >= 0).sum())

@@ -99,11 +99,8 @@ def save(folder: Path, checkpoint: Checkpoint, keep: int) -> Path:
         _write(final, checkpoint)
     except (OSError, SafetensorError) as error:
         if isinstance(error, OSError) and error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
-            raise MachineError(
-                "checkpoint_not_written",
-                f"the checkpoint could not be written ({error.strerror})",
-                location=final,
-            ) from None
+            message = f"the checkpoint could not be written ({error.strerror})"
+            raise MachineError("checkpoint_not_written", message, location=final) from None
         newest = newest_name(folder)
         raise MachineError(
             "disk_full",
@@ -116,12 +113,9 @@ def save(folder: Path, checkpoint: Checkpoint, keep: int) -> Path:
     try:
         prune(folder, keep)
     except OSError as error:
-        raise MachineError(
-            "checkpoint_not_removed",
-            f"old checkpoints could not be removed ({error.strerror}); {final.name} is complete",
-            location=folder,
-            hint=f"fix the disk and continue with {option('resume', True)}",
-        ) from None
+        message = f"old checkpoints could not be removed ({error.strerror}); {final.name} is complete"
+        hint = f"fix the disk and continue with {option('resume', True)}"
+        raise MachineError("checkpoint_not_removed", message, location=folder, hint=hint) from None
     return final
 
 
@@ -348,32 +342,24 @@ def save_best_weights(folder: Path, step: int, tensors: Mapping[str, Tensor]) ->
     """
     file = _best_file(folder, step)
     if (key := _find_not_finite(tensors)) is not None:
-        raise MachineError(
-            "weights_not_finite",
-            f"the weights of step {step} are not finite ('{key}'), so they were not saved",
-            hint="lower train.learning_rate, or raise train.adam_epsilon",
-        )
+        message = f"the weights of step {step} are not finite ('{key}'), so they were not saved"
+        hint = "lower train.learning_rate, or raise train.adam_epsilon"
+        raise MachineError("weights_not_finite", message, hint=hint)
     try:
         with atomic.atomic_file(file) as temporary:
             _save_tensors(tensors, temporary)
         return atomic.sha256_of_file(file)
     except (OSError, SafetensorError) as error:
-        raise MachineError(
-            "weights_not_written",
-            f"the best weights could not be written ({error})",
-            location=file,
-            hint=f"free some space and continue with {option('resume', True)}",
-        ) from None
+        message = f"the best weights could not be written ({error})"
+        hint = f"free some space and continue with {option('resume', True)}"
+        raise MachineError("weights_not_written", message, location=file, hint=hint) from None
 
 
 def load_best_weights(folder: Path, state: TrainState) -> dict[str, Tensor]:
     """Load the weights of the best evaluation; raise InputError if the file is missing or has changed."""
     file = _best_file(folder, state.best_step)
     if not _has_best_weights(folder, state):
-        raise InputError(
-            "best_weights_changed",
-            "the file of the best weights is missing, or its content has changed",
-            location=file,
-            hint=f"restore the file from a backup, or start a new run with another {option('output_dir')}",
-        )
+        message = "the file of the best weights is missing, or its content has changed"
+        hint = f"restore the file from a backup, or start a new run with another {option('output_dir')}"
+        raise InputError("best_weights_changed", message, location=file, hint=hint)
     return load_file(file)

@@ -143,20 +143,16 @@ def collect_labels(examples: Sequence[TextExample], separator: str | None = None
     labels = {label for example in examples for label in split_labels(example, separator)}
     if len(labels) < 2:
         separated = "" if separator is None else f" and {option('label_separator')}, which is {separator!r}"
+        message = f"the examples have no labels but {', '.join(labels) or 'none'}"
+        hint = f"a classifier needs at least two labels; check {option('label_column')}{separated}"
         raise InputError(
-            "single_label",
-            f"the examples have no labels but {', '.join(labels) or 'none'}",
-            location=examples[0].location,
-            argument="label_column",
-            hint=f"a classifier needs at least two labels; check {option('label_column')}{separated}",
+            "single_label", message, location=examples[0].location, argument="label_column", hint=hint
         )
     if separator is None and len(labels) > _MAX_FRACTIONS and all(map(_FRACTION.fullmatch, labels)):
+        message = f"the labels are {len(labels):,} different numbers ({join_names(sorted_labels(labels), 3)})"
+        hint = f"to predict a number, use {command('finetune', 'regress')}; or check {option('label_column')}"
         raise InputError(
-            "labels_are_numbers",
-            f"the labels are {len(labels):,} different numbers ({join_names(sorted_labels(labels), 3)})",
-            location=examples[0].location,
-            argument="label_column",
-            hint=f"to predict a number, use {command('finetune', 'regress')}; or check {option('label_column')}",
+            "labels_are_numbers", message, location=examples[0].location, argument="label_column", hint=hint
         )
     return sorted_labels(labels)
 

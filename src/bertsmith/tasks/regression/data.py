@@ -18,12 +18,10 @@ class RegressionData(TextData):
         """Check that each label is a number, and that there are at least two different numbers."""
         values = {example.number for example in examples}
         if len(values) < 2:
+            message = f"all examples have the number {next(iter(values), None)}"
+            hint = f"check {option('label_column')}"
             raise InputError(
-                "single_value",
-                f"all examples have the number {next(iter(values), None)}",
-                location=examples[0].location,
-                argument="label_column",
-                hint=f"check {option('label_column')}",
+                "single_value", message, location=examples[0].location, argument="label_column", hint=hint
             )
         return super().fit_metadata(examples, label_names)
 

@@ -117,14 +117,12 @@ def example_of_row(row: Row, settings: RelateSettings, *, labeled: bool) -> Rela
     values = rename_columns(row.values, settings, usual_names, location)
     relation, id = first_value(values, _LABELS), values.get("id")
     if labeled and (isinstance(relation, bool) or not isinstance(relation, str | int)):
-        raise InputError(
-            "relation_missing",
-            "the relation is missing",
-            location=location,
-            argument="label_column",
-            hint=f"give each row one, as relation, or name its column with {option('label_column')}: "
-            f"{', '.join(values)}",
+        message = "the relation is missing"
+        hint = (
+            f"give each row one, as relation, or name its column with {option('label_column')}: "
+            f"{', '.join(values)}"
         )
+        raise InputError("relation_missing", message, location=location, argument="label_column", hint=hint)
     text, tokens = first_value(values, _TEXTS), first_value(values, _TOKENS)
     if isinstance(text, list | tuple):
         text, tokens = None, text
@@ -272,12 +270,9 @@ def _semeval_examples(file: Any, encoding: str | None, *, labeled: bool) -> Iter
             yield replace(pending, relation=line.strip())
             pending = None
         elif labeled:
-            raise InputError(
-                "not_semeval",
-                "this is neither a numbered sentence nor a relation or a comment",
-                location=location,
-                hint='write 1<tab>"The <e1>child</e1> …", below it the relation, and a blank line',
-            )
+            message = "this is neither a numbered sentence nor a relation or a comment"
+            hint = 'write 1<tab>"The <e1>child</e1> …", below it the relation, and a blank line'
+            raise InputError("not_semeval", message, location=location, hint=hint)
     if pending is not None:
         raise _missing_relation_error(pending)
 

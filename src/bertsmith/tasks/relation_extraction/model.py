@@ -80,12 +80,12 @@ class RelationEncoder(TaskEncoder):
         num_tokens, needed = len(ends), last + 1 - first
         capacity = self.max_length - (len(encoding.ids) - num_tokens)
         if last >= num_tokens or needed > capacity:
+            message = (
+                f"the entities and the text between them have {needed} tokens; the model reads {capacity}"
+            )
+            hint = f"raise {option('max_length')}, or remove this example"
             raise InputError(
-                "entities_too_far_apart",
-                f"the two entities and the text between them have {needed} tokens, and the model reads {capacity}",
-                location=example.location,
-                argument="max_length",
-                hint=f"raise {option('max_length')}, or remove this example",
+                "entities_too_far_apart", message, location=example.location, argument="max_length", hint=hint
             )
         begin = max(0, min(first - (capacity - needed) // 2, num_tokens - capacity))
         window = single_window(encoding, begin, min(capacity, num_tokens))

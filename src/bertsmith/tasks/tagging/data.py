@@ -199,12 +199,9 @@ def parse_predicate(value: Any, words: Sequence[str], location: str) -> int | No
             return words.index(value)
         value = int(value) if is_integer(value) and value not in words else value
     if type(value) is not int or not 0 <= value < len(words):
-        raise InputError(
-            "unknown_predicate",
-            f"the predicate {value!r:.60} is not a word that the sentence has once, and not the index of a word",
-            location=location,
-            hint=f"give the index of its word, from 0 to {len(words) - 1}",
-        )
+        message = f"the predicate {value!r:.60} is neither a word that the sentence has once nor an index"
+        hint = f"give the index of its word, from 0 to {len(words) - 1}"
+        raise InputError("unknown_predicate", message, location=location, hint=hint)
     return value
 
 

@@ -164,13 +164,11 @@ class _Layout(NamedTuple):
                 return index
             if argument == "tag_column" and not labeled:
                 return None
-            raise InputError(
-                "column_missing",
-                f"there is no column '{name}'" + ("" if other is None else " besides that of the words"),
-                location=location,
-                argument=argument,
-                hint=f"its columns are {', '.join(names) or f'1 to {width}'}; choose one with {option(argument)}",
+            message = f"there is no column '{name}'" + ("" if other is None else " besides that of the words")
+            hint = (
+                f"its columns are {', '.join(names) or f'1 to {width}'}; choose one with {option(argument)}"
             )
+            raise InputError("column_missing", message, location=location, argument=argument, hint=hint)
 
         word = index_of("word_column")
         assert word is not None
