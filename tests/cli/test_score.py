@@ -168,7 +168,7 @@ def test_pairs_are_reported_by_phenomenon_and_ties_are_wrong_and_said(call: Call
             ("--group-column", "x"),
             ("column 'x' is missing", "--group-column"),
         ),
-        ("", (), ("p.jsonl:1: this table is empty",)),
+        ("", (), ("p.jsonl:1: this table has no rows",)),
     ],
     ids=["a missing field", "an empty side", "torn", "no columns", "named", "no group", "empty"],
 )
