@@ -54,7 +54,7 @@ def test_an_answer_waits_for_no_import_that_it_does_not_need(run: Path) -> None:
         "from bertsmith.cli.main import main\n"
         "try: main()\n"
         "except SystemExit as ended: assert ended.code == 0\n"
-        "needless = {'rich', 'pyarrow', 'sklearn', 'torch._dynamo', 'matplotlib'} & set(sys.modules)\n"
+        "needless = {'rich', 'pyarrow', 'sklearn', 'torch._dynamo', 'matplotlib', 'jinja2'} & set(sys.modules)\n"
         "print(sorted(needless), gc.isenabled(), gc.get_freeze_count() > 100_000)"
     )
     line = [sys.executable, "-c", code, str(run), "a text"]

@@ -5,8 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,7 +12,6 @@ from click.testing import CliRunner, Result
 
 import bertsmith as bs
 import tiny_run
-from bertsmith import hardware
 from bertsmith.cli.main import bertsmith
 from bertsmith.errors import InputError
 from bertsmith.inference.output import Answered, csv_lines, line_or_place, output_format, table_of
@@ -218,23 +215,6 @@ def test_blank_rows_keep_their_place(moods: bs.Model) -> None:
         f"2,kaba,{answer.label},{answer.score:.4f}\n",
         "3, ,,\n",
     ]
-
-
-def test_what_answers_do_not_need_is_not_loaded(moods: bs.Model) -> None:
-    """torch's compiler, Arrow and what writes pages each take longer to load than a text to answer."""
-    program = (
-        "import sys, bertsmith\n"
-        f"bertsmith.load({str(moods.path)!r}).predict(['kaba'])\n"
-        "print([name for name in ('torch._dynamo', 'pyarrow', 'jinja2', 'sklearn') if name in sys.modules])\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", program],
-        env=hardware.subprocess_environment(),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout.strip() == "[]"
 
 
 def test_precision_is_said_to_the_verb(moods: bs.Model) -> None:
