@@ -75,7 +75,7 @@ def layout_of(lengths: list[int]) -> SequenceLayout:
 
 def next_seeds(dropout: Dropout) -> tuple[int, int, int, int]:
     """Return the seeds that the next kernel draws from a dropout, without drawing them."""
-    from bertsmith.kernels.cpu.training import draw_dropout_seeds
+    from bertsmith.kernels.cpu.layer_functions import draw_dropout_seeds
 
     return draw_dropout_seeds(Dropout(dropout.p, torch.Generator().set_state(dropout.generator.get_state())))
 

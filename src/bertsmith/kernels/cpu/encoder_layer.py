@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, cast
 
 from torch import Tensor, nn
 
@@ -12,6 +12,7 @@ from bertsmith.kernels.cpu.launcher import Launcher
 from bertsmith.kernels.cpu.layer_functions import (
     AttentionConfig,
     DropoutSeeds,
+    draw_dropout_seeds,
     linear_input_grad,
     linear_weight_grads,
 )
@@ -120,6 +121,14 @@ class LayerConfig(NamedTuple):
     attention: AttentionConfig
     dropout_seeds: tuple[DropoutSeeds, DropoutSeeds]
     layer_norm_eps: tuple[float, float]
+
+
+def layer_config(modules: EncoderLayerModules, attention: AttentionConfig) -> LayerConfig:
+    """Return the configuration of one call of a layer; draw its dropout seeds."""
+    attention = attention._replace(dropout_seeds=draw_dropout_seeds(modules.attention_dropout))
+    attention_eps, output_eps = (cast(nn.LayerNorm, norm).eps for norm in modules.norms)
+    seeds = draw_dropout_seeds(modules.dropout), draw_dropout_seeds(modules.dropout)
+    return LayerConfig(attention, seeds, (attention_eps, output_eps))
 
 
 class LayerActivations(NamedTuple):

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
+import torch
 from numba import njit
+from torch import Tensor
 
 from bertsmith.kernels.cpu.arrays import float_from_bits, floats, int64s
 from bertsmith.kernels.cpu.compilation import JIT_OPTIONS, float32, kernel
-from bertsmith.kernels.cpu.launcher import num_threads, thread_index
+from bertsmith.kernels.cpu.launcher import float_bits, num_threads, thread_index
+from bertsmith.kernels.reference import AdamWStep
 
 _BLOCK_ROWS = 32  # Consecutive rows go to the same thread, since the processor prefetches memory.
 # The same as in reference.py. They are not imported: Numba would not notice that they changed there.
@@ -102,3 +107,27 @@ def adamw_kernel(s):
             exp_avg = floats(tensor[_EXP_AVG] + start, size)
             exp_avg_sq = floats(tensor[_EXP_AVG_SQ] + start, size)
             _adamw_update(param, exp_avg, exp_avg_sq, s, 2, grad, factor)
+
+
+def tensor_fields(groups: Sequence[Sequence[Tensor]]) -> tuple[Tensor, int]:
+    """Return the table of tensors that the kernels over many tensors read, and the number of chunks of all.
+
+    Args:
+        groups: Tensors of equal size per group.
+
+    Returns:
+        For each group the index of its first chunk, its size, and its addresses, int64 [n, TABLE_FIELDS].
+    """
+    fields, first_chunk = [], 0
+    for group in groups:
+        size = group[0].numel()
+        row = [first_chunk, size, *(tensor.data_ptr() for tensor in group)]
+        fields.append(row + [0] * (TABLE_FIELDS - len(row)))
+        first_chunk += -(-size // CHUNK_SIZE)
+    return torch.from_numpy(np.array(fields, np.int64)), first_chunk
+
+
+def step_args(step: AdamWStep) -> list[int]:
+    """Return the slots of `_adamw_update`."""
+    complements = (1 - beta for beta in step.betas)
+    return [float_bits(value) for value in (*step.betas, *complements, *step[1:])]

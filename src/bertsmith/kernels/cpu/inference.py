@@ -65,7 +65,7 @@ class NumbaInferenceBackend(NumbaTrainingBackend):
             return None
         sequence = KernelSequence()
         inputs = x.contiguous() if isinstance(matmuls, _Int8LayerMatmuls) else residual
-        config = training.layer_config(modules, attention.with_queries(rows))
+        config = encoder_layer.layer_config(modules, attention.with_queries(rows))
         output, _ = encoder_layer.layer_forward(inputs, residual, matmuls, norms, config, sequence)
         sequence.run()
         return output

@@ -15,10 +15,20 @@ from torch import Tensor
 from bertsmith.kernels.cpu import amx, layer_norm, row_kernels
 from bertsmith.kernels.cpu.launcher import Launcher, float_bits, is_bf16
 from bertsmith.kernels.cpu.matmul import PackedMatrix, matmul, matmul_transposed_left
-from bertsmith.kernels.reference import LayerNormParams
+from bertsmith.kernels.reference import DropoutLike, LayerNormParams
 
 DropoutSeeds = tuple[int, int, int, int]
 """Two 32-bit seeds, the number of elements of 65,536 that are dropped, and the bits of the others' scale."""
+
+
+def draw_dropout_seeds(dropout: DropoutLike | None) -> DropoutSeeds:
+    """Draw the seeds of one call of dropout."""
+    if dropout is None or not dropout.is_active:
+        return 0, 0, 0, float_bits(1.0)
+    seeds = torch.empty(2, dtype=torch.int64)
+    low, high = seeds.random_(0, 2**32, generator=dropout.generator).tolist()
+    threshold = min(round(dropout.p * 2**16), 2**16 - 1)
+    return low, high, threshold, float_bits(2**16 / (2**16 - threshold))
 
 
 class AttentionConfig(NamedTuple):
@@ -29,7 +39,7 @@ class AttentionConfig(NamedTuple):
         max_seqlen: Tokens of the longest sequence.
         num_tokens: Tokens of all sequences.
         num_heads: Number of attention heads.
-        direction: The tokens that a token attends to, a value of `attention_fp32.DIRECTIONS`.
+        direction: The tokens that a token attends to, a value of `attention_common.DIRECTIONS`.
         dropout_seeds: Dropout of the attention weights.
         kernels: The module of kernels, `attention_fp32` or `attention_bf16`.
         query_cu_seqlens: The first query of each sequence and the end of the last, long [B + 1].

@@ -9,26 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import import_module
-from typing import Any, ClassVar, TypeGuard, cast
+from typing import Any, ClassVar, TypeGuard
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bertsmith.kernels.cpu import (
-    amx,
-    attention_fp32,
-    autograd,
-    fused_adamw,
-    layer_functions,
-    matmul,
-    row_kernels,
-)
+from bertsmith.kernels.cpu import amx, attention_fp32, autograd, fused_adamw, matmul, row_kernels
+from bertsmith.kernels.cpu.attention_common import DIRECTIONS
 from bertsmith.kernels.cpu.compilation import has_avx512_bf16
-from bertsmith.kernels.cpu.encoder_layer import LayerConfig, layer_weights
+from bertsmith.kernels.cpu.encoder_layer import layer_config, layer_weights
 from bertsmith.kernels.cpu.launcher import float_bits, is_bf16, launch
-from bertsmith.kernels.cpu.layer_functions import AttentionConfig, DropoutSeeds
+from bertsmith.kernels.cpu.layer_functions import AttentionConfig, draw_dropout_seeds, linear_weight_grads
 from bertsmith.kernels.reference import (
     AdamWStep,
     AdamWTensors,
@@ -131,7 +123,7 @@ class NumbaTrainingBackend(KernelBackend):
         """Compute both gradients in one pass over `grad`."""
         grad = grad if grad.stride(1) == 1 and grad.stride(0) else grad.contiguous()
         return (
-            layer_functions.linear_weight_grads(x, grad, launch)
+            linear_weight_grads(x, grad, launch)
             if matmul.supports_matmul(grad.T, x)
             else super().linear_weight_grads(x, grad)
         )
@@ -239,7 +231,7 @@ class NumbaTrainingBackend(KernelBackend):
             max_seqlen=max_seqlen,
             num_tokens=num_tokens,
             num_heads=num_heads,
-            direction=attention_fp32.DIRECTIONS[direction],
+            direction=DIRECTIONS[direction],
             dropout_seeds=draw_dropout_seeds(None),
             kernels=ATTENTION_BF16 if uses_bf16_kernels else attention_fp32,
             query_cu_seqlens=cu_seqlens,
@@ -341,7 +333,7 @@ class NumbaTrainingBackend(KernelBackend):
         """Add up squares in chunks that are the same for any number of threads."""
         if not grads or not all(map(self.has_fused_adamw, grads)):
             return super().grad_norm(grads)
-        fields, num_chunks = _tensor_fields([[grad] for grad in grads])
+        fields, num_chunks = fused_adamw.tensor_fields([[grad] for grad in grads])
         sums = torch.empty(num_chunks)
         launch(fused_adamw.squared_norms, fields, len(fields), sums)
         return sums.sum(dtype=torch.float64).sqrt().float()
@@ -351,8 +343,11 @@ class NumbaTrainingBackend(KernelBackend):
         if not all(_is_contiguous_fp32(tensor) for group in tensors for tensor in group):
             super().adamw_step(tensors, step, grad_scale)
             return
-        fields, _ = _tensor_fields([(group.grad, group.param, *group[2:]) for group in tensors])
-        launch(fused_adamw.adamw_kernel, fields, len(fields), *_step_args(step), float_bits(grad_scale))
+        fields, _ = fused_adamw.tensor_fields([(group.grad, group.param, *group[2:]) for group in tensors])
+        launch(
+            fused_adamw.adamw_kernel,
+            *(fields, len(fields), *fused_adamw.step_args(step), float_bits(grad_scale)),
+        )
 
     def sparse_adamw(
         self,
@@ -372,26 +367,8 @@ class NumbaTrainingBackend(KernelBackend):
         launch(
             fused_adamw.sparse_adamw_kernel,
             *(*tensors, grad_index, grads),
-            *(*weight.shape, len(grads), *_step_args(step)),
+            *(*weight.shape, len(grads), *fused_adamw.step_args(step)),
         )
-
-
-def layer_config(modules: EncoderLayerModules, attention: AttentionConfig) -> LayerConfig:
-    """Return the configuration of one call of a layer; draw its dropout seeds."""
-    attention = attention._replace(dropout_seeds=draw_dropout_seeds(modules.attention_dropout))
-    attention_eps, output_eps = (cast(nn.LayerNorm, norm).eps for norm in modules.norms)
-    seeds = draw_dropout_seeds(modules.dropout), draw_dropout_seeds(modules.dropout)
-    return LayerConfig(attention, seeds, (attention_eps, output_eps))
-
-
-def draw_dropout_seeds(dropout: DropoutLike | None) -> DropoutSeeds:
-    """Draw the seeds of one call of dropout."""
-    if dropout is None or not dropout.is_active:
-        return 0, 0, 0, float_bits(1.0)
-    seeds = torch.empty(2, dtype=torch.int64)
-    low, high = seeds.random_(0, 2**32, generator=dropout.generator).tolist()
-    threshold = min(round(dropout.p * 2**16), 2**16 - 1)
-    return low, high, threshold, float_bits(2**16 / (2**16 - threshold))
 
 
 def is_supported(x: Tensor) -> bool:
@@ -418,26 +395,3 @@ def _are_valid(embedding: nn.Embedding, index: Tensor) -> bool:
     lowest, highest = torch.aminmax(index)
     has_grads = embedding.padding_idx is None or embedding.padding_idx < int(lowest)
     return has_grads and 0 <= int(lowest) <= int(highest) < embedding.num_embeddings
-
-
-def _tensor_fields(groups: Sequence[Sequence[Tensor]]) -> tuple[Tensor, int]:
-    """Return the table of tensors that the kernels over many tensors read, and the number of chunks of all.
-
-    Args:
-        groups: Tensors of equal size per group.
-
-    Returns:
-        For each group the index of its first chunk, its size, and its addresses, int64 [n, TABLE_FIELDS].
-    """
-    fields, first_chunk = [], 0
-    for group in groups:
-        size = group[0].numel()
-        row = [first_chunk, size, *(tensor.data_ptr() for tensor in group)]
-        fields.append(row + [0] * (fused_adamw.TABLE_FIELDS - len(row)))
-        first_chunk += -(-size // fused_adamw.CHUNK_SIZE)
-    return torch.from_numpy(np.array(fields, np.int64)), first_chunk
-
-
-def _step_args(step: AdamWStep) -> list[int]:
-    complements = (1 - beta for beta in step.betas)
-    return [float_bits(value) for value in (*step.betas, *complements, *step[1:])]
