@@ -22,7 +22,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -42,6 +41,7 @@ from bertsmith.tasks.batching import (
     Outputs,
     TaskBatch,
     logits_from_probabilities,
+    mean_of_values,
     pack,
     run_batched,
 )
@@ -295,11 +295,6 @@ class TaskModel(Objective):
         """Return the model to save: the encoder and the heads."""
         modules = {"encoder": encoder, **self.parts}
         return {MODEL: ModelParts(self.config, modules, self.labels, self.problem_type)}
-
-
-def mean_of_values(values: Sequence[Any]) -> Any:
-    """Return the mean of numbers, or the element-wise mean of lists of numbers."""
-    return np.mean(np.array(values, dtype=np.float64), axis=0).tolist()
 
 
 class Decoder(ABC):
