@@ -7,10 +7,10 @@
     Prediction -> Metrics   metrics.py  `TaskMetrics`
     Metrics -> report       metrics.py  `report.TaskReport` (optional)
 
-These are the usual files; what a file would make too long has another one, such as the reading of published
-formats. The folder's `__init__.py` declares the parts as a `registry.Task`, and `registry.TASKS` lists it.
-Workflows, the command line, and pages know tasks only by this contract. Evaluation, prediction, and serving share
-one `decode`.
+These are the usual files. A part that would make its file too long has a file of its own: the encoder of tagging,
+and readers of published formats. The folder's `__init__.py` declares the parts as a `registry.Task`, and
+`registry.TASKS` lists it. Workflows, the command line, and pages know tasks only by this contract. Evaluation,
+prediction, and serving share one `decode`.
 """
 
 from __future__ import annotations
