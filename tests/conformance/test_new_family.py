@@ -53,7 +53,7 @@ def _toy_names(config: ModelConfig) -> NameTable:
     }
     return name_table(
         config,
-        "toy",
+        "sample",
         heads=heads,
         decoder="guess.decoder",
         layer={**layer, "attention.norm": ("attention.norm",)},
@@ -62,7 +62,7 @@ def _toy_names(config: ModelConfig) -> NameTable:
 
 
 TOY = Family(
-    model_type="toy",
+    model_type="sample",
     names=_toy_names,
     architectures={
         frozenset({"encoder"}): "ToyModel",
@@ -70,7 +70,7 @@ TOY = Family(
         frozenset({"encoder", "classifier"}): "ToyForSequenceClassification",
     },
     tokenizer="wordpiece",
-    presets={"toy-tiny": {**SMALL, "type_vocab_size": 0}},
+    presets={"sample-tiny": {**SMALL, "type_vocab_size": 0}},
     structure={"embedding_size": None, "share": "none", "first_position": "zero"},
     keys={"hidden_size": "d_model", "num_hidden_layers": "depth"},
     fixed={"flavour": "plain"},
@@ -79,14 +79,14 @@ TOY = Family(
 
 
 def _as_object(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(FAMILIES, "toy", TOY)
+    monkeypatch.setitem(FAMILIES, "sample", TOY)
 
 
 def _by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     home = types.ModuleType("home_of_the_toy")
     home.TOY = TOY  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "home_of_the_toy", home)
-    monkeypatch.setitem(FAMILIES, "toy", "home_of_the_toy:TOY")
+    monkeypatch.setitem(FAMILIES, "sample", "home_of_the_toy:TOY")
 
 
 @pytest.mark.parametrize("register", [_as_object, _by_name])
@@ -94,8 +94,8 @@ def test_a_family_from_elsewhere_is_trained_saved_and_loaded(
     register: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     register(monkeypatch)
-    config = preset("toy-tiny")
-    assert config.model_type == "toy"
+    config = preset("sample-tiny")
+    assert config.model_type == "sample"
     parts = frozenset({"encoder", "masked"})
     ours = Ours(config, parts, build_encoder(config, torch.Generator().manual_seed(2)))
     packed, batch = a_batch(config)
@@ -111,7 +111,7 @@ def test_a_family_from_elsewhere_is_trained_saved_and_loaded(
 
     path = write_folder(tmp_path / "m", config, ours.parts)
     written = json.loads((path / "config.json").read_text())
-    assert (written["model_type"], written["architectures"]) == ("toy", ["ToyForMaskedLM"])
+    assert (written["model_type"], written["architectures"]) == ("sample", ["ToyForMaskedLM"])
     assert (written["d_model"], written["depth"], written["flavour"]) == (24, 2, "plain")
     folder = read_folder(path)
     assert folder.config == config
@@ -131,10 +131,10 @@ def test_a_family_from_elsewhere_is_trained_saved_and_loaded(
 
 def test_without_its_line_a_family_is_unknown() -> None:
     with pytest.raises(InputError) as caught:
-        build_encoder(ModelConfig(model_type="toy"), torch.Generator())
+        build_encoder(ModelConfig(model_type="sample"), torch.Generator())
     assert caught.value.code == "unknown_name"
     with pytest.raises(InputError) as caught:
-        preset("toy-tiny")
+        preset("sample-tiny")
     assert caught.value.code == "unknown_preset"
 
 

@@ -103,7 +103,7 @@ def test_queries_are_computed_for_selected_tokens_only(
     monkeypatch: pytest.MonkeyPatch, *, by_kernels: bool
 ) -> None:
     """With the kernels' matrix products, and with the libraries'."""
-    from bertsmith.kernels.cpu import encoder_layer, gemm_fp32, layer_functions, matmul
+    from bertsmith.kernels.cpu import gemm_fp32, layer_functions, matmul
 
     monkeypatch.setattr(matmul, "GEMM_FP32", gemm_fp32 if by_kernels else None)
     monkeypatch.setattr(hardware, "onednn_is_faster", lambda: False)  # which would pad the rows
@@ -113,8 +113,7 @@ def test_queries_are_computed_for_selected_tokens_only(
         row_counts.append([len(q), len(kv)])
         return attend(q, kv, *others)
 
-    for module in (layer_functions, encoder_layer):
-        monkeypatch.setattr(module, "attention_forward", counting_attend)
+    monkeypatch.setattr(layer_functions, "attention_forward", counting_attend)
     encoder = encoder_of("bert")
     set_kernel_backend(encoder, load_backend("numba"))
     encoder(texts([30] * 10), rows=torch.arange(0, 300, 10))

@@ -16,6 +16,7 @@ import bertsmith as bs
 import tiny_run
 from bertsmith.cli.main import bertsmith
 from bertsmith.errors import InputError
+from bertsmith.io.sources import to_table
 from bertsmith.models.family import build_encoder
 from bertsmith.tasks.batching import Item
 from bertsmith.tasks.fitted_task import FittedTask
@@ -213,9 +214,10 @@ def test_which_label_means_no_relation() -> None:
 
 
 def test_relations_of_another_model_are_refused() -> None:
+    row = {"text": "<e1>a</e1> <e2>b</e2>", "relation": "per:title"}
     with pytest.raises(InputError) as caught:
-        relater().encode([example("<e1>a</e1> <e2>b</e2>", "per:title", "f:3")], read_by())
-    assert (caught.value.code, caught.value.location) == ("unknown_label", "f:3")
+        relater().data.read(to_table([row], "data"))
+    assert (caught.value.code, caught.value.location) == ("unknown_label", "data (in memory):1")
 
 
 def test_the_overview_has_labels_contradictions_and_repeats() -> None:

@@ -16,6 +16,7 @@ import bertsmith as bs
 import tiny_run
 from bertsmith.device import ComputeContext
 from bertsmith.errors import InputError
+from bertsmith.io.sources import to_table
 from bertsmith.metrics.sufficient_statistics import sum_counts
 from bertsmith.metrics.tagging import count_entities
 from bertsmith.models.encoder import Encoder
@@ -364,9 +365,13 @@ def test_tags_without_a_scheme_are_scored_word_by_word() -> None:
 
 def test_a_file_of_other_tags_is_refused_and_a_rare_new_one_is_not() -> None:
     task, _ = tagger()
+    known, new = {"words": ["kaba"], "tags": ["B-PER"]}, {"words": ["a", "b"], "tags": ["NN", "VB"]}
     with pytest.raises(InputError) as caught:
-        task.encode([example("a b", "NN VB")], tiny_run.tokenizer())
+        task.data.read(to_table([new, new], "data"))
     assert (caught.value.code, caught.value.argument) == ("unknown_label", "tag_column")
+    assert caught.value.location == "data (in memory):1"
+    examples = task.data.read(to_table([*[known] * 600, new], "data"))
+    assert len(task.encode(examples[600:], tiny_run.tokenizer())) == 1  # as a part of a file
     (item,) = task.encode([example("kaba lode", "B-PER B-NEW")], tiny_run.tokenizer())
     assert item.target == (1, -1)
 

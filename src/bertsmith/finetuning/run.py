@@ -50,14 +50,15 @@ def finetune(
         train: Training examples: a file as the task reads it, or data in memory with the same columns: a table
             (pandas, polars, pyarrow), a dataset, a dict of columns, a list of dicts, or of tuples (text, label).
         validation: Validation examples, likewise.
-        validation_split: Without `validation`, the ratio of examples to hold out, after `sample`: the label
-            proportions are kept, equal texts stay together, and both parts are written to output_dir/split.
+        validation_split: Without `validation`, the ratio of examples to hold out, after `sample`: equal texts stay
+            together, classes keep their proportions, and both parts are written to output_dir/split.
         sample: The number of examples of `train` to draw at random.
-        label_names: Names of labels that are numbers in their order, the name of each code, or a file of either.
+        label_names: Names for labels that are numbers or codes: a list in the order of the numbers, a mapping from
+            each code to its name, or a file of either.
         recipe: A YAML file of settings.
         settings: Settings by name, as in `pretrain`.
-        states: With `freeze_encoder=True`, a folder for the hidden states that runs on the same data share; None:
-            they are in `output_dir` until the run finishes.
+        states: With `freeze_encoder=True`, a folder for the cached hidden states, which runs on the same data
+            share; None: `output_dir`, until the run finishes.
         resume: Continue an interrupted run. Data in memory must be passed again.
         overwrite: Replace a run.
         keywords: Settings by their last names, such as `num_train_epochs=3`.

@@ -1,4 +1,7 @@
-"""`load`, and the model that it returns: predict, evaluate, fill masks, score, embed, index."""
+"""`load`, and the model that it returns: fill masks, score, embed, index.
+
+Its base class `TaskInterface` predicts and evaluates.
+"""
 
 from __future__ import annotations
 

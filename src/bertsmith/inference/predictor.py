@@ -65,7 +65,7 @@ class Predictor(ABC):
         """Return one answer per request."""
 
     def answers(self, requests: Iterable[Any]) -> Iterator[Answers]:
-        """Yield the answers to some requests at a time with what they were decoded from; first to few requests."""
+        """Yield the answers to chunks of requests, with what they were decoded from; first chunks are small."""
         with closing(prefetch(growing_batches(requests, self.chunk_size), self.preprocess)) as chunks:
             for chunk, prepared in chunks:
                 if self.check is not None:

@@ -83,7 +83,7 @@ class Family:
         pretraining: `data` settings of the paper's pre-training where they differ from BERT's; presets set them.
         training: `train` settings for presets without measured ones.
         objective: The pre-training objective; presets set it.
-        encoder: Builds the encoder; None: `Encoder` does.
+        encoder: Builds the encoder; None: `Encoder` does. Parameter counts are those of `Encoder`.
     """
 
     model_type: str

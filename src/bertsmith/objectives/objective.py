@@ -67,8 +67,8 @@ class Objective(nn.Module):
         loss_weights: The weights of the parts of the loss; 1 if omitted.
         perplexity_parts: Parts of the loss of which `evaluate_objective` also reports the perplexity, the
             exponential of their mean.
-        summed_parts: Parts of the loss of which training minimizes the sum instead of the mean; reported values
-            are means.
+        summed_parts: Parts of the loss of which training minimizes the sum instead of the mean. Their own reported
+            values are means; the total contains the sum.
         frozen_modules: The names of modules that are not trained and never saved, such as a teacher.
         uses_corpus_init: True if small models by default initialize embeddings and output bias from corpus
             statistics (settings `start`).

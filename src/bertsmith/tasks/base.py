@@ -7,10 +7,10 @@
     Prediction -> Metrics   metrics.py  `TaskMetrics`
     Metrics -> report       metrics.py  `report.TaskReport` (optional)
 
-These are the usual files; what a file would make too long has another one, such as the reading of published
-formats. The folder's `__init__.py` declares the parts as a `registry.Task`, and `registry.TASKS` lists it.
-Workflows, the command line, and pages know tasks only by this contract. Evaluation, prediction, and serving share
-one `decode`.
+These are the usual files. A part that would make its file too long has a file of its own: the encoder of tagging,
+and readers of published formats. The folder's `__init__.py` declares the parts as a `registry.Task`, and
+`registry.TASKS` lists it. Workflows, the command line, and pages know tasks only by this contract. Evaluation,
+prediction, and serving share one `decode`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -42,6 +41,7 @@ from bertsmith.tasks.batching import (
     Outputs,
     TaskBatch,
     logits_from_probabilities,
+    mean_of_values,
     pack,
     run_batched,
 )
@@ -295,11 +295,6 @@ class TaskModel(Objective):
         """Return the model to save: the encoder and the heads."""
         modules = {"encoder": encoder, **self.parts}
         return {MODEL: ModelParts(self.config, modules, self.labels, self.problem_type)}
-
-
-def mean_of_values(values: Sequence[Any]) -> Any:
-    """Return the mean of numbers, or the element-wise mean of lists of numbers."""
-    return np.mean(np.array(values, dtype=np.float64), axis=0).tolist()
 
 
 class Decoder(ABC):

@@ -185,6 +185,11 @@ class ItemStream:
         return rng.permutation(self._seed, "examples", len(self._items), epoch)
 
 
+def mean_of_values(values: Sequence[Any]) -> Any:
+    """Return the mean of numbers, or the element-wise mean of lists of numbers."""
+    return np.mean(np.array(values, dtype=np.float64), axis=0).tolist()
+
+
 def logits_from_probabilities(probabilities: Tensor) -> Tensor:
     """Return logits whose softmax is these probabilities; a probability of 0 becomes the smallest positive one."""
     return probabilities.clamp_min(torch.finfo(probabilities.dtype).tiny).log()

@@ -17,8 +17,8 @@ from bertsmith.device import ComputeContext
 from bertsmith.errors import InputError, command, option
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.feature_extraction import FEATURE_PARTS
-from bertsmith.tasks.base import Decoder, Metadata, TaskData, TaskEncoder, TaskModel, mean_of_values
-from bertsmith.tasks.batching import Item
+from bertsmith.tasks.base import Decoder, Metadata, TaskData, TaskEncoder, TaskModel
+from bertsmith.tasks.batching import Item, mean_of_values
 from bertsmith.tasks.registry import TASKS, Task, get_task
 from bertsmith.tasks.report import TaskReport
 from bertsmith.tasks.results import Metrics

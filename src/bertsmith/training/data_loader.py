@@ -177,7 +177,7 @@ def iterate_updates(
         num_workers: As for `iterate_batches`.
         counts: Returns the counts of a batch by part of the loss.
     """
-    if accumulation_steps == 1:
+    if accumulation_steps == 1:  # the batches never end
         with closing(iterate_batches(stream, size, position, num_workers)) as batches:
             for batch, next_position in batches:
                 yield Update(counts(batch), batch.tokens, batch.epoch, (batch,), next_position)

@@ -46,11 +46,14 @@ class Trainer:
         resume: bool = False,
         ranks: RankGroup = SINGLE_RANK,
     ) -> None:
-        """Load the newest complete checkpoint of the run if `resume` is set; every rank calls this.
+        """Load the newest complete checkpoint of the run if `resume` is set, and write plan.jsonl.
+
+        Every rank calls this.
 
         Raises:
             InputError: There are checkpoints and none is complete, the newest is of another run, or the budget is
                 invalid.
+            MachineError: The ranks see different checkpoints, or plan.jsonl could not be written.
         """
         self.module, self.job, self.context, self.ranks = module, job, context, ranks
         self.settings, self.saving_seconds = job.settings, 0.0
@@ -90,7 +93,7 @@ class Trainer:
             start = hardware.clock()
             for update in updates:
                 step, learning_rate = state.step + 1, self._learning_rate(state.step + 1)
-                self._set_threads_and_seed(step)
+                self._prepare_step(step)
                 losses = train_step(self.strategy, update, learning_rate, step, self._finite_check)
                 state.step, state.position = step, update.next_position
                 state.tokens += update.tokens
@@ -170,7 +173,10 @@ class Trainer:
 
     @contextmanager
     def _session(self) -> Iterator[Sequence[int]]:
-        """Open the log, catch signals, and set training mode; yield the received signals."""
+        """Open the log, catch signals, and set training mode and determinism; yield the received signals.
+
+        At the end all parameters require gradients again.
+        """
         with ExitStack() as stack:
             if self.ranks.is_main:
                 self._metric_logger = MetricLogger(
@@ -196,7 +202,8 @@ class Trainer:
         self.strategy.unshard()
         self._use_threads_of_all_ranks()
         if self.job.evaluation and self.job.evaluation.best_metric:
-            # Updates that were repeated after a crash have written the same file again.
+            # If updates after the best evaluation were lost in a crash and repeated, their evaluations have
+            # written the same weights again.
             self.module.load_tensors(checkpoint.load_best_weights(self.job.checkpoints, self.state))
         self.module.eval()
         last, early_stop = self.plan.last, self._early_stop_reason
@@ -249,7 +256,7 @@ class Trainer:
         reductions = self.state.num_lr_reductions
         return self.plan.learning_rate(step, self.settings) * self.settings.lr_decay_factor**reductions
 
-    def _set_threads_and_seed(self, step: int) -> None:
+    def _prepare_step(self, step: int) -> None:
         hardware.set_num_threads(self.plan.entry_at(step).threads)
         self.ranks.seed_step(self.context, self.settings.seed, step)
         for parameter, first_step in self.job.unfreeze_steps.items():

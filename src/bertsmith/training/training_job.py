@@ -107,7 +107,7 @@ class TrainingJob:
 
 
 class TrainState(BaseModel):
-    """The state of a training run; `plan` and `log_bytes` are set when it is saved.
+    """The state of a training run; `plan`, `log_bytes`, and `seconds` are set when it is saved.
 
     Attributes:
         step: The number of updates.
@@ -122,7 +122,7 @@ class TrainState(BaseModel):
         best_state: What the best evaluation keeps besides the weights, as JSON.
         evaluation: The metrics of the last evaluation.
         num_bad_evals: The number of evaluations since the best one.
-        num_lr_reductions: How often they have reduced the learning rate.
+        num_lr_reductions: How often bad evaluations have reduced the learning rate (`ReduceLROnPlateau`).
         plan: The entries of the plan that were decided until this step.
         fingerprint: The digest of settings and data.
         log_bytes: The size of log.jsonl.
@@ -164,7 +164,7 @@ class TrainOutput:
         threads: The number of threads per process in the last update.
         processes: The number of processes in the last update.
         saving_seconds: The time of this command's checkpoints.
-        early_stop: The reason if the run ended before its budget.
+        early_stop: The reason if `EarlyStopping` ended the run before its budget.
     """
 
     state: TrainState

@@ -16,11 +16,13 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from bertsmith.kernels.gpu import attention_dropout
+
 MAX_HEAD_SIZE = 64  # Larger heads do not fit into the registers.
 _MIN_DOT_SIZE = 16  # of a matrix product on tensor cores
 _LOG2E = tl.constexpr(1.4426950408889634)
-_BLOCK_SIZE = 64  # tokens whose outputs a program computes
-_STEP_SIZE = 64  # tokens that a program reads per step
+_BLOCK_SIZE = tl.constexpr(64)  # tokens whose outputs a program computes
+_STEP_SIZE = tl.constexpr(64)  # tokens that a program reads per step
 _LAUNCH_OPTIONS = {"num_warps": 4, "num_stages": 2}
 # Registers of a thread limit how many programs a multiprocessor runs at once.
 _MAX_REGISTERS, _KEY_VALUE_MAX_REGISTERS = 128, 168
@@ -130,55 +132,75 @@ def attention_backward(
 
 
 def _grid(config: TritonAttentionConfig) -> tuple[int, int, int]:
-    return -(-config.max_seqlen // _BLOCK_SIZE), config.num_heads, len(config.cu_seqlens) - 1
+    return -(-config.max_seqlen // _BLOCK_SIZE.value), config.num_heads, len(config.cu_seqlens) - 1
 
 
 def _constants(qkv: Tensor, config: TritonAttentionConfig) -> Sequence[int]:
-    """Return the kernels' constant arguments, from NUM_HEADS to STEP_SIZE."""
+    """Return the kernels' constant arguments, from NUM_HEADS to DROPOUT_THRESHOLD."""
     head_size = qkv.shape[1] // 3 // config.num_heads
     block_columns = max(_MIN_DOT_SIZE, triton.next_power_of_2(head_size))
-    sizes = config.num_heads, head_size, block_columns
-    return *sizes, config.causal, config.dropout_threshold, _BLOCK_SIZE, _STEP_SIZE
+    return config.num_heads, head_size, block_columns, config.causal, config.dropout_threshold
 
 
 @triton.jit
-def _lowbias32(x):
-    """Hash uint32 (Wellons 2018)."""
-    x = (x ^ (x >> 16)) * 0x7FEB352D
-    x = (x ^ (x >> 15)) * 0x846CA68B
-    return x ^ (x >> 16)
+def _sequence_range(cu_seqlens):
+    """Return the first token and the length of the program's sequence."""
+    sequence = tl.program_id(2)
+    start = tl.load(cu_seqlens + sequence).to(tl.int32)
+    return start, tl.load(cu_seqlens + sequence + 1).to(tl.int32) - start
 
 
 @triton.jit
-def _hash_rows(rows, head, seeds, NUM_HEADS: tl.constexpr):
-    """Compute a and b of each row; a weight's dropout bits are a + b * column hash (Dietzfelbinger 1996)."""
-    a = _lowbias32((rows * NUM_HEADS + head).to(tl.uint32) ^ tl.load(seeds).to(tl.uint32))
-    return a, _lowbias32(a ^ 0x5BD1E995) | 1
+def _key_range(block, length, CAUSAL: tl.constexpr):
+    """Return the end of the full steps of keys that all rows attend to, and the end of all steps.
 
-
-@triton.jit
-def _load_row_hashes(row_hashes, rows, length, num_tokens, NUM_HEADS: tl.constexpr):
-    """Load what `_hash_rows` returned in the forward pass."""
-    a = tl.load(row_hashes + rows, mask=rows < length, other=0)
-    b = tl.load(row_hashes + NUM_HEADS * num_tokens + rows, mask=rows < length, other=0)
-    return a.to(tl.uint32, bitcast=True), b.to(tl.uint32, bitcast=True)
-
-
-@triton.jit
-def _hash_columns(columns, seeds):
-    """Hash columns in one round only, since it is repeated for each block of rows."""
-    x = (columns.to(tl.uint32) ^ tl.load(seeds + 1).to(tl.uint32)) * 0x7FEB352D
-    return x ^ (x >> 15)
-
-
-@triton.jit
-def _dropout_bits(a, b, column_hash, weights):
-    """Compute the dropout bits of each weight.
-
-    Adding the sign of the weights, which is 0, makes the compiler compute the bits after the weights: bits
-    computed earlier would occupy as many registers as the weights.
+    The keys of full steps need no mask; those behind them do.
     """
-    return (a + (weights.to(tl.uint32, bitcast=True) >> 31)) + b * column_hash
+    end = tl.minimum(length, (block + 1) * _BLOCK_SIZE) if CAUSAL else length
+    full_end = (tl.minimum(length, block * _BLOCK_SIZE) if CAUSAL else length) // _STEP_SIZE * _STEP_SIZE
+    return full_end, end
+
+
+@triton.jit
+def _head_pointer(tensor, start, head, STRIDE: tl.constexpr, HEAD_SIZE: tl.constexpr):
+    """Return the pointer to the head's columns of the sequence's first token."""
+    return tensor + start.to(tl.int64) * STRIDE + head * HEAD_SIZE
+
+
+@triton.jit
+def _load_block(tensor, rows, columns, length, STRIDE: tl.constexpr, HEAD_SIZE: tl.constexpr):
+    """Load the head's columns of rows; those behind the sequence or the head are 0."""
+    mask = (rows[:, None] < length) & (columns[None, :] < HEAD_SIZE)
+    return tl.load(tensor + rows[:, None] * STRIDE + columns[None, :], mask=mask, other=0.0)
+
+
+@triton.jit
+def _online_softmax(scores, max_score, sum_exp, SCALE: tl.constexpr):
+    """Return the weights, the factor of earlier sums, and the new maximum and sum of each row."""
+    new_max = tl.maximum(max_score, tl.max(scores, 1) * (SCALE * _LOG2E))
+    weights = tl.exp2(scores * (SCALE * _LOG2E) - new_max[:, None])
+    rescale = tl.exp2(max_score - new_max)
+    return weights, rescale, new_max, sum_exp * rescale + tl.sum(weights, 1)
+
+
+@triton.jit
+def _recompute_weights(
+    q,
+    k,
+    row_logsumexp,
+    rows,
+    keys,
+    length,
+    SCALE: tl.constexpr,
+    CAUSAL: tl.constexpr,
+    IS_MASKED: tl.constexpr,
+):
+    """Compute the weights of the forward pass from each row's logsumexp."""
+    scores = tl.dot(q, tl.trans(k)) * (SCALE * _LOG2E) - row_logsumexp[:, None]
+    if IS_MASKED:
+        score_mask = keys[None, :] <= rows[:, None] if CAUSAL else keys[None, :] < length
+        scores = tl.where(score_mask, scores, float("-inf"))
+    return tl.exp2(scores)
 
 
 @triton.jit(do_not_specialize=["num_tokens"])
@@ -196,69 +218,48 @@ def _attention_kernel(
     BLOCK_COLUMNS: tl.constexpr,
     CAUSAL: tl.constexpr,
     DROPOUT_THRESHOLD: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr,
-    STEP_SIZE: tl.constexpr,
 ):
     """Compute the outputs of a block of queries by online softmax."""
-    block, head, sequence = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    start = tl.load(cu_seqlens + sequence).to(tl.int32)
-    length = tl.load(cu_seqlens + sequence + 1).to(tl.int32) - start
-    if block * BLOCK_SIZE >= length:
+    block, head = tl.program_id(0), tl.program_id(1)
+    start, length = _sequence_range(cu_seqlens)
+    if block * _BLOCK_SIZE >= length:
         return
-    qkv_stride: tl.constexpr = 3 * NUM_HEADS * HEAD_SIZE
+    stride: tl.constexpr = NUM_HEADS * HEAD_SIZE
     scale: tl.constexpr = HEAD_SIZE**-0.5
-    rows = block * BLOCK_SIZE + tl.arange(0, BLOCK_SIZE)
-    steps = tl.arange(0, STEP_SIZE)
+    rows = block * _BLOCK_SIZE + tl.arange(0, _BLOCK_SIZE)
     columns = tl.arange(0, BLOCK_COLUMNS)
     column_mask = columns[None, :] < HEAD_SIZE
-    qkv = qkv + start.to(tl.int64) * qkv_stride + head * HEAD_SIZE
-    q = tl.load(
-        qkv + rows[:, None] * qkv_stride + columns[None, :],
-        mask=(rows[:, None] < length) & column_mask,
-        other=0.0,
-    )
-    max_score = tl.full([BLOCK_SIZE], float("-inf"), tl.float32)
-    sum_exp = tl.zeros([BLOCK_SIZE], tl.float32)
-    acc = tl.zeros([BLOCK_SIZE, BLOCK_COLUMNS], tl.float32)
+    qkv = _head_pointer(qkv, start, head, 3 * stride, HEAD_SIZE)
+    q = _load_block(qkv, rows, columns, length, 3 * stride, HEAD_SIZE)
+    max_score = tl.full([_BLOCK_SIZE], float("-inf"), tl.float32)
+    sum_exp = tl.zeros([_BLOCK_SIZE], tl.float32)
+    acc = tl.zeros([_BLOCK_SIZE, BLOCK_COLUMNS], tl.float32)
     if DROPOUT_THRESHOLD:
-        a, b = _hash_rows(start + rows, head, seeds, NUM_HEADS)
+        a, b = attention_dropout.hash_rows(start + rows, head, seeds, NUM_HEADS)
         row_hashes += head * num_tokens + start
-        tl.store(row_hashes + rows, a.to(tl.int32, bitcast=True), mask=rows < length)
-        tl.store(row_hashes + NUM_HEADS * num_tokens + rows, b.to(tl.int32, bitcast=True), mask=rows < length)
-    end = tl.minimum(length, (block + 1) * BLOCK_SIZE) if CAUSAL else length
-    full_end = (tl.minimum(length, block * BLOCK_SIZE) if CAUSAL else length) // STEP_SIZE * STEP_SIZE
-    # Full steps of keys that all rows attend to need no mask; the keys behind them do.
+        attention_dropout.store_row_hashes(row_hashes, a, b, rows, length, num_tokens, NUM_HEADS)
+    full_end, end = _key_range(block, length, CAUSAL)
     for is_masked in tl.static_range(2):
-        for key_start in range(full_end if is_masked else 0, end if is_masked else full_end, STEP_SIZE):
-            keys = key_start + steps
-            key_pointers = qkv + keys[:, None] * qkv_stride + columns[None, :]
+        for key_start in range(full_end if is_masked else 0, end if is_masked else full_end, _STEP_SIZE):
+            keys = key_start + tl.arange(0, _STEP_SIZE)
+            key_pointers = qkv + keys[:, None] * (3 * stride) + columns[None, :]
             key_mask = (keys[:, None] < length) & column_mask if is_masked else column_mask
-            k = tl.load(key_pointers + NUM_HEADS * HEAD_SIZE, mask=key_mask, other=0.0)
-            v = tl.load(key_pointers + 2 * NUM_HEADS * HEAD_SIZE, mask=key_mask, other=0.0)
+            k = tl.load(key_pointers + stride, mask=key_mask, other=0.0)
+            v = tl.load(key_pointers + 2 * stride, mask=key_mask, other=0.0)
             scores = tl.dot(q, tl.trans(k))
             if is_masked:
                 score_mask = keys[None, :] < length
                 if CAUSAL:
                     score_mask = score_mask & (keys[None, :] <= rows[:, None])
                 scores = tl.where(score_mask, scores, float("-inf"))
-            new_max = tl.maximum(max_score, tl.max(scores, 1) * (scale * _LOG2E))
-            weights = tl.exp2(scores * (scale * _LOG2E) - new_max[:, None])
-            rescale = tl.exp2(max_score - new_max)
-            sum_exp = sum_exp * rescale + tl.sum(weights, 1)
+            weights, rescale, max_score, sum_exp = _online_softmax(scores, max_score, sum_exp, scale)
             if DROPOUT_THRESHOLD:
-                bits = _dropout_bits(a[:, None], b[:, None], _hash_columns(keys, seeds)[None, :], weights)
-                weights = tl.where(bits >= DROPOUT_THRESHOLD, weights, zero)
+                keep_mask = attention_dropout.delayed_keep_mask(a, b, keys, seeds, weights, DROPOUT_THRESHOLD)
+                weights = tl.where(keep_mask, weights, zero)
             acc = acc * rescale[:, None] + tl.dot(weights.to(v.dtype), v)
-            max_score = new_max
-    divisor = sum_exp
-    if DROPOUT_THRESHOLD:
-        divisor = sum_exp * (1.0 - DROPOUT_THRESHOLD * (0.5**32))
-    out = out + start.to(tl.int64) * (NUM_HEADS * HEAD_SIZE) + head * HEAD_SIZE
-    tl.store(
-        out + rows[:, None] * (NUM_HEADS * HEAD_SIZE) + columns[None, :],
-        (acc / divisor[:, None]).to(q.dtype),
-        mask=(rows[:, None] < length) & column_mask,
-    )
+    divisor = sum_exp * (1.0 - DROPOUT_THRESHOLD * (0.5**32))
+    out = _head_pointer(out, start, head, stride, HEAD_SIZE) + rows[:, None] * stride + columns[None, :]
+    tl.store(out, (acc / divisor[:, None]).to(q.dtype), mask=(rows[:, None] < length) & column_mask)
     tl.store(logsumexp + head * num_tokens + start + rows, max_score + tl.log2(sum_exp), mask=rows < length)
 
 
@@ -280,29 +281,21 @@ def _query_grad_kernel(
     BLOCK_COLUMNS: tl.constexpr,
     CAUSAL: tl.constexpr,
     DROPOUT_THRESHOLD: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr,
-    STEP_SIZE: tl.constexpr,
 ):
     """Compute the gradients of a block of queries, and delta = sum(out * grad) of each row (Dao 2023)."""
-    block, head, sequence = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    start = tl.load(cu_seqlens + sequence).to(tl.int32)
-    length = tl.load(cu_seqlens + sequence + 1).to(tl.int32) - start
-    if block * BLOCK_SIZE >= length:
+    block, head = tl.program_id(0), tl.program_id(1)
+    start, length = _sequence_range(cu_seqlens)
+    if block * _BLOCK_SIZE >= length:
         return
-    qkv_stride: tl.constexpr = 3 * NUM_HEADS * HEAD_SIZE
+    stride: tl.constexpr = NUM_HEADS * HEAD_SIZE
     scale: tl.constexpr = HEAD_SIZE**-0.5
-    rows = block * BLOCK_SIZE + tl.arange(0, BLOCK_SIZE)
+    rows = block * _BLOCK_SIZE + tl.arange(0, _BLOCK_SIZE)
     columns = tl.arange(0, BLOCK_COLUMNS)
     column_mask = columns[None, :] < HEAD_SIZE
     row_mask = (rows[:, None] < length) & column_mask
-    qkv = qkv + start.to(tl.int64) * qkv_stride + head * HEAD_SIZE
-    query_offsets = rows[:, None] * qkv_stride + columns[None, :]
-    out_offsets = (
-        start.to(tl.int64) * (NUM_HEADS * HEAD_SIZE)
-        + head * HEAD_SIZE
-        + rows[:, None] * (NUM_HEADS * HEAD_SIZE)
-        + columns[None, :]
-    )
+    qkv = _head_pointer(qkv, start, head, 3 * stride, HEAD_SIZE)
+    query_offsets = rows[:, None] * (3 * stride) + columns[None, :]
+    out_offsets = start.to(tl.int64) * stride + head * HEAD_SIZE + rows[:, None] * stride + columns[None, :]
     head_offset = head * num_tokens + start
     q = tl.load(qkv + query_offsets, mask=row_mask, other=0.0)
     g = tl.load(grad + out_offsets, mask=row_mask, other=0.0)
@@ -310,32 +303,27 @@ def _query_grad_kernel(
     delta = tl.sum(o.to(tl.float32) * g.to(tl.float32), 1)
     tl.store(deltas + head_offset + rows, delta, mask=rows < length)
     row_logsumexp = tl.load(logsumexp + head_offset + rows, mask=rows < length, other=float("inf"))
-    dq = tl.zeros([BLOCK_SIZE, BLOCK_COLUMNS], tl.float32)
+    dq = tl.zeros([_BLOCK_SIZE, BLOCK_COLUMNS], tl.float32)
     dropout_scale: tl.constexpr = 1.0 / (1.0 - DROPOUT_THRESHOLD * 0.5**32)
     if DROPOUT_THRESHOLD:
-        a, b = _load_row_hashes(row_hashes + head_offset, rows, length, num_tokens, NUM_HEADS)
-    end = tl.minimum(length, (block + 1) * BLOCK_SIZE) if CAUSAL else length
-    full_end = (tl.minimum(length, block * BLOCK_SIZE) if CAUSAL else length) // STEP_SIZE * STEP_SIZE
+        a, b = attention_dropout.load_row_hashes(
+            row_hashes + head_offset, rows, length, num_tokens, NUM_HEADS
+        )
+    full_end, end = _key_range(block, length, CAUSAL)
     for is_masked in tl.static_range(2):
-        for key_start in range(full_end if is_masked else 0, end if is_masked else full_end, STEP_SIZE):
-            keys = key_start + tl.arange(0, STEP_SIZE)
+        for key_start in range(full_end if is_masked else 0, end if is_masked else full_end, _STEP_SIZE):
+            keys = key_start + tl.arange(0, _STEP_SIZE)
             key_mask = (keys[:, None] < length) & column_mask if is_masked else column_mask
-            key_pointers = qkv + NUM_HEADS * HEAD_SIZE + keys[:, None] * qkv_stride + columns[None, :]
+            key_pointers = qkv + stride + keys[:, None] * (3 * stride) + columns[None, :]
             k = tl.load(key_pointers, mask=key_mask, other=0.0)
-            v = tl.load(key_pointers + NUM_HEADS * HEAD_SIZE, mask=key_mask, other=0.0)
-            scores = tl.dot(q, tl.trans(k)) * (scale * _LOG2E) - row_logsumexp[:, None]
-            if is_masked:
-                score_mask = keys[None, :] < length
-                if CAUSAL:
-                    score_mask = keys[None, :] <= rows[:, None]
-                scores = tl.where(score_mask, scores, float("-inf"))
-            weights = tl.exp2(scores)
+            v = tl.load(key_pointers + stride, mask=key_mask, other=0.0)
+            weights = _recompute_weights(q, k, row_logsumexp, rows, keys, length, scale, CAUSAL, is_masked)
             weight_grads = tl.dot(g, tl.trans(v))
             if DROPOUT_THRESHOLD:
-                bits = _dropout_bits(a[:, None], b[:, None], _hash_columns(keys, seeds)[None, :], weights)
-                weight_grads = tl.where(bits >= DROPOUT_THRESHOLD, weight_grads, zero) * dropout_scale
+                keep_mask = attention_dropout.delayed_keep_mask(a, b, keys, seeds, weights, DROPOUT_THRESHOLD)
+                weight_grads = tl.where(keep_mask, weight_grads, zero) * dropout_scale
             dq += tl.dot((weights * (weight_grads - delta[:, None])).to(k.dtype), k)
-    qkv_grad = qkv_grad + start.to(tl.int64) * qkv_stride + head * HEAD_SIZE
+    qkv_grad = _head_pointer(qkv_grad, start, head, 3 * stride, HEAD_SIZE)
     tl.store(qkv_grad + query_offsets, (dq * scale).to(q.dtype), mask=row_mask)
 
 
@@ -357,58 +345,50 @@ def _key_value_grad_kernel(
     BLOCK_COLUMNS: tl.constexpr,
     CAUSAL: tl.constexpr,
     DROPOUT_THRESHOLD: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr,
-    STEP_SIZE: tl.constexpr,
 ):
     """Compute the gradients of a block of keys and values, after `_query_grad_kernel`.
 
     Weights of keys behind the last one may be any number or NaN: their gradients are not stored.
     """
-    block, head, sequence = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    start = tl.load(cu_seqlens + sequence).to(tl.int32)
-    length = tl.load(cu_seqlens + sequence + 1).to(tl.int32) - start
-    if block * BLOCK_SIZE >= length:
+    block, head = tl.program_id(0), tl.program_id(1)
+    start, length = _sequence_range(cu_seqlens)
+    if block * _BLOCK_SIZE >= length:
         return
-    qkv_stride: tl.constexpr = 3 * NUM_HEADS * HEAD_SIZE
+    stride: tl.constexpr = NUM_HEADS * HEAD_SIZE
     scale: tl.constexpr = HEAD_SIZE**-0.5
-    keys = block * BLOCK_SIZE + tl.arange(0, BLOCK_SIZE)
+    keys = block * _BLOCK_SIZE + tl.arange(0, _BLOCK_SIZE)
     columns = tl.arange(0, BLOCK_COLUMNS)
     column_mask = columns[None, :] < HEAD_SIZE
     key_mask = (keys[:, None] < length) & column_mask
-    qkv = qkv + start.to(tl.int64) * qkv_stride + head * HEAD_SIZE
-    grad = grad + start.to(tl.int64) * (NUM_HEADS * HEAD_SIZE) + head * HEAD_SIZE
+    qkv = _head_pointer(qkv, start, head, 3 * stride, HEAD_SIZE)
+    grad = _head_pointer(grad, start, head, stride, HEAD_SIZE)
     head_offset = head * num_tokens + start
-    key_offsets = keys[:, None] * qkv_stride + columns[None, :]
-    k = tl.load(qkv + NUM_HEADS * HEAD_SIZE + key_offsets, mask=key_mask, other=0.0)
-    v = tl.load(qkv + 2 * NUM_HEADS * HEAD_SIZE + key_offsets, mask=key_mask, other=0.0)
-    dk = tl.zeros([BLOCK_SIZE, BLOCK_COLUMNS], tl.float32)
-    dv = tl.zeros([BLOCK_SIZE, BLOCK_COLUMNS], tl.float32)
+    key_offsets = keys[:, None] * (3 * stride) + columns[None, :]
+    k = tl.load(qkv + stride + key_offsets, mask=key_mask, other=0.0)
+    v = tl.load(qkv + 2 * stride + key_offsets, mask=key_mask, other=0.0)
+    dk = tl.zeros([_BLOCK_SIZE, BLOCK_COLUMNS], tl.float32)
+    dv = tl.zeros([_BLOCK_SIZE, BLOCK_COLUMNS], tl.float32)
     dropout_scale: tl.constexpr = 1.0 / (1.0 - DROPOUT_THRESHOLD * 0.5**32)
     if DROPOUT_THRESHOLD:
-        column_hash = _hash_columns(keys, seeds)
-    for row_start in range(block * BLOCK_SIZE if CAUSAL else 0, length, STEP_SIZE):
-        rows = row_start + tl.arange(0, STEP_SIZE)
-        row_mask = (rows[:, None] < length) & column_mask
-        q = tl.load(qkv + rows[:, None] * qkv_stride + columns[None, :], mask=row_mask, other=0.0)
-        g = tl.load(
-            grad + rows[:, None] * (NUM_HEADS * HEAD_SIZE) + columns[None, :], mask=row_mask, other=0.0
-        )
+        column_hash = attention_dropout.hash_columns(keys, seeds)
+    for row_start in range(block * _BLOCK_SIZE if CAUSAL else 0, length, _STEP_SIZE):
+        rows = row_start + tl.arange(0, _STEP_SIZE)
+        q = _load_block(qkv, rows, columns, length, 3 * stride, HEAD_SIZE)
+        g = _load_block(grad, rows, columns, length, stride, HEAD_SIZE)
         row_logsumexp = tl.load(logsumexp + head_offset + rows, mask=rows < length, other=float("inf"))
         delta = tl.load(deltas + head_offset + rows, mask=rows < length, other=0.0)
-        scores = tl.dot(q, tl.trans(k)) * (scale * _LOG2E) - row_logsumexp[:, None]
-        if CAUSAL:
-            scores = tl.where(keys[None, :] <= rows[:, None], scores, float("-inf"))
-        weights = tl.exp2(scores)
+        weights = _recompute_weights(q, k, row_logsumexp, rows, keys, length, scale, CAUSAL, IS_MASKED=CAUSAL)
         weight_grads = tl.dot(g, tl.trans(v))
         dropped_weights = weights
         if DROPOUT_THRESHOLD:
-            a, b = _load_row_hashes(row_hashes + head_offset, rows, length, num_tokens, NUM_HEADS)
+            a, b = attention_dropout.load_row_hashes(
+                row_hashes + head_offset, rows, length, num_tokens, NUM_HEADS
+            )
             keep_mask = a[:, None] + b[:, None] * column_hash[None, :] >= DROPOUT_THRESHOLD
             dropped_weights = tl.where(keep_mask, weights, zero)
             weight_grads = tl.where(keep_mask, weight_grads, zero) * dropout_scale
         dv += tl.dot(tl.trans(dropped_weights.to(g.dtype)), g)
         dk += tl.dot(tl.trans((weights * (weight_grads - delta[:, None])).to(q.dtype)), q)
-    qkv_grad = qkv_grad + start.to(tl.int64) * qkv_stride + head * HEAD_SIZE
-    key_pointers = qkv_grad + key_offsets
-    tl.store(key_pointers + NUM_HEADS * HEAD_SIZE, (dk * scale).to(k.dtype), mask=key_mask)
-    tl.store(key_pointers + 2 * NUM_HEADS * HEAD_SIZE, (dv * dropout_scale).to(k.dtype), mask=key_mask)
+    qkv_grad = _head_pointer(qkv_grad, start, head, 3 * stride, HEAD_SIZE)
+    tl.store(qkv_grad + key_offsets + stride, (dk * scale).to(k.dtype), mask=key_mask)
+    tl.store(qkv_grad + key_offsets + 2 * stride, (dv * dropout_scale).to(k.dtype), mask=key_mask)

@@ -236,6 +236,25 @@ def _layer_norm_kernel(
     tl.store(out + offsets, y.to(out.dtype.element_ty), mask=mask)
 
 
+@triton.jit
+def _normalization_backward(grad, normalized, rstd, NUM_COLUMNS: tl.constexpr):
+    """Compute the gradient of the sum from the gradient of the normalized sum (Ba 2016)."""
+    mean_product = tl.sum(grad * normalized, 1) / NUM_COLUMNS
+    mean_grad = tl.sum(grad, 1) / NUM_COLUMNS
+    return (grad - mean_grad[:, None] - normalized * mean_product[:, None]) * rstd[:, None]
+
+
+@triton.jit
+def _store_param_grads(
+    param_grads, weight_grad, norm_bias_grad, bias_grad, columns, NUM_COLUMNS: tl.constexpr
+):
+    """Sum the gradients of this program's rows."""
+    param_grads += tl.program_id(0) * (3 * NUM_COLUMNS) + columns
+    tl.store(param_grads, tl.sum(weight_grad, 0), mask=columns < NUM_COLUMNS)
+    tl.store(param_grads + NUM_COLUMNS, tl.sum(norm_bias_grad, 0), mask=columns < NUM_COLUMNS)
+    tl.store(param_grads + 2 * NUM_COLUMNS, tl.sum(bias_grad, 0), mask=columns < NUM_COLUMNS)
+
+
 @triton.jit(do_not_specialize=["num_rows"])
 def _layer_norm_backward_kernel(
     grad,
@@ -289,17 +308,11 @@ def _layer_norm_backward_kernel(
         normalized = tl.where(mask, (total - mean[:, None]) * rstd[:, None], 0.0)
         weight_grad += g * normalized
         norm_bias_grad += g
-        g = g * w
-        mean_product = tl.sum(g * normalized, 1) / NUM_COLUMNS
-        mean_grad = tl.sum(g, 1) / NUM_COLUMNS
-        g = (g - mean_grad[:, None] - normalized * mean_product[:, None]) * rstd[:, None]
+        g = _normalization_backward(g * w, normalized, rstd, NUM_COLUMNS)
         tl.store(sum_grad + offsets, g.to(sum_grad.dtype.element_ty), mask=mask)
         if not DROPOUT_LAST:
             if DROPOUT_THRESHOLD:
                 g = tl.where(keep_mask, g * dropout_scale, 0.0)
                 tl.store(x_grad + offsets, g.to(x_grad.dtype.element_ty), mask=mask)
             bias_grad += tl.where(mask, g, 0.0)
-    param_grads += tl.program_id(0) * (3 * NUM_COLUMNS) + columns
-    tl.store(param_grads, tl.sum(weight_grad, 0), mask=column_mask)
-    tl.store(param_grads + NUM_COLUMNS, tl.sum(norm_bias_grad, 0), mask=column_mask)
-    tl.store(param_grads + 2 * NUM_COLUMNS, tl.sum(bias_grad, 0), mask=column_mask)
+    _store_param_grads(param_grads, weight_grad, norm_bias_grad, bias_grad, columns, NUM_COLUMNS)

@@ -302,7 +302,17 @@ class RelationData(TaskData):
         """Return the examples of a source in order."""
         examples = list(read_relations(source, self.settings, labeled=labeled))
         check_examples(examples, source, "texts")
+        if labeled and self.metadata:
+            self.check_validation(examples, self.metadata)
         return examples
+
+    def check_validation(self, examples: Sequence[RelationExample], metadata: Metadata) -> None:
+        """Check that not all relations are unknown to the model."""
+        label_map = LabelMap(metadata)
+        first = {str(example.relation): example.location for example in reversed(examples)}
+        if first and all(label_map.id(relation) is None for relation in first):
+            relation = min(first)
+            raise label_map.unknown_label_error(relation, first[relation], "label_column")
 
     def from_inputs(
         self, columns: Mapping[str, Sequence[Any]], locations: Sequence[str]

@@ -55,11 +55,8 @@ class RelationEncoder(TaskEncoder):
         """Return one item per example; none for an empty text.
 
         Raises:
-            InputError: The entities of an example are too far apart, or all relations are unknown to the model.
+            InputError: The entities of an example are too far apart.
         """
-        relations = [example.relation for example in examples if example.relation is not None]
-        if relations and all(self._label_map.id(relation) is None for relation in relations):
-            raise self._label_map.unknown_label_error(min(relations), examples[0].location, "label_column")
         indexed = [(index, example) for index, example in enumerate(examples) if example.text]
         texts = [with_markers(example) for _, example in indexed]
         encodings = tokenizer.encode_batch([text for text, _ in texts], max_length=NO_LIMIT)

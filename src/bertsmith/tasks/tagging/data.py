@@ -65,6 +65,8 @@ class TagData(TaskData):
                 "give sentences; for semantic roles, with a predicate",
             )
             raise InputError("no_examples", message, location=f"{source}:1", hint=hint)
+        if labeled and self.metadata:
+            self.check_validation(examples, self.metadata)
         return examples
 
     def from_inputs(self, columns: Mapping[str, Sequence[Any]], locations: Sequence[str]) -> list[TagExample]:
@@ -100,6 +102,19 @@ class TagData(TaskData):
         location = examples[0].location
         metadata = fit_tag_metadata(tags, self.settings.scheme, label_names, location, roles=roles)
         return {**metadata, "decoder": self.settings.decoder, "characters": has_han_characters(examples)}
+
+    def check_validation(self, examples: Sequence[TagExample], metadata: Metadata) -> None:
+        """Check that not all tags are new: the file would have another column, or the model another tag set."""
+        tag_map = TagMap(metadata)
+        first = {
+            tag: example.location
+            for example in reversed(examples)
+            for tag in tag_map.names(example.tags)
+            if tag != OUTSIDE
+        }
+        if first and all(map(tag_map.is_new, first)):
+            tag = min(first)
+            raise tag_map.tag_names.unknown_label_error(tag, first[tag], "tag_column")
 
     def metadata_from_hf(self, folder: ModelFolder) -> Metadata | None:
         """Return the metadata of a model for token classification whose classes have names."""

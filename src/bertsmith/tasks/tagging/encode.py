@@ -18,7 +18,6 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from bertsmith.errors import InputError, option
-from bertsmith.metrics.tagging import OUTSIDE
 from bertsmith.models.config import ModelConfig
 from bertsmith.tasks.base import TaskEncoder
 from bertsmith.tasks.batching import Item
@@ -54,7 +53,6 @@ class TagEncoder(TaskEncoder):
 
     def encode(self, examples: Sequence[TagExample], tokenizer: Tokenizer) -> list[Item]:
         """Return the windows of each sentence; none for a sentence without tokens."""
-        self._check_tags(examples)
         examples = split_as_in_training(examples, self.metadata)
         self._check_predicates(examples)
         texts = [" ".join(example.words) for example in examples]
@@ -116,13 +114,6 @@ class TagEncoder(TaskEncoder):
                     argument="tag_column",
                     hint=f"name the column of the tags with {option('tag_column')}",
                 )
-
-    def _check_tags(self, examples: Sequence[TagExample]) -> None:
-        """Raise InputError if all tags are new: the file has another column, or the model another tag set."""
-        tag_map = self._tag_map
-        tags = {tag for example in examples for tag in tag_map.names(example.tags) if tag != OUTSIDE}
-        if tags and all(map(tag_map.is_new, tags)):
-            raise tag_map.tag_names.unknown_label_error(min(tags), examples[0].location, "tag_column")
 
 
 def first_tokens(words: Sequence[str], encoding: Encoding) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

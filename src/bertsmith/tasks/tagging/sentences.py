@@ -45,7 +45,7 @@ class TagExample(Example):
     Attributes:
         words: The words.
         tags: The tags as in the file; None if they are unknown.
-        location: The location of the first word, or of the row of lists.
+        location: The location of the first word, or of the row that has the words as a list.
         output_rows: For an unlabeled sentence, the columns of each word's row, any tag last, with a final
             separator; None if the sentence does not come from columns or lists.
         text: The running text that was split into words; None if words were given, or for a labeled sentence.
