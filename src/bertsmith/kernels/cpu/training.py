@@ -344,10 +344,8 @@ class NumbaTrainingBackend(KernelBackend):
             super().adamw_step(tensors, step, grad_scale)
             return
         fields, _ = fused_adamw.tensor_fields([(group.grad, group.param, *group[2:]) for group in tensors])
-        launch(
-            fused_adamw.adamw_kernel,
-            *(fields, len(fields), *fused_adamw.step_args(step), float_bits(grad_scale)),
-        )
+        step_args = fused_adamw.step_args(step)
+        launch(fused_adamw.adamw_kernel, fields, len(fields), *step_args, float_bits(grad_scale))
 
     def sparse_adamw(
         self,
