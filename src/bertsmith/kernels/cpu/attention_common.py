@@ -1,4 +1,4 @@
-"""What attention in fp32 and in bf16 share: arguments, masks, and the backward pass through the softmax.
+"""Parts that attention in fp32 and in bf16 share: arguments, masks, and the backward pass through the softmax.
 
 The names are those of attention_fp32.py: S the scores, P the weights, M the dropout mask, and D = rowsum(P · dP).
 """
