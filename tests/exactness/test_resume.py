@@ -145,7 +145,8 @@ def test_a_run_with_compiled_kernels_is_resumed_as_exactly(
     budget = TWO_EPOCHS if threads == 1 else FOUR_STEPS
     settings = [*budget, "train.kernels=numba", f"train.threads={threads}", "train.save_steps=2"]
     assert_resumed_equals_straight(shards, tmp_path, settings, steps)
-    assert outcome(tmp_path / "straight") != straight
+    if budget is TWO_EPOCHS:  # as many updates as `straight`, by other kernels
+        assert outcome(tmp_path / "straight") != straight
 
 
 @pytest.mark.skipif(
