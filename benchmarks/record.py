@@ -70,8 +70,8 @@ def environment(threads: int, precision: str = "") -> str:
     machine = hardware.describe()
     precision = precision or hardware.choose_precision()
     return (
-        f"{machine.processor}, {threads} thread{'s' if threads != 1 else ''} of {machine.cores} cores, "
-        f"{', '.join(machine.instruction_sets)}, {precision}; {versions()}"
+        f"{machine['processor']}, {threads} thread{'s' if threads != 1 else ''} of {machine['cores']} cores, "
+        f"{', '.join(machine['instruction_sets'])}, {precision}; {versions()}"
     )
 
 
@@ -100,7 +100,9 @@ def machine_name() -> str:
 
     machine = hardware.describe()
     limit = f"; held to {isa_limit()}" if isa_limit() else ""
-    return f"{machine.processor}, {machine.cores} cores, {', '.join(machine.instruction_sets)}{limit}"
+    return (
+        f"{machine['processor']}, {machine['cores']} cores, {', '.join(machine['instruction_sets'])}{limit}"
+    )
 
 
 def processor_class(key: str) -> str:
