@@ -24,7 +24,7 @@ from bertsmith.pretraining.data import create_stream
 from bertsmith.pretraining.model import first_weights
 from bertsmith.pretraining.settings import PretrainSettings
 from bertsmith.training.data_loader import DataPosition, iterate_batches
-from bertsmith.training.run_plan import learning_rate, warmup_updates
+from bertsmith.training.lr_schedule import learning_rate, warmup_updates
 from bertsmith.training.settings import TrainSettings
 from record import WORK, median_and_range, ratios
 

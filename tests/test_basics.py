@@ -15,7 +15,7 @@ import torch
 from bertsmith import console, hardware
 from bertsmith.errors import BertsmithError, InputError, MachineError, Stopped
 from bertsmith.loss import Loss
-from bertsmith.suggestions import lookup
+from bertsmith.registry import lookup
 
 
 def test_a_loss_is_divided_by_the_counts_of_the_whole_update() -> None:

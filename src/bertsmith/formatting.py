@@ -32,7 +32,7 @@ def shorten(text: str, max_length: int) -> str:
 
 
 def format_number(value: float | None, digits: int = 4) -> str:
-    """Format a number as "1,234", or "1.2345" with so many digits, and None as "–"."""
+    """Format an integer as "1,234", a float with `digits` decimals, and None as "–"."""
     return "–" if value is None else f"{value:,}" if isinstance(value, int) else f"{value:,.{digits}f}"
 
 

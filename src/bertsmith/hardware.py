@@ -7,7 +7,6 @@ import gc
 import os
 import platform
 import resource
-import signal
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -340,33 +339,6 @@ def return_freed_memory() -> None:
     """
     m_trim_threshold, m_mmap_threshold = -1, -3  # malloc.h
     _set_malloc_options({m_mmap_threshold: 1 << 22, m_trim_threshold: 1 << 26})
-
-
-@contextmanager
-def stop_signals() -> Iterator[list[int]]:
-    """Collect SIGTERM, SIGINT, and SIGHUP in a list. A second SIGINT raises KeyboardInterrupt.
-
-    Signals that the process was started to ignore, such as SIGHUP with nohup, stay ignored.
-    """
-    received: list[int] = []
-
-    def receive(number: int, frame: object) -> None:
-        if received and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        received.append(number)
-
-    previous_handlers = {}
-    try:
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            if signal.getsignal(number) is not signal.SIG_IGN:
-                previous_handlers[number] = signal.signal(number, receive)
-    except ValueError:  # outside the main thread, signals belong to other code
-        pass
-    try:
-        yield received
-    finally:
-        for number, handler in previous_handlers.items():
-            signal.signal(number, handler)
 
 
 def _set_malloc_options(options: Mapping[int, int]) -> None:

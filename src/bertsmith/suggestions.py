@@ -1,16 +1,13 @@
-"""Suggestions for mistyped names and paths (similar spellings, or shared words), and lookup in registries."""
+"""Suggestions for mistyped names and paths: similar spellings, or shared words."""
 
 from __future__ import annotations
 
 import os
-import pkgutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal
 
 from bertsmith.errors import InputError
-
-Entry = TypeVar("Entry")
 
 _MAX_SUGGESTIONS = 3
 _MAX_PATH_LENGTH = 1_000  # characters; a longer text is not a mistyped path
@@ -87,24 +84,3 @@ def similar_path(name: str) -> str | None:
         if (candidate := (folder / entry).joinpath(*rest)).exists():
             return str(candidate)
     return None
-
-
-def lookup(
-    registry: Mapping[str, str | Entry], name: str, message: str, argument: str | None = None
-) -> Entry:
-    """Return the entry of a registry for a name, and import it if the registry has only its import path.
-
-    Args:
-        registry: By name, entries or import paths of entries ("module:attribute").
-        name: The name to look up.
-        message: The error message for an unknown name.
-        argument: The argument that the name comes from, for the error.
-
-    Raises:
-        InputError: The registry has no such name; the hint lists its names.
-    """
-    if name not in registry:
-        raise InputError("unknown_name", message, argument=argument, hint=f"known: {', '.join(registry)}")
-    value = registry[name]
-    entry: Entry = pkgutil.resolve_name(value) if isinstance(value, str) else value
-    return entry

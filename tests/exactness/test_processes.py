@@ -269,7 +269,7 @@ def two_ranks(*command: str) -> list[tuple[int, str, str]]:
 
 @pytest.fixture(scope="module")
 def failed(shards: Shards, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where two ranks wrote what they printed, and their exit codes, after an error on one of them."""
+    """Return the output files and the exit codes of two ranks after an error on one of them."""
     home, out = Path(__file__).parents[1], tmp_path_factory.mktemp("failed")
     process = subprocess.Popen(
         [sys.executable, of_several.__file__, str(shards.folder), str(out), "fails"],

@@ -20,7 +20,7 @@ from bertsmith.pretraining.resolve_settings import SIZES, new_settings, resumed_
 from bertsmith.pretraining.settings import PretrainSettings
 from bertsmith.training import trainer
 from bertsmith.training.callbacks import last_loss
-from bertsmith.training.run_plan import learning_rate, warmup_updates
+from bertsmith.training.lr_schedule import learning_rate, warmup_updates
 
 
 @pytest.fixture(scope="module")

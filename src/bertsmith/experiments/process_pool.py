@@ -20,6 +20,7 @@ from typing import Any
 
 from bertsmith import hardware, log_handlers
 from bertsmith.errors import BertsmithError, MachineError, Stopped, error_from_dict, option
+from bertsmith.training.signals import stop_signals
 
 logger = logging.getLogger(__name__)
 
@@ -64,7 +65,7 @@ def run_processes(module: str, calls: Sequence[Call], num_processes: int) -> Ite
     """
     waiting = deque(enumerate(calls))
     running: dict[int, subprocess.Popen[bytes]] = {}
-    with tempfile.TemporaryDirectory() as folder, hardware.stop_signals() as signals:
+    with tempfile.TemporaryDirectory() as folder, stop_signals() as signals:
         try:
             while waiting or running:
                 while waiting and len(running) < num_processes and not signals:

@@ -263,7 +263,7 @@ def bucket_attention(
     if not layout.buckets:
         return qkv[:, : qkv.shape[1] // 3]  # no tokens: an empty tensor of the right shape
     if torch.is_grad_enabled() and qkv.requires_grad:
-        return _BucketAttention.apply(qkv, layout, num_heads, dropout, kernels)  # type: ignore
+        return _BucketAttention.apply(qkv, layout, num_heads, dropout, kernels)  # type: ignore[no-any-return, no-untyped-call]
     # Without dropout torch's fused kernel is up to twice as fast as separate products, except in bf16 on a CPU,
     # where separate products are up to twice as fast.
     uses_sdpa = dropout is None and (qkv.is_cuda or qkv.dtype == torch.float32)

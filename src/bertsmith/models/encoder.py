@@ -76,7 +76,7 @@ class Embedding(nn.Embedding):
         """
         self._joins = is_tied and torch.is_grad_enabled() and self.weight.is_cpu
         try:
-            yield _GradientLast.apply(self.weight) if self._joins else self.weight  # type: ignore
+            yield _GradientLast.apply(self.weight) if self._joins else self.weight  # type: ignore[no-untyped-call]
         finally:
             self._joins = False
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from bertsmith.errors import InputError, option
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.tensor_names import NameTable
-from bertsmith.suggestions import lookup
+from bertsmith.registry import lookup
 
 if TYPE_CHECKING:
     import torch

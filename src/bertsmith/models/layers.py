@@ -152,7 +152,7 @@ def matmul(
         return F.linear(x, weight, bias)
     x = x.to(compute_dtype(x))
     if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, weight, bias)):
-        return _BackendMatmul.apply(x, weight, bias, backend)  # type: ignore
+        return _BackendMatmul.apply(x, weight, bias, backend)  # type: ignore[no-any-return, no-untyped-call]
     return backend.matmul(x, weight.T, bias)
 
 

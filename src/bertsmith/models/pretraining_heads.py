@@ -137,8 +137,8 @@ def fused_cross_entropy(
     dtype = compute_dtype(x)
     if len(labels) and embedding.dtype in (dtype, torch.float32) and kernels.prefers_chunked_loss(x):
         backend, needs_grad = matmul_backend(x, kernels), torch.is_grad_enabled()
-        return _ChunkedLogits.apply(x.to(dtype), embedding, bias, labels, kernels, backend, needs_grad)  # type: ignore
-    return _FullLogits.apply(x, embedding, bias, labels, kernels, dtype)  # type: ignore
+        return _ChunkedLogits.apply(x.to(dtype), embedding, bias, labels, kernels, backend, needs_grad)  # type: ignore[no-any-return, no-untyped-call]
+    return _FullLogits.apply(x, embedding, bias, labels, kernels, dtype)  # type: ignore[no-any-return, no-untyped-call]
 
 
 class _FullLogits(torch.autograd.Function):

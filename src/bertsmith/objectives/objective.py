@@ -26,8 +26,8 @@ from bertsmith.models.encoder import Encoder
 from bertsmith.models.pretraining_heads import MaskedLMHead
 from bertsmith.models.weight_init import init_output_bias, unigram_cross_entropy
 from bertsmith.objectives.settings import OBJECTIVES
+from bertsmith.registry import lookup
 from bertsmith.settings import Settings
-from bertsmith.suggestions import lookup
 
 MODEL, GENERATOR = "model", "generator"
 """Names of the model folders in a run: the trained model, and ELECTRA's generator. An objective with another

@@ -1,4 +1,4 @@
-"""The settings, the budget, and the threads of a run, from settings, environment, and timed updates."""
+"""The budget and the threads of a run, and the settings and the digest that follow from them."""
 
 from __future__ import annotations
 

@@ -6,8 +6,8 @@ import importlib
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from bertsmith.registry import lookup
 from bertsmith.settings import Settings
-from bertsmith.suggestions import lookup
 
 
 class OutputFormat(NamedTuple):

@@ -21,6 +21,7 @@ from bertsmith.training.data_loader import START, Update, iterate_updates
 from bertsmith.training.distributed import SINGLE_RANK, RankGroup, count_batch, create_strategy
 from bertsmith.training.optimizer import create_optimizer, expected_state
 from bertsmith.training.run_plan import RunPlan, read_plan, write_plan
+from bertsmith.training.signals import stop_signals
 from bertsmith.training.train_step import DeferredFiniteCheck, TrainModule, train_step
 from bertsmith.training.training_job import TrainingJob, TrainOutput, TrainState
 
@@ -189,7 +190,7 @@ class Trainer:
                 )
                 self._callbacks.insert(0, stack.enter_context(self._metric_logger))
             stack.enter_context(self.context.deterministic(self.settings.deterministic))
-            signals = stack.enter_context(hardware.stop_signals())
+            signals = stack.enter_context(stop_signals())
             self.module.train()
             try:
                 yield signals

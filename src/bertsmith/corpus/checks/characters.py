@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from bertsmith.corpus.checks.document_window import DocumentWindow
 from bertsmith.corpus.checks.histogram import Occurrences, printable
-from bertsmith.corpus.checks.lines import DocumentWindow
 from bertsmith.corpus.near_duplicates import code_points
 
 _NUM_CODE_POINTS = 0x110000

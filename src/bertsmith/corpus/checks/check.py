@@ -14,20 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith.corpus.checks.characters import CharacterCheck, with_shares
+from bertsmith.corpus.checks.document_window import DocumentWindow, group_documents
+from bertsmith.corpus.checks.duplicates import MAX_NEAR_DOCUMENTS, DuplicateCheck
 from bertsmith.corpus.checks.findings import findings
 from bertsmith.corpus.checks.histogram import Occurrences
 from bertsmith.corpus.checks.leakage import LeakageCheck
-from bertsmith.corpus.checks.lines import DocumentWindow, LineCheck, group_documents
+from bertsmith.corpus.checks.lines import LineCheck
 from bertsmith.corpus.checks.structure import DocumentCheck, assess_structure
 from bertsmith.corpus.checks.tokens import TokenizerStats, WordCounter
-from bertsmith.corpus.near_duplicates import (
-    DEFAULT_THRESHOLD,
-    MAX_NEAR_DOCUMENTS,
-    NGRAM,
-    DuplicateCheck,
-    check_threshold,
-    word_spans,
-)
+from bertsmith.corpus.near_duplicates import DEFAULT_THRESHOLD, NGRAM, check_threshold, word_spans
 from bertsmith.corpus.sentence_splitter import detect_language, split_sentences
 from bertsmith.errors import InputError, render
 from bertsmith.formatting import pluralize

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from bertsmith.corpus.checks.document_window import DocumentWindow
 from bertsmith.corpus.checks.histogram import printable
-from bertsmith.corpus.checks.lines import DocumentWindow
 from bertsmith.corpus.near_duplicates import hash_ngrams, hash_words
 from bertsmith.corpus.shards import HashArray
 from bertsmith.io import parquet

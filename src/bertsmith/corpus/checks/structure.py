@@ -1,6 +1,6 @@
 """Check that a corpus has the documents and sentences that NSP, SOP, and full sentences need.
 
-`corpus check` judges files, `prepare` and `pretrain` warn about prepared shards and name the settings they need.
+`data check` judges files, `prepare` and `pretrain` warn about prepared shards and name the settings they need.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from bertsmith.corpus.checks.document_window import DocumentWindow, group_documents
 from bertsmith.corpus.checks.histogram import Histogram, Occurrences
-from bertsmith.corpus.checks.lines import DocumentWindow, LineCheck, group_documents
+from bertsmith.corpus.checks.lines import LineCheck
 from bertsmith.corpus.sentence_splitter import detect_language
 from bertsmith.corpus.shards import Shards
 from bertsmith.formatting import format_percent, pluralize

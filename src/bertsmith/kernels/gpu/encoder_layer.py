@@ -60,7 +60,7 @@ def encoder_layer(
     Returns:
         The outputs, [N, H], or [M, H] with rows.
     """
-    out: Tensor = _EncoderLayer.apply(x.to(config.dtype).contiguous(), config, rows, *parameters)  # type: ignore
+    out: Tensor = _EncoderLayer.apply(x.to(config.dtype).contiguous(), config, rows, *parameters)  # type: ignore[no-untyped-call]
     return out
 
 

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertsmith.corpus import near_duplicates
-from bertsmith.corpus.near_duplicates import DuplicateCheck, word_spans
+from bertsmith.corpus.checks import duplicates
+from bertsmith.corpus.checks.duplicates import DuplicateCheck
+from bertsmith.corpus.near_duplicates import word_spans
 from bertsmith.io.documents import Document
 
 WORDS = [a + b + c for a in "bdfgklmnprst" for b in "aeiou" for c in "nrstlm"]
@@ -94,7 +95,7 @@ def test_exact_duplicates_equal_those_of_a_dictionary(texts: list[str]) -> None:
 
 
 def test_documents_beyond_the_capacity_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(near_duplicates, "MAX_NEAR_DOCUMENTS", 2)
+    monkeypatch.setattr(duplicates, "MAX_NEAR_DOCUMENTS", 2)
     texts = [" ".join(random_words(50, i)) for i in range(4)]
     summary = summary_of([*texts, texts[1], texts[3]], cuts=[1, 3])
     assert repeats(summary["exact"]) == {"a:2": ["a:5"], "a:4": ["a:6"]}
