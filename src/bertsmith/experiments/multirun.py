@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 _LAYOUT = atomic.FolderLayout(
     "a folder of runs", RUNS_FILE, (RUNS_FILE, RUNS_REPORT_FILE, FEATURES, "seed-*", "fold-*", "run-*", "*=*")
 )
-_RESOLVED_BY_FIRST_RUN = ("train.precision", "train.device", "train.kernels")
+_RESOLVED_BY_FIRST_RUN = ("train.precision", "train.device", "train.kernels", "train.threads")
 
 
 @dataclass(frozen=True)
@@ -168,8 +168,8 @@ def finetune_repeatedly(
 ) -> MultirunReport:
     """Fine-tune a model several times, each run in a subfolder of `output_dir`.
 
-    The precision, device, and kernels that the first run chooses hold for all runs. Hidden states of a frozen
-    encoder are computed once. A run that diverges is reported, and the others follow.
+    The precision, device, kernels, and threads that the first run chooses hold for all runs. Hidden states of a
+    frozen encoder are computed once. A run that diverges is reported, and the others follow.
 
     Args:
         task: The task, as in `finetune`.
