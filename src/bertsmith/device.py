@@ -108,8 +108,8 @@ class ComputeContext:
             settings: The settings `train` of the run.
             hidden_size: The hidden size of the model.
             num_updates: The number of updates; None: many. A preview, without updates, and a run of less than
-                three minutes do not wait for the compilation of kernels for a CPU. Others do, so that a run computes
-                the same before and after.
+                three minutes do not wait for the compilation of kernels for a CPU. Others do, so that a run
+                computes the same before and after.
 
         Raises:
             InputError: The kernels are not available.
