@@ -98,7 +98,7 @@ class NumbaTrainingBackend(KernelBackend):
         )
 
     def layer_norm(self, x: Tensor, norm: nn.Module) -> Tensor:
-        """Compute norm(x); unlike PyTorch's, the gradients of its weights do not depend on the number of threads."""
+        """Compute norm(x), whose weights' gradients depend on the number of threads in PyTorch."""
         if not has_layer_norm_params(norm) or not self._supports(x):
             return super().layer_norm(x, norm)
         seeds = draw_dropout_seeds(None)
