@@ -104,7 +104,7 @@ def test_folders_of_killed_writers_are_removed_and_those_of_running_writers_stay
     target = tmp_path / "a [1]*"
     code = f"with atomic.{writer}(Path(sys.argv[1]), **{options}) as p:\n "
     run_and_kill(f"{code}(p / 'x').write_text('x') if p.is_dir() else p.write_text('x')\n {WAIT}", target)
-    assert [path.suffix for path in tmp_path.iterdir()] == [".part"]
+    assert [path.suffix for path in tmp_path.iterdir()] == [".bertsmith"]
     with getattr(atomic, writer)(target, **options) as part:
         (part / "y" if part.is_dir() else part).write_text("y")
         (hidden,) = tmp_path.iterdir()
@@ -192,7 +192,7 @@ def test_a_folder_is_replaced_completely(
     with pytest.raises(KeyError), atomic.atomic_folder(target, replace=True) as folder:
         raise KeyError
     assert [path.name for path in tmp_path.rglob("*")] == ["model", "two"]
-    target.rename(tmp_path / ".model.old")  # the state between the two renames
+    target.rename(tmp_path / ".model.old.bertsmith")  # the state between the two renames
     with pytest.raises(KeyError), atomic.atomic_folder(target, replace=True) as folder:
         raise KeyError
     assert [path.name for path in tmp_path.rglob("*")] == ["model", "two"]

@@ -14,6 +14,7 @@ from typing import Any
 
 from bertsmith.errors import InputError, option
 from bertsmith.formatting import pluralize
+from bertsmith.io import atomic
 from bertsmith.suggestions import not_found_error, similar_path
 
 CONFIG_FILE = "config.json"
@@ -136,7 +137,7 @@ def check_single_run(folder: Path) -> None:
 def read_report(file: Path) -> dict[str, Any]:
     """Return the values of a report; {} if the file is missing or damaged."""
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        content = json.loads(atomic.read_file(file))
     except (OSError, ValueError):
         return {}
     return content if isinstance(content, dict) else {}

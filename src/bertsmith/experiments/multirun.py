@@ -39,7 +39,18 @@ from bertsmith.tasks.registry import get_task
 logger = logging.getLogger(__name__)
 
 _LAYOUT = atomic.FolderLayout(
-    "a folder of runs", RUNS_FILE, (RUNS_FILE, RUNS_REPORT_FILE, FEATURES, "seed-*", "fold-*", "run-*", "*=*")
+    "a folder of runs",
+    RUNS_FILE,
+    (
+        RUNS_FILE,
+        RUNS_REPORT_FILE,
+        f"{FEATURES}/*.f32",
+        *(
+            path
+            for run in ("seed-*", "fold-*", "run-*", "*=*")
+            for path in atomic.in_folder(run, run_folder.RUN_LAYOUT.patterns)
+        ),
+    ),
 )
 _RESOLVED_BY_FIRST_RUN = ("train.precision", "train.device", "train.kernels")
 

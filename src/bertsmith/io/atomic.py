@@ -7,19 +7,23 @@ writer is killed. The next writer at the same destination removes hidden folders
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import re
 import shutil
+import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from fnmatch import fnmatch
+from fnmatch import fnmatchcase
+from io import BufferedReader
 from pathlib import Path
+from typing import BinaryIO
 
 from bertsmith.errors import InputError, MachineError, option
 
-_HIDDEN = re.compile(r"\..*\.[0-9a-f]{16}\.part", re.DOTALL)
+_HIDDEN = re.compile(r"\..*\.[0-9a-f]{16}\.bertsmith", re.DOTALL)
 _MAX_NAME_LENGTH = 48  # characters of a name that a hidden name repeats: file systems allow 255 bytes
 
 
@@ -107,7 +111,7 @@ class FolderLayout:
     Attributes:
         description: A description, such as "a trained tokenizer".
         required_name: A file or folder that it always contains.
-        patterns: Patterns of all names in it.
+        patterns: Patterns of the paths of all files in it, relative to it: "checkpoints/step-*/*.json".
         argument: Python's name of the argument that names the folder.
     """
 
@@ -126,15 +130,72 @@ class FolderLayout:
         if not overwrite or not target.is_dir() or not any(target.iterdir()):
             check_output_folder(out, in_place=in_place, argument=self.argument)
             return False
-        names = sorted(os.listdir(target))
-        others = [name for name in names if not any(fnmatch(name, pattern) for pattern in self.patterns)]
-        if others or not (target / self.required_name).exists():
-            reason = f"it holds '{others[0]}'" if others else f"it has no {self.required_name}"
-            message = f"is not replaced, since it is not only {self.description}: {reason}"
-            hint = f"choose another {option(self.argument)}, or remove this folder"
-            raise InputError("not_replaceable", message, location=out, argument=self.argument, hint=hint)
+        self.check_only(out)
+        if not (target / self.required_name).exists():
+            raise self._refusal(out, f"it has no {self.required_name}")
         _refuse_in_use(out, in_place)
         return True
+
+    def check_only(self, folder: Path) -> None:
+        """Raise InputError if a folder holds a link, or a file that is not of this layout."""
+        check_files(folder)
+        for name in self.other_files(_resolve(folder)):
+            raise self._refusal(folder, f"it holds '{name}'")
+
+    def _refusal(self, folder: Path, reason: str) -> InputError:
+        message = f"is not replaced, since it is not only {self.description}: {reason}"
+        hint = f"choose another {option(self.argument)}, or move what is not of bertsmith"
+        return InputError("not_replaceable", message, location=folder, argument=self.argument, hint=hint)
+
+    def other_files(self, folder: Path) -> list[str]:
+        """Return the relative paths of the files in a folder that are not of this layout."""
+        return [
+            name
+            for name, _ in sorted(_walk(folder))
+            if not any(_matches(name, pattern) for pattern in self.patterns)
+        ]
+
+    def copy_other_files(self, folder: Path, new_folder: Path) -> None:
+        """Copy the files of a folder that are not of this layout into the folder that will replace it."""
+        for name in self.other_files(folder):
+            (new_folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(folder / name, new_folder / name, follow_symlinks=False)
+
+
+def in_folder(folder: str, patterns: Iterable[str]) -> tuple[str, ...]:
+    """Return the patterns of a layout for files in a subfolder."""
+    return tuple(f"{folder}/{pattern}" for pattern in patterns)
+
+
+def _matches(name: str, pattern: str) -> bool:
+    parts, patterns = name.split("/"), pattern.split("/")
+    return len(parts) == len(patterns) and all(map(fnmatchcase, parts, patterns))
+
+
+def _walk(folder: Path) -> Iterator[tuple[str, int]]:
+    """Yield relative path and mode of all in a folder but folders and what killed writers left; follow no link."""
+    for parent, subfolders, names in os.walk(folder):
+        subfolders[:] = [name for name in subfolders if not _HIDDEN.fullmatch(name)]
+        for path in (os.path.join(parent, name) for name in (*subfolders, *names)):
+            with suppress(FileNotFoundError):  # just removed
+                mode = os.lstat(path).st_mode
+                if not stat.S_ISDIR(mode):
+                    yield os.path.relpath(path, folder), mode
+
+
+def check_files(folder: Path) -> None:
+    """Raise InputError for a link, a pipe, or a device in a folder to write into.
+
+    A link would lead to files outside of the folder. The folder itself may be a link.
+    """
+    for name, mode in sorted(_walk(_resolve(folder))):
+        if not stat.S_ISREG(mode):
+            is_link = stat.S_ISLNK(mode)
+            message = f"is {'a symbolic link' if is_link else 'not a regular file'}, which is not written to"
+            hint = "remove it; to keep files on another disk, link the whole output folder"
+            raise InputError(
+                "symbolic_link" if is_link else "not_a_file", message, location=folder / name, hint=hint
+            )
 
 
 def clear_folder(folder: Path) -> None:
@@ -158,9 +219,14 @@ def check_output_folder(out: Path, *, in_place: bool = False, argument: str = "o
         InputError: `out` is a file, is not empty, or cannot be replaced or written.
     """
     target = _resolve(out)
-    if os.path.lexists(target) and (not target.is_dir() or any(target.iterdir())):
+    if in_place and target.is_dir():
+        remove_abandoned(target)
+    content = _walk(target) if in_place else target.iterdir()
+    if os.path.lexists(target) and (not target.is_dir() or any(content)):
         message = "already exists and is not empty"
-        hint = f"choose another {option(argument)}, or remove it; in Python, overwrite=True replaces it"
+        hint = f"choose another {option(argument)}"
+        if not in_place:
+            hint += ", or remove it; in Python, overwrite=True replaces it"
         raise InputError("output_exists", message, location=out, argument=argument, hint=hint)
     _refuse_in_use(out, in_place)
 
@@ -253,11 +319,36 @@ def fsync(path: Path) -> None:
         os.close(handle)
 
 
+def open_for_appending(path: Path, num_bytes: int | None = None) -> BinaryIO:
+    """Open a file for appending after its first bytes, or after all.
+
+    The file is a new copy of them: a link of this name, and other names of the same file, keep what they have.
+    """
+    with write_errors(path):
+        write_bytes(path, read_file(path)[:num_bytes] if path.exists() else b"")
+        return open(path, "ab", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW))
+
+
+def open_file(path: str | Path) -> BufferedReader:
+    """Open a regular file for reading; raise OSError for a pipe or a device, which would wait or never end."""
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+    return os.fdopen(handle, "rb")
+
+
+def read_file(path: str | Path) -> bytes:
+    """Return the content of a file, as `open_file` opens it."""
+    with open_file(path) as file:
+        return file.read()
+
+
 def sha256_of_file(path: Path) -> str:
     """Return the SHA-256 of a file in hex."""
     import hashlib  # takes milliseconds, which --help saves
 
-    with path.open("rb") as file:
+    with open_file(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
@@ -283,11 +374,11 @@ def _part_folder(target: Path) -> Iterator[Path]:
 
 def _hidden_name(target: Path) -> Path:
     """Return a random path next to `target` that matches `_HIDDEN`."""
-    return target.with_name(f".{target.name[:_MAX_NAME_LENGTH]}.{os.urandom(8).hex()}.part")
+    return target.with_name(f".{target.name[:_MAX_NAME_LENGTH]}.{os.urandom(8).hex()}.bertsmith")
 
 
 def _backup_name(target: Path) -> Path:
-    return target.with_name(f".{target.name[:_MAX_NAME_LENGTH]}.old")
+    return target.with_name(f".{target.name[:_MAX_NAME_LENGTH]}.old.bertsmith")
 
 
 def _flush(folder: Path) -> None:

@@ -136,7 +136,7 @@ def extend_tokenizer(
     if out is None:
         return report
     if folder is not None:
-        _write_model(out, folder, old, extended, report)
+        _write_model(out.resolve(), folder, old, extended, report)
     else:
         with atomic.write_errors(out), atomic.atomic_folder(out, replace=replace) as new_folder:
             extended.save(new_folder)
