@@ -16,6 +16,7 @@ import pytest
 
 from bertsmith.errors import InputError
 from bertsmith.io import atomic
+from bertsmith.io.folder_layout import FolderLayout
 
 
 @contextmanager
@@ -160,7 +161,7 @@ def test_an_unusable_output_folder_is_an_error_before_the_work(
 
 
 def test_only_a_folder_of_the_layout_is_replaced(tmp_path: Path) -> None:
-    layout = atomic.FolderLayout("an index", "manifest.json", ("manifest.json", "*.bin"), "folder")
+    layout = FolderLayout("an index", "manifest.json", ("manifest.json", "*.bin"), "folder")
     out = tmp_path / "out"
     assert not layout.check_replaceable(out, overwrite=True)
     out.mkdir()

@@ -48,6 +48,7 @@ from bertsmith.device import stored_tensors
 from bertsmith.errors import InputError, MachineError
 from bertsmith.formatting import pluralize
 from bertsmith.io import atomic
+from bertsmith.io.folder_layout import FolderLayout
 from bertsmith.models.config import ModelConfig, ProblemType
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import build_encoder, get_family
@@ -60,8 +61,8 @@ from bertsmith.tokenizer.tokenizer import Tokenizer
 RECORD_FILE = "bertsmith.json"
 MODEL_FILES = (CONFIG_FILE, WEIGHTS_FILE, RECORD_FILE, *SENTENCE_FILES)
 """The files that `write_folder` writes, except for the tokenizer's."""
-MODEL_LAYOUT = atomic.FolderLayout("a model", CONFIG_FILE, (*MODEL_FILES, *TOKENIZER_FILES), "folder")
-_LAYOUT = atomic.FolderLayout(
+MODEL_LAYOUT = FolderLayout("a model", CONFIG_FILE, (*MODEL_FILES, *TOKENIZER_FILES), "folder")
+_LAYOUT = FolderLayout(
     "a model",
     CONFIG_FILE,
     ("*.safetensors", "*.json", "vocab.txt", "merges.txt", "spiece.model", POOLING_CONFIG),

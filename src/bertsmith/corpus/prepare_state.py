@@ -22,17 +22,18 @@ from bertsmith.corpus.manifest import PreparationProgress, read_progress
 from bertsmith.errors import InputError, MachineError, command, option
 from bertsmith.formatting import pluralize
 from bertsmith.io import atomic
+from bertsmith.io.folder_layout import FolderLayout, in_folder
 from bertsmith.io.text_io import RejectedRow
 from bertsmith.tokenizer.folder import TOKENIZER_FILES
 
 logger = logging.getLogger(__name__)
 
-LAYOUT = atomic.FolderLayout(
+LAYOUT = FolderLayout(
     "token shards",
     "manifest.json",
-    ("manifest.json", "shard-*.arrow", "rejects.jsonl", *atomic.in_folder("tokenizer", TOKENIZER_FILES)),
+    ("manifest.json", "shard-*.arrow", "rejects.jsonl", *in_folder("tokenizer", TOKENIZER_FILES)),
 )
-_UNFINISHED_LAYOUT = atomic.FolderLayout(
+_UNFINISHED_LAYOUT = FolderLayout(
     "an unfinished preparation", "progress.json", (*LAYOUT.patterns, "progress.json", "encoded-*.arrow")
 )
 

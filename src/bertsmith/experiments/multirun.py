@@ -27,6 +27,7 @@ from bertsmith.finetuning.settings import OWN_ARGUMENTS, FinetuneSettings, setti
 from bertsmith.formatting import join_names, pluralize
 from bertsmith.inference.model import Model, load
 from bertsmith.io import atomic
+from bertsmith.io.folder_layout import FolderLayout, in_folder
 from bertsmith.io.sources import Source
 from bertsmith.keywords import FinetuneKeywords
 from bertsmith.log_handlers import RepeatFilter, without_repeats
@@ -38,7 +39,7 @@ from bertsmith.tasks.registry import get_task
 
 logger = logging.getLogger(__name__)
 
-_LAYOUT = atomic.FolderLayout(
+_LAYOUT = FolderLayout(
     "a folder of runs",
     RUNS_FILE,
     (
@@ -48,7 +49,7 @@ _LAYOUT = atomic.FolderLayout(
         *(
             path
             for run in ("seed-*", "fold-*", "run-*", "*=*")
-            for path in atomic.in_folder(run, run_folder.RUN_LAYOUT.patterns)
+            for path in in_folder(run, run_folder.RUN_LAYOUT.patterns)
         ),
     ),
 )

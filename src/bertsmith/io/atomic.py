@@ -15,8 +15,6 @@ import shutil
 import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from io import BufferedReader
 from pathlib import Path
 from typing import BinaryIO
@@ -104,75 +102,7 @@ def commit_folder(folder: Path, target: Path, *, replace: bool = False) -> None:
     fsync(target.parent)
 
 
-@dataclass(frozen=True)
-class FolderLayout:
-    """The layout by which an output folder is recognized, so that it may be replaced.
-
-    Attributes:
-        description: A description, such as "a trained tokenizer".
-        required_name: A file or folder that it always contains.
-        patterns: Patterns of the paths of all files in it, relative to it: "checkpoints/step-*/*.json".
-        argument: Python's name of the argument that names the folder.
-    """
-
-    description: str
-    required_name: str
-    patterns: tuple[str, ...]
-    argument: str = "output_dir"
-
-    def check_replaceable(self, out: Path, *, overwrite: bool, in_place: bool = False) -> bool:
-        """Return True if `out` contains a folder of this layout to replace; False if it is missing or empty.
-
-        Raises:
-            InputError: As `check_output_folder` does, or if `out` contains anything else, which is never removed.
-        """
-        target = _resolve(out)
-        if not overwrite or not target.is_dir() or not any(target.iterdir()):
-            check_output_folder(out, in_place=in_place, argument=self.argument)
-            return False
-        self.check_only(out)
-        if not (target / self.required_name).exists():
-            raise self._refusal(out, f"it has no {self.required_name}")
-        _refuse_in_use(out, in_place)
-        return True
-
-    def check_only(self, folder: Path) -> None:
-        """Raise InputError if a folder holds a link, or a file that is not of this layout."""
-        check_files(folder)
-        for name in self.other_files(_resolve(folder)):
-            raise self._refusal(folder, f"it holds '{name}'")
-
-    def _refusal(self, folder: Path, reason: str) -> InputError:
-        message = f"is not replaced, since it is not only {self.description}: {reason}"
-        hint = f"choose another {option(self.argument)}, or move what is not of bertsmith"
-        return InputError("not_replaceable", message, location=folder, argument=self.argument, hint=hint)
-
-    def other_files(self, folder: Path) -> list[str]:
-        """Return the relative paths of the files in a folder that are not of this layout."""
-        return [
-            name
-            for name, _ in sorted(_walk(folder))
-            if not any(_matches(name, pattern) for pattern in self.patterns)
-        ]
-
-    def copy_other_files(self, folder: Path, new_folder: Path) -> None:
-        """Copy the files of a folder that are not of this layout into the folder that will replace it."""
-        for name in self.other_files(folder):
-            (new_folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(folder / name, new_folder / name, follow_symlinks=False)
-
-
-def in_folder(folder: str, patterns: Iterable[str]) -> tuple[str, ...]:
-    """Return the patterns of a layout for files in a subfolder."""
-    return tuple(f"{folder}/{pattern}" for pattern in patterns)
-
-
-def _matches(name: str, pattern: str) -> bool:
-    parts, patterns = name.split("/"), pattern.split("/")
-    return len(parts) == len(patterns) and all(map(fnmatchcase, parts, patterns))
-
-
-def _walk(folder: Path) -> Iterator[tuple[str, int]]:
+def walk(folder: Path) -> Iterator[tuple[str, int]]:
     """Yield relative path and mode of all in a folder but folders and what killed writers left; follow no link."""
     for parent, subfolders, names in os.walk(folder):
         subfolders[:] = [name for name in subfolders if not _HIDDEN.fullmatch(name)]
@@ -188,7 +118,7 @@ def check_files(folder: Path) -> None:
 
     A link would lead to files outside of the folder. The folder itself may be a link.
     """
-    for name, mode in sorted(_walk(_resolve(folder))):
+    for name, mode in sorted(walk(folder)):
         if not stat.S_ISREG(mode):
             is_link = stat.S_ISLNK(mode)
             message = f"is {'a symbolic link' if is_link else 'not a regular file'}, which is not written to"
@@ -221,17 +151,18 @@ def check_output_folder(out: Path, *, in_place: bool = False, argument: str = "o
     target = _resolve(out)
     if in_place and target.is_dir():
         remove_abandoned(target)
-    content = _walk(target) if in_place else target.iterdir()
+    content = walk(target) if in_place else target.iterdir()
     if os.path.lexists(target) and (not target.is_dir() or any(content)):
         message = "already exists and is not empty"
         hint = f"choose another {option(argument)}"
         if not in_place:
             hint += ", or remove it; in Python, overwrite=True replaces it"
         raise InputError("output_exists", message, location=out, argument=argument, hint=hint)
-    _refuse_in_use(out, in_place)
+    refuse_in_use(out, in_place)
 
 
-def _refuse_in_use(out: Path, in_place: bool) -> None:
+def refuse_in_use(out: Path, in_place: bool) -> None:
+    """Raise InputError for a folder that cannot be replaced, or with `in_place` not written into."""
     target = _resolve(out)
     if not in_place and target.is_dir() and (target == Path.cwd() or target.is_mount()):
         message = "this folder is in use (as the current folder or a mount point) and cannot be replaced"

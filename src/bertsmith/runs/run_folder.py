@@ -16,6 +16,8 @@ from bertsmith.artifacts.locate import read_report
 from bertsmith.errors import InputError, Stopped, option
 from bertsmith.formatting import pluralize
 from bertsmith.io import atomic
+from bertsmith.io.folder_layout import FolderLayout, in_folder
+from bertsmith.io.jsonl import load_json
 from bertsmith.models.family import get_family
 from bertsmith.objectives.objective import GENERATOR, MODEL, ModelParts
 from bertsmith.runs.compute_setup import without_other_budgets
@@ -42,7 +44,7 @@ _CHOSEN_AT_START = {  # settings that the run chooses when it starts, with the v
     "train.eval_steps": None,
 }
 
-RUN_LAYOUT = atomic.FolderLayout(
+RUN_LAYOUT = FolderLayout(
     "a run",
     SETTINGS,
     (
@@ -57,8 +59,8 @@ RUN_LAYOUT = atomic.FolderLayout(
         "split/*.jsonl",
         "features/*.f32",
         "checkpoints/best-*.safetensors",
-        *atomic.in_folder(f"{CHECKPOINTS}/step-*", CHECKPOINT_LAYOUT.patterns),
-        *(path for name in (MODEL, GENERATOR) for path in atomic.in_folder(name, MODEL_LAYOUT.patterns)),
+        *in_folder(f"{CHECKPOINTS}/step-*", CHECKPOINT_LAYOUT.patterns),
+        *(path for name in (MODEL, GENERATOR) for path in in_folder(name, MODEL_LAYOUT.patterns)),
     ),
 )
 
@@ -320,7 +322,7 @@ def previous_arguments(file: Path, arguments: Mapping[str, Any], *, resume: bool
         return {}
     hint = f"resume with the same arguments, or choose another folder with {option('output_dir')}"
     try:
-        previous = dict(json.loads(file.read_text(encoding="utf-8")))
+        previous = dict(load_json(file.read_text(encoding="utf-8")))
     except (ValueError, TypeError):
         raise InputError("file_damaged", "the file is damaged", location=file, hint=hint) from None
     for name, value in json.loads(json.dumps(arguments)).items():

@@ -26,6 +26,7 @@ from torch import Tensor
 from bertsmith.errors import InputError, MachineError, option
 from bertsmith.formatting import pluralize
 from bertsmith.io import atomic
+from bertsmith.io.folder_layout import FolderLayout
 from bertsmith.training.data_loader import Count
 from bertsmith.training.training_job import Digest, TrainState
 
@@ -33,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 _MANIFEST, _STATE = "manifest.json", "state.json"
 _REQUIRED_FILES = {"weights.safetensors", "optimizer.safetensors", "generator.safetensors", _STATE}
-LAYOUT = atomic.FolderLayout("a checkpoint", _MANIFEST, (_MANIFEST, *sorted(_REQUIRED_FILES)))
+LAYOUT = FolderLayout("a checkpoint", _MANIFEST, (_MANIFEST, *sorted(_REQUIRED_FILES)))
 _PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 _MAX_JSON_BYTES = 2**24
 
