@@ -77,7 +77,7 @@ def test_a_link_in_a_run_is_refused_by_name_before_anything_is_written(
     before = content(tmp_path)
     with pytest.raises(InputError) as caught:
         tiny_run.run(shards, run, "train.max_steps=6", **options)  # type: ignore[arg-type]
-    assert (caught.value.code, caught.value.location) == ("symbolic_link", str(path))
+    assert (caught.value.code, caught.value.location) == ("not_a_file", str(path))
     assert content(tmp_path) == before
     path.unlink()
     os.mkfifo(path)
@@ -144,7 +144,7 @@ def test_preparing_removes_no_file_and_follows_no_link(tmp_path: Path, name: str
             (folder / name).write_text("mine")
         with pytest.raises(InputError) as caught:
             prepare([corpus], tiny_run.tokenizer(), tmp_path / out, workers=1, overwrite=True)
-        assert caught.value.code == ("symbolic_link" if name.endswith("json") else "not_replaceable")
+        assert caught.value.code == ("not_a_file" if name.endswith("json") else "not_replaceable")
         assert (folder / name).read_text() == mine.read_text() == "mine"
 
 

@@ -120,11 +120,10 @@ def check_files(folder: Path) -> None:
     """
     for name, mode in sorted(walk(folder)):
         if not stat.S_ISREG(mode):
-            is_link = stat.S_ISLNK(mode)
-            message = f"is {'a symbolic link' if is_link else 'not a regular file'}, which is not written to"
+            kind = "a symbolic link" if stat.S_ISLNK(mode) else "not a regular file"
             hint = "remove it; to keep files on another disk, link the whole output folder"
             raise InputError(
-                "symbolic_link" if is_link else "not_a_file", message, location=folder / name, hint=hint
+                "not_a_file", f"is {kind}, which is not written to", location=folder / name, hint=hint
             )
 
 
