@@ -647,13 +647,13 @@ def test_a_damaged_cache_is_compiled_again(
 def test_without_a_writable_folder_nothing_is_compiled(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(kernel_cache, "_is_writable", lambda folder: False)
+    monkeypatch.setattr(kernel_cache, "is_private_folder", lambda folder: False)
     monkeypatch.setattr(
         "bertsmith.kernels.background_compile.start_background_compile", lambda: pytest.fail("was started")
     )
     caplog.set_level(logging.INFO, "bertsmith")
     caplog.clear()
-    assert backend_selection.select_training_backend("auto", 128, is_long=False).name == "torch"
+    assert backend_selection.select_training_backend("auto", 128, waits=False).name == "torch"
     assert "name one in the environment variable NUMBA_CACHE_DIR" in caplog.messages[0]
 
     def compile_all() -> None:

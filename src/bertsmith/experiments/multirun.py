@@ -27,6 +27,7 @@ from bertsmith.finetuning.settings import OWN_ARGUMENTS, FinetuneSettings, setti
 from bertsmith.formatting import join_names, pluralize
 from bertsmith.inference.model import Model, load
 from bertsmith.io import atomic
+from bertsmith.io.folder_layout import FolderLayout, in_folder
 from bertsmith.io.sources import Source
 from bertsmith.keywords import FinetuneKeywords
 from bertsmith.log_handlers import RepeatFilter, without_repeats
@@ -38,10 +39,21 @@ from bertsmith.tasks.registry import get_task
 
 logger = logging.getLogger(__name__)
 
-_LAYOUT = atomic.FolderLayout(
-    "a folder of runs", RUNS_FILE, (RUNS_FILE, RUNS_REPORT_FILE, FEATURES, "seed-*", "fold-*", "run-*", "*=*")
+_LAYOUT = FolderLayout(
+    "a folder of runs",
+    RUNS_FILE,
+    (
+        RUNS_FILE,
+        RUNS_REPORT_FILE,
+        f"{FEATURES}/*.f32",
+        *(
+            path
+            for run in ("seed-*", "fold-*", "run-*", "*=*")
+            for path in in_folder(run, run_folder.RUN_LAYOUT.patterns)
+        ),
+    ),
 )
-_RESOLVED_BY_FIRST_RUN = ("train.precision", "train.device", "train.kernels")
+_RESOLVED_BY_FIRST_RUN = ("train.precision", "train.device", "train.kernels", "train.threads")
 
 
 @dataclass(frozen=True)
@@ -168,8 +180,8 @@ def finetune_repeatedly(
 ) -> MultirunReport:
     """Fine-tune a model several times, each run in a subfolder of `output_dir`.
 
-    The precision, device, and kernels that the first run chooses hold for all runs. Hidden states of a frozen
-    encoder are computed once. A run that diverges is reported, and the others follow.
+    The precision, device, kernels, and threads that the first run chooses hold for all runs. Hidden states of a
+    frozen encoder are computed once. A run that diverges is reported, and the others follow.
 
     Args:
         task: The task, as in `finetune`.
