@@ -196,6 +196,8 @@ def test_the_tags_are_sorted_and_depend_on_the_data_alone() -> None:
         "decoder": "softmax",
         "characters": False,
         "roles": False,
+        "tag_format": "B-TYPE",
+        "outside": [],
     }
     assert task_data("tag", PLAIN).fit_metadata(some[::-1], None) == facts
     parts = task_data("tag", PLAIN).fit_metadata([example("a b c", "NOUN VERB NOUN")], None)

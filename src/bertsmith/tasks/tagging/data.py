@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -38,6 +39,7 @@ from bertsmith.tasks.base import Metadata, TaskData
 from bertsmith.tasks.labels import LabelMap, LabelMetadata, LabelNames, is_integer, label_metadata
 from bertsmith.tasks.settings import TagSettings
 from bertsmith.tasks.tagging.sentences import TagExample, has_han_characters, read_conll, split_columns
+from bertsmith.tasks.tagging.tag_format import OUTSIDE_TYPOS, STANDARD, infer_spelling, read_tag
 
 _SEPARATOR = re.compile(r"[\t\n\r]")
 UNKNOWN_LABEL = -1
@@ -237,6 +239,8 @@ class TagMetadata(LabelMetadata):
         decoder: The decoder.
         characters: True if each Chinese character was a word.
         roles: True if the tags are semantic roles of a predicate.
+        tag_format: The format of the file's tags, which are read as B-TYPE.
+        outside: The file's tags that are read as O.
     """
 
     file_tags: list[str] | None = None
@@ -247,6 +251,8 @@ class TagMetadata(LabelMetadata):
     decoder: Literal["softmax", "crf"] = "softmax"
     characters: bool = False
     roles: bool = False
+    tag_format: str = STANDARD
+    outside: list[str] = Field(default_factory=list)
 
 
 class TagMap:
@@ -269,6 +275,8 @@ class TagMap:
         self.scheme: Scheme | None = metadata.get("scheme")
         self.label_scheme: Scheme | None = metadata.get("label_scheme")
         self.letters: Mapping[str, str] = metadata.get("letters") or {}
+        self._format: str = metadata.get("tag_format", STANDARD)
+        self._outside = {*metadata.get("outside", ()), *(OUTSIDE_TYPOS if self.scheme else ())}
 
     @property
     def label_letters(self) -> Mapping[str, str]:
@@ -277,7 +285,7 @@ class TagMap:
 
     def names(self, tags: Iterable[str] | None) -> tuple[str, ...]:
         """Return the names of a file's tags."""
-        return tuple(map(self.tag_names.name, tags or ()))
+        return tuple(read_tag(self.tag_names.name(tag), self._format, self._outside) for tag in tags or ())
 
     def to_labels(self, tags: Sequence[str]) -> list[str]:
         """Return the labels of a sentence with these tags."""
@@ -337,8 +345,15 @@ def fit_tag_metadata(
     if names is not None:
         tag_names = LabelMap(metadata)
         sentence_tags = [tuple(map(tag_names.name, tags)) for tags in sentence_tags]
+    spelling = infer_spelling({*metadata.get("labels", ()), *(tag for tags in sentence_tags for tag in tags)})
+    if spelling is not None and not spelling.others:
+        metadata |= {"tag_format": spelling.tag_format, "outside": spelling.outside}
+    read = partial(
+        read_tag, tag_format=metadata.get("tag_format", STANDARD), outside=metadata.get("outside", ())
+    )
+    sentence_tags = [tuple(map(read, tags)) for tags in sentence_tags]
     counts = Counter(tag for tags in sentence_tags for tag in tags)
-    file_tags: list[str] = metadata.pop("labels", None) or sorted(counts)
+    file_tags: list[str] = list(map(read, metadata.pop("labels", ()))) or sorted(counts)
     _check_tag_counts(counts, file_tags, location)
     file_scheme = infer_scheme(sentence_tags)
     label_scheme: Any = file_scheme if scheme == "as_written" or file_scheme is None else scheme
