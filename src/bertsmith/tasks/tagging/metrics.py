@@ -35,8 +35,9 @@ from bertsmith.tasks.batching import Answers
 from bertsmith.tasks.data_checks import LabelCounts, summarize_labels
 from bertsmith.tasks.report import ErrorAnalysis, TaskReport, confusion, reliability
 from bertsmith.tasks.results import DataSummary, Diagnostic, Metrics, table_by_label
-from bertsmith.tasks.tagging.data import TagMap, tab_separated
+from bertsmith.tasks.tagging.data import TagMap
 from bertsmith.tasks.tagging.model import TagDecoder, TagPrediction, padded_batches
+from bertsmith.tasks.tagging.rows import tab_separated
 from bertsmith.tasks.tagging.sentences import TagExample, split_as_in_training
 from bertsmith.tasks.tagging.tag_format import infer_spelling
 
@@ -296,7 +297,7 @@ def scheme_violations(
 
 
 def spelling_diagnostics(examples: Sequence[TagExample], tag_map: TagMap) -> list[Diagnostic]:
-    """Return the diagnostics for tags that are read as others, and for those that no scheme has."""
+    """Return the diagnostics for tags and spans that are read as others, and for tags that no scheme has."""
     first = LabelCounts.from_pairs(
         (tag_map.tag_names.name(tag), example.word_location(i))
         for example in examples
@@ -309,13 +310,13 @@ def spelling_diagnostics(examples: Sequence[TagExample], tag_map: TagMap) -> lis
         excerpts = [f"{first.with_location(tag)} as '{read_as[tag]}'" for tag in changed]
         locations = [first.first[tag] for tag in changed]
         diagnostics.append(Diagnostic("tags read as others", message, locations, excerpts))
+    if extended := [example.location for example in examples for _ in range(example.extended_spans)]:
+        message = f"{pluralize(len(extended), 'span', 'spans')} cut a word, and extended to the whole word"
+        diagnostics.append(Diagnostic("extended spans", message, extended))
+    foreign = {tag for tag in read_as.values() if infer_scheme([["B", tag]]) is None}
     if tag_map.scheme is None:
         spelling = infer_spelling({*tag_map.tag_names.ids, *read_as.values()})
         foreign = {*spelling.others, *spelling.outside} if spelling is not None else set()
-        message = f"no entities and no F1, since {pluralize(len(foreign), 'tag is', 'tags are')} neither O nor like B-PER"
-    else:
-        foreign = {tag for tag in read_as.values() if tag != OUTSIDE and infer_scheme([[tag]]) is None}
-        message = f"{pluralize(len(foreign), 'tag is', 'tags are')} neither O nor like B-PER, so they count as wrong"
     if foreign:
         words = [
             (tag, example.word_location(i))
@@ -323,9 +324,10 @@ def spelling_diagnostics(examples: Sequence[TagExample], tag_map: TagMap) -> lis
             for i, tag in enumerate(tag_map.names(example.tags))
             if tag in foreign
         ]
-        unseen = [f"'{tag}' in the training data" for tag in sorted(foreign - {tag for tag, _ in words})]
-        excerpts = [f"'{tag}' ({location})" for tag, location in words] + unseen
+        excerpts = [f"'{tag}' ({location})" for tag, location in words] or sorted(foreign)
         locations = [location for _, location in words]
+        consequence = "so they count as wrong" if tag_map.scheme else "so there are no entities and no F1"
+        message = f"{pluralize(len(foreign), 'tag is', 'tags are')} neither O nor like B-PER, {consequence}"
         hint = "write O, or a prefix and a type as in B-PER, or choose another column of tags"
         diagnostics.append(Diagnostic("tags without a scheme", message, locations, excerpts, hint))
     return diagnostics

@@ -13,6 +13,7 @@ written as IOB or IOBES. The predicate's V is not a role: it is an input, and of
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bertsmith.errors import InputError, option
-from bertsmith.formatting import pluralize
+from bertsmith.formatting import join_names, pluralize
 from bertsmith.io.compression import format_suffix
 from bertsmith.io.text_io import read_lines
 from bertsmith.io.unicode_scripts import HAN_CLASS
@@ -28,9 +29,14 @@ from bertsmith.metrics.tagging import OUTSIDE
 from bertsmith.tasks.base import Example, Metadata
 from bertsmith.tasks.settings import TagSettings
 
-_HAN_CHARACTER = re.compile(f"([{HAN_CLASS}])")
+logger = logging.getLogger(__name__)
+HAN_CHARACTER = re.compile(f"([{HAN_CLASS}])")
 _CONLLU_COLUMNS = ["ID", "FORM", "LEMMA", "UPOS", "XPOS", "FEATS", "HEAD", "DEPREL", "DEPS", "MISC"]
 _GLOBAL_COLUMNS = re.compile(r"#\s*global\.columns\s*=\s*(.*)")
+COMMENT = re.compile(r"#\s*[\w.:-]+(\s+[\w.:-]+)?\s+=(\s|$)|#\s.*\w=\S*\s*$|#(begin|end) document\b")
+"""The form of comments in files of columns: `# key = value`, or `# id … key=value`, and those of CoNLL-2012."""
+_DOCUMENT = "-DOCSTART-"
+_MARKS = ("#", _DOCUMENT)
 _NUMBER = re.compile(r"-?[1-9]\d*")
 _SPACES = re.compile(r"[ \t]+")
 _NO_ROLE = ("_", "-", "")
@@ -51,6 +57,7 @@ class TagExample(Example):
         text: The running text that was split into words; None if words were given, or for a labeled sentence.
         predicate: The index of the word whose semantic roles are the tags; None for other tags.
         lines: The line of each word of a labeled sentence, if each has its own.
+        extended_spans: The number of spans that cut a word, and were extended to the whole word.
     """
 
     words: tuple[str, ...]
@@ -60,6 +67,7 @@ class TagExample(Example):
     text: str | None = None
     predicate: int | None = None
     lines: Sequence[int] | None = None
+    extended_spans: int = 0
 
     @property
     def group_key(self) -> tuple[str, ...]:
@@ -91,7 +99,7 @@ class TagExample(Example):
 
 def has_han_characters(examples: Sequence[TagExample]) -> bool:
     """Return whether each Chinese word is a single character, as in files of a character and its tag per line."""
-    chinese = [word for example in examples for word in example.words if _HAN_CHARACTER.search(word)]
+    chinese = [word for example in examples for word in example.words if HAN_CHARACTER.search(word)]
     return bool(chinese) and all(len(word) == 1 for word in chinese)
 
 
@@ -101,12 +109,12 @@ def split_as_in_training(examples: Sequence[TagExample], metadata: Metadata) -> 
         return examples
 
     def split(words: Sequence[str]) -> tuple[str, ...]:
-        return tuple(part for word in words for part in _HAN_CHARACTER.split(word) if part)
+        return tuple(part for word in words for part in HAN_CHARACTER.split(word) if part)
 
     return [e if e.text is None else replace(e, words=split(e.words)) for e in examples]
 
 
-class _Row(NamedTuple):
+class WordRow(NamedTuple):
     """The row of a word: the number of its line, the line, and its columns."""
 
     number: int
@@ -133,7 +141,7 @@ class _Layout(NamedTuple):
 
     @classmethod
     def from_row(
-        cls, row: _Row, names: Sequence[str], settings: TagSettings, path: str | Path, *, labeled: bool
+        cls, row: WordRow, names: Sequence[str], settings: TagSettings, path: str | Path, *, labeled: bool
     ) -> _Layout:
         """Return the layout of a file with this first row.
 
@@ -175,7 +183,7 @@ class _Layout(NamedTuple):
         annotation = index_of("predicate_column" if has_roles else "tag_column", word)
         return cls(word, annotation, has_roles, width, "\t" if "\t" in row.line else " ")
 
-    def check(self, rows: Sequence[_Row], path: str | Path, *, labeled: bool) -> None:
+    def check(self, rows: Sequence[WordRow], path: str | Path, *, labeled: bool) -> None:
         """Raise InputError if a row lacks a column, or has an empty word or tag."""
         required = [
             i for i in (self.word, self.annotation if labeled or self.has_roles else None) if i is not None
@@ -191,7 +199,7 @@ class _Layout(NamedTuple):
                 message, hint = "the word or its tag is empty", "give each word a tag, or remove the row"
                 raise InputError("empty_cell", message, location=location, hint=hint)
 
-    def output_row(self, row: _Row) -> str:
+    def output_row(self, row: WordRow) -> str:
         """Return a row behind which a prediction is written, with any tag as its last column, as for conlleval."""
         text = (row.line if self.separator == "\t" else row.line.strip(" ")) + self.separator
         last, index = len(row.fields) - 1, self.annotation
@@ -208,7 +216,7 @@ def read_conll(path: str | Path, settings: TagSettings, *, labeled: bool) -> Ite
             for a row with another number of columns than the first.
     """
     layout: _Layout | None = None
-    for names, rows in _read_rows(path, settings.encoding):
+    for names, rows in read_word_rows(path, settings.encoding):
         layout = layout or _Layout.from_row(rows[0], names, settings, path, labeled=labeled)
         layout.check(rows, path, labeled=labeled)
         words = tuple(row.fields[layout.word] for row in rows)
@@ -224,27 +232,36 @@ def read_conll(path: str | Path, settings: TagSettings, *, labeled: bool) -> Ite
             yield replace(example, tags=tags)
 
 
-def _read_rows(path: str | Path, encoding: str | None) -> Iterator[tuple[list[str], list[_Row]]]:
+def read_word_rows(path: str | Path, encoding: str | None) -> Iterator[tuple[list[str], list[WordRow]]]:
     """Yield the names of the columns, and the rows of each sentence."""
     is_conllu = format_suffix(path) == ".conllu"
     names = _CONLLU_COLUMNS if is_conllu else []
-    has_tabs: bool | None = None
-    rows: list[_Row] = []
+    plain = (
+        line for _, line in read_lines(path, encoding) if line.strip(" \t") and not line.startswith(_MARKS)
+    )
+    has_tabs = "\t" in (first := next(plain, ""))
+    width = len(split_columns(first, has_tabs=has_tabs)) if first else None
+    rows: list[WordRow] = []
+    skipped: list[str] = []
     for number, line in read_lines(path, encoding):
-        if is_conllu and line.startswith("#"):
-            if match := _GLOBAL_COLUMNS.match(line):
-                names = match[1].split()
-        elif not line.strip(" \t") or line.startswith("-DOCSTART-"):
+        fields = split_columns(line, has_tabs=has_tabs)
+        # A line with as many columns as all rows is a word: #sun O.
+        is_short = not rows and len(fields) != width is not None and (fields[0] == "#" or len(fields) == 1)
+        is_comment = line.startswith("#") and (is_conllu or is_short or COMMENT.match(line) is not None)
+        if is_comment and is_conllu and (match := _GLOBAL_COLUMNS.match(line)):
+            names = match[1].split()
+        skipped += [f"line {number}"] if is_comment or line.startswith(_DOCUMENT) else []
+        if not line.strip(" \t") or line.startswith(_DOCUMENT):
             if rows:
                 yield names, rows
             rows = []
-        else:
-            has_tabs = "\t" in line if has_tabs is None else has_tabs
-            fields = split_columns(line, has_tabs=has_tabs)
-            if not is_conllu or fields[0].isdecimal():
-                rows.append(_Row(number, line, fields))
+        elif not is_comment and (not is_conllu or fields[0].isdecimal()):
+            rows.append(WordRow(number, line, fields))
     if rows:
         yield names, rows
+    if skipped and not is_conllu:
+        comments = pluralize(len(skipped), "comment line is", "comment lines are")
+        logger.info("%s: %s skipped: %s", path, comments, join_names(skipped))
 
 
 def split_columns(line: str, *, has_tabs: bool) -> list[str]:
@@ -253,7 +270,7 @@ def split_columns(line: str, *, has_tabs: bool) -> list[str]:
 
 
 def _role_examples(
-    sentence: TagExample, rows: Sequence[_Row], layout: _Layout, path: str | Path, *, labeled: bool
+    sentence: TagExample, rows: Sequence[WordRow], layout: _Layout, path: str | Path, *, labeled: bool
 ) -> Iterator[TagExample]:
     """Yield a sentence once for each predicate."""
     assert layout.annotation is not None
