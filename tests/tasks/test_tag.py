@@ -195,6 +195,7 @@ def test_the_tags_are_sorted_and_depend_on_the_data_alone() -> None:
         "default_label": "O",
         "decoder": "softmax",
         "characters": False,
+        "split_text": False,
         "roles": False,
         "tag_format": "B-TYPE",
         "outside": [],

@@ -22,13 +22,17 @@ from bertsmith.io.tables import Table
 from bertsmith.io.text_io import read_lines
 from bertsmith.metrics.tagging import (
     OUTSIDE,
+    OUTSIDE_TYPOS,
+    STANDARD_FORMAT,
     Scheme,
     entities_to_tags,
     extract_entities,
     format_tag,
     infer_letters,
     infer_scheme,
+    infer_spelling,
     is_allowed_transition,
+    read_tag,
     scheme_of_labels,
     split_tag,
 )
@@ -36,21 +40,15 @@ from bertsmith.models.task_heads import FORBIDDEN_SCORE, ChainScores
 from bertsmith.tasks.base import Metadata, TaskData
 from bertsmith.tasks.labels import LabelMap, LabelMetadata, LabelNames, label_metadata
 from bertsmith.tasks.settings import TagSettings
-from bertsmith.tasks.tagging.rows import (
-    field_name,
-    named_rows,
-    parse_predicate,
-    parse_words,
-    sentences_of_rows,
-)
+from bertsmith.tasks.tagging.rows import field_name, parse_predicate, parse_words, read_named_rows
 from bertsmith.tasks.tagging.sentences import (
     COMMENT,
     TagExample,
     has_han_characters,
+    has_split_words,
     read_conll,
     split_columns,
 )
-from bertsmith.tasks.tagging.tag_format import OUTSIDE_TYPOS, STANDARD, infer_spelling, read_tag
 
 UNKNOWN_LABEL = -1
 """The target of a word whose label training did not have: no prediction is correct."""
@@ -66,10 +64,9 @@ class TagData(TaskData):
         if not labeled and _has_sentence_lines(source, self.settings.encoding):
             lines = read_lines(source, self.settings.encoding)
             examples = [TagExample(tuple(x.split()), None, f"{source}:{n}", text=x) for n, x in lines]
-        elif (rows := named_rows(source, self.settings, labeled=labeled)) is not None:
-            examples = list(sentences_of_rows(rows, self.settings, labeled=labeled))
         else:
-            examples = list(read_conll(source, self.settings, labeled=labeled))
+            rows = read_named_rows(source, self.settings, labeled=labeled)
+            examples = rows if rows is not None else list(read_conll(source, self.settings, labeled=labeled))
         if not examples:
             message, hint = (
                 "this file has no sentences",
@@ -112,7 +109,8 @@ class TagData(TaskData):
         roles = any(example.predicate is not None for example in examples)
         location = examples[0].location
         metadata = fit_tag_metadata(tags, self.settings.scheme, label_names, location, roles=roles)
-        return {**metadata, "decoder": self.settings.decoder, "characters": has_han_characters(examples)}
+        splits = {"characters": has_han_characters(examples), "split_text": has_split_words(examples)}
+        return {**metadata, "decoder": self.settings.decoder, **splits}
 
     def check_validation(self, examples: Sequence[TagExample], metadata: Metadata) -> None:
         """Check that not all tags are new: the file would have another column, or the model another tag set."""
@@ -173,6 +171,7 @@ class TagMetadata(LabelMetadata):
         default_label: The label of a word without tokens.
         decoder: The decoder.
         characters: True if each Chinese character was a word.
+        split_text: True if each punctuation character was a word, too.
         roles: True if the tags are semantic roles of a predicate.
         tag_format: The format of the file's tags, which are read as B-TYPE.
         outside: The file's tags that are read as O.
@@ -185,8 +184,9 @@ class TagMetadata(LabelMetadata):
     default_label: str
     decoder: Literal["softmax", "crf"] = "softmax"
     characters: bool = False
+    split_text: bool = False
     roles: bool = False
-    tag_format: str = STANDARD
+    tag_format: str = STANDARD_FORMAT
     outside: list[str] = Field(default_factory=list)
 
 
@@ -210,7 +210,7 @@ class TagMap:
         self.scheme: Scheme | None = metadata.get("scheme")
         self.label_scheme: Scheme | None = metadata.get("label_scheme")
         self.letters: Mapping[str, str] = metadata.get("letters") or {}
-        self._format: str = metadata.get("tag_format", STANDARD)
+        self._format: str = metadata.get("tag_format", STANDARD_FORMAT)
         self._outside = {*metadata.get("outside", ()), *(OUTSIDE_TYPOS if self.scheme else ())}
 
     @property
@@ -284,7 +284,7 @@ def fit_tag_metadata(
     if spelling is not None and not spelling.others:
         metadata |= {"tag_format": spelling.tag_format, "outside": spelling.outside}
     read = partial(
-        read_tag, tag_format=metadata.get("tag_format", STANDARD), outside=metadata.get("outside", ())
+        read_tag, tag_format=metadata.get("tag_format", STANDARD_FORMAT), outside=metadata.get("outside", ())
     )
     sentence_tags = [tuple(map(read, tags)) for tags in sentence_tags]
     counts = Counter(tag for tags in sentence_tags for tag in tags)

@@ -27,6 +27,7 @@ from bertsmith.metrics.tagging import (
     extract_entities,
     find_violations,
     infer_scheme,
+    infer_spelling,
     split_tag,
 )
 from bertsmith.models.task_heads import ChainScores, log_partitions, path_scores
@@ -39,7 +40,6 @@ from bertsmith.tasks.tagging.data import TagMap
 from bertsmith.tasks.tagging.model import TagDecoder, TagPrediction, padded_batches
 from bertsmith.tasks.tagging.rows import tab_separated
 from bertsmith.tasks.tagging.sentences import TagExample, split_as_in_training
-from bertsmith.tasks.tagging.tag_format import infer_spelling
 
 
 class TagMetrics(TaskMetrics):
@@ -298,36 +298,35 @@ def scheme_violations(
 
 def spelling_diagnostics(examples: Sequence[TagExample], tag_map: TagMap) -> list[Diagnostic]:
     """Return the diagnostics for tags and spans that are read as others, and for tags that no scheme has."""
-    first = LabelCounts.from_pairs(
+    count = LabelCounts.from_pairs(
         (tag_map.tag_names.name(tag), example.word_location(i))
         for example in examples
         for i, tag in enumerate(example.tags or ())
     )
-    read_as = {tag: tag_map.names([tag])[0] for tag in first.counts}
-    diagnostics = []
-    if changed := [tag for tag, name in read_as.items() if name != tag]:
-        message = f"{pluralize(len(changed), 'tag is', 'tags are')} read, and predicted, in another spelling"
-        excerpts = [f"{first.with_location(tag)} as '{read_as[tag]}'" for tag in changed]
-        locations = [first.first[tag] for tag in changed]
-        diagnostics.append(Diagnostic("tags read as others", message, locations, excerpts))
-    if extended := [example.location for example in examples for _ in range(example.extended_spans)]:
-        message = f"{pluralize(len(extended), 'span', 'spans')} cut a word, and extended to the whole word"
-        diagnostics.append(Diagnostic("extended spans", message, extended))
+    read_as = {tag: tag_map.names([tag])[0] for tag in count.counts}
+    changed = [tag for tag, name in read_as.items() if name != tag]
+    message = f"{pluralize(len(changed), 'tag is', 'tags are')} read, and predicted, in another spelling"
+    excerpts = [f"{count.with_location(tag)} as '{read_as[tag]}'" for tag in changed]
+    diagnostics = [
+        Diagnostic("tags read as others", message, [count.first[tag] for tag in changed], excerpts)
+    ]
+    extended = [example.location for example in examples for _ in range(example.extended_spans)]
+    message = f"{pluralize(len(extended), 'span')} cut a word, and extended to the whole word"
+    diagnostics.append(Diagnostic("extended spans", message, extended))
     foreign = {tag for tag in read_as.values() if infer_scheme([["B", tag]]) is None}
     if tag_map.scheme is None:
         spelling = infer_spelling({*tag_map.tag_names.ids, *read_as.values()})
         foreign = {*spelling.others, *spelling.outside} if spelling is not None else set()
-    if foreign:
-        words = [
-            (tag, example.word_location(i))
-            for example in examples
-            for i, tag in enumerate(tag_map.names(example.tags))
-            if tag in foreign
-        ]
-        excerpts = [f"'{tag}' ({location})" for tag, location in words] or sorted(foreign)
-        locations = [location for _, location in words]
-        consequence = "so they count as wrong" if tag_map.scheme else "so there are no entities and no F1"
-        message = f"{pluralize(len(foreign), 'tag is', 'tags are')} neither O nor like B-PER, {consequence}"
-        hint = "write O, or a prefix and a type as in B-PER, or choose another column of tags"
-        diagnostics.append(Diagnostic("tags without a scheme", message, locations, excerpts, hint))
-    return diagnostics
+    words = [
+        (tag, example.word_location(i))
+        for example in examples
+        for i, tag in enumerate(tag_map.names(example.tags) if foreign else ())
+        if tag in foreign
+    ]
+    consequence = "so they count as wrong" if tag_map.scheme else "so there are no entities and no F1"
+    message = f"{pluralize(len(foreign), 'tag is', 'tags are')} neither O nor like B-PER, {consequence}"
+    excerpts = [f"'{tag}' ({location})" for tag, location in words] or sorted(foreign)
+    hint = "write O, or a prefix and a type as in B-PER, or choose another column of tags"
+    locations = [location for _, location in words]
+    diagnostics.append(Diagnostic("tags without a scheme", message, locations, excerpts, hint))
+    return [diagnostic for diagnostic in diagnostics if diagnostic.displayed]

@@ -5,29 +5,23 @@ from __future__ import annotations
 import ast
 import json
 import re
-import unicodedata
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import groupby
 from typing import Any, NamedTuple
 
-from bertsmith.errors import InputError, option
+from bertsmith.errors import InputError
 from bertsmith.formatting import pluralize
 from bertsmith.io.compression import format_suffix
+from bertsmith.io.delimited import detect_delimiter
 from bertsmith.io.sources import Source
-from bertsmith.io.tables import Row, Table, json_rows, read_table
+from bertsmith.io.tables import Row, Table, read_table
 from bertsmith.io.text_io import read_lines
 from bertsmith.metrics.tagging import OUTSIDE
 from bertsmith.tasks.labels import is_integer
+from bertsmith.tasks.rows import column_value
 from bertsmith.tasks.settings import TagSettings
-from bertsmith.tasks.tagging.sentences import (
-    COMMENT,
-    HAN_CHARACTER,
-    TagExample,
-    read_word_rows,
-    split_columns,
-)
+from bertsmith.tasks.tagging.sentences import TagExample, split_text
 
 _WORD_NAMES = ("words", "tokens", "word", "token", "form", "text", "data", "sentence")
 _TAG_NAMES = ("tags", "tag", "ner_tags", "ner_tag", "entities", "spans", "labels", "label", "annotations")
@@ -37,48 +31,32 @@ _EMPTY = (None, "")
 _LISTS = ("['", '["')  # as pandas and json write lists into cells
 
 
-def named_rows(source: Source, settings: TagSettings, *, labeled: bool) -> Iterable[Row] | None:
-    """Return the rows of a table, JSON file, or text file with a header; None for columns without names."""
-    suffix = "" if isinstance(source, Table) else format_suffix(source)
-    if isinstance(source, Table) or suffix in (".jsonl", ".json"):
-        return json_rows(source, settings.encoding)
-    if suffix in (".parquet", ".conllu"):
-        return read_table(source) if suffix == ".parquet" else None
-    lines = (
-        line for _, line in read_lines(source, settings.encoding) if line.strip() and not COMMENT.match(line)
-    )
-    first_line = next(lines, "")
-    names = split_columns(first_line, has_tabs="\t" in first_line)
-    is_csv = suffix == ".csv" and not set(",;|\t").isdisjoint(first_line)
-    if is_csv:
-        table = read_table(source, header=False, encoding=settings.encoding, keep_blank=True)
-        cells = [(row.location, list(row.values.values())) for row in table]
-        names = list(cells[0][1])
-    usual, chosen = (
-        {_normalize(name) for name in names},
-        {settings.word_column, settings.tag_column} & {*names},
-    )
-    is_header = any(not is_integer(name) for name in chosen if name) or (
-        not usual.isdisjoint(_WORD_NAMES)
-        and (len(usual & {*_WORD_NAMES, *_TAG_NAMES, *_ID_NAMES}) > 1 or (is_csv and not labeled))
-    )
-    if not is_csv:
-        if not is_header:
-            return None
-        sentences = (rows for _, rows in read_word_rows(source, settings.encoding))
-        lines_of = ([*rows, rows[0]._replace(fields=[])] for rows in sentences)
-        cells = [(f"{source}:{row.number}", row.fields) for rows in lines_of for row in rows]
-    for name, column, default in (("words", settings.word_column, "1"), ("tags", settings.tag_column, "-1")):
-        number = column or ("" if is_header else default)
-        index = int(number) - (int(number) > 0) if is_integer(number) else len(names)
-        if -len(names) <= index < len(names):
-            names[index] = name
-    for location, fields in cells:
-        if fields and len(fields) != len(names):
-            message = f"the row has {pluralize(len(fields), 'column')}, the header has {len(names)}"
-            hint = "fix the row; where spaces separate columns no word can contain one: use tabs"
-            raise InputError("field_count", message, location=location, hint=hint)
-    return [Row(dict(zip(names, fields, strict=False)), at) for at, fields in cells[is_header:]]
+def read_named_rows(source: Source, settings: TagSettings, *, labeled: bool) -> list[TagExample] | None:
+    """Return the sentences of a table, JSON file, or text file with a header; None for columns without names."""
+    encoding, suffix = settings.encoding, "" if isinstance(source, Table) else format_suffix(source)
+    if isinstance(source, Table) or suffix in (".jsonl", ".json", ".parquet"):
+        return list(_sentences(read_table(source, encoding=encoding), settings, labeled=labeled))
+    first_line = next((line for _, line in read_lines(source, encoding) if line.strip()), "")
+    is_csv = suffix == ".csv"
+    delimiter = (detect_delimiter(source, encoding=encoding) if is_csv else None) or "\t"
+    names = [name.strip('"') for name in first_line.split(delimiter)]
+    chosen = {c for c in (settings.word_column, settings.tag_column) if c and not is_integer(c)}
+    usual = {*map(_normalize, names)} & {*_WORD_NAMES, *_TAG_NAMES, *_ID_NAMES}
+    header = not chosen.isdisjoint(names) or len(usual) > (labeled or not is_csv)
+    if not header and not (is_csv and len(names) > 1):
+        return None
+    table = read_table(source, delimiter=delimiter, header=header, encoding=encoding, keep_blank=True)
+    update: dict[str, str] = {}
+    for argument, default in (("word_column", "1"), ("tag_column", "-1")):
+        column = getattr(settings, argument) or ("" if header else default)
+        if is_integer(column):
+            by_number = {
+                i: name for start in (-len(table.columns), 1) for i, name in enumerate(table.columns, start)
+            }
+            name = by_number.get(int(column), column)
+            column_value(dict.fromkeys(table.columns), name, argument, table.start)
+            update[argument] = name
+    return list(_sentences(table, settings.model_copy(update=update), labeled=labeled))
 
 
 class _Cells(NamedTuple):
@@ -88,58 +66,58 @@ class _Cells(NamedTuple):
     keys: tuple[str, str]
     words: Any
     tags: Any
-    id: Any
+    id: str | None
     is_blank: bool
 
     @classmethod
     def of(cls, row: Row, settings: TagSettings) -> _Cells:
         values = row.values
         usual = {_normalize(name): name for name, value in values.items() if value is not None}
-        plain = {key: name for key, name in usual.items() if not _are_spans(values[name])}
-        word = field_name(settings.word_column, next((plain[n] for n in _WORD_NAMES if n in plain), "words"))
-        tag = field_name(settings.tag_column, next((usual[n] for n in _TAG_NAMES if n in usual), "tags"))
-        id = next((values[usual[n]] for n in _ID_NAMES if usual.get(n, word) not in (word, tag)), None)
+        word = next(
+            (usual[n] for n in _WORD_NAMES if n in usual and not _are_spans(values[usual[n]])), "words"
+        )
+        tag = next((usual[n] for n in _TAG_NAMES if n in usual), "tags")
+        keys = field_name(settings.word_column, word, values), field_name(settings.tag_column, tag, values)
+        ids = (str(values[usual[n]]) for n in _ID_NAMES if n in usual and usual[n] not in keys)
         is_blank = all(value in _EMPTY for value in values.values())
-        return cls(row, (word, tag), values.get(word), values.get(tag), id, is_blank)
+        return cls(row, keys, values.get(keys[0]), values.get(keys[1]), next(ids, None) or None, is_blank)
 
     @property
     def may_be_word(self) -> bool:
         """False if the row has a sentence."""
-        words, tags = (v.split() if isinstance(v, str) else [v] for v in (self.words, self.tags))
-        if not isinstance(self.words, str) or isinstance(self.tags, list | tuple | Mapping):
-            return False
-        if len(words) == len(tags) > 1 or (isinstance(self.tags, str) and self.tags.startswith("[")):
-            return False
-        return self.id is not None or (
-            len(words) == 1 and (self.tags is not None or _normalize(self.keys[0]) in ("word", "token"))
-        )
+        num_words = len(self.words.split()) if isinstance(self.words, str) else 0
+        is_list = isinstance(self.tags, list | tuple | Mapping) or str(self.tags).startswith("[")
+        is_word = num_words == 1 and (self.tags is not None or _normalize(self.keys[0]) in ("word", "token"))
+        is_sentence = num_words == len(str(self.tags).split()) > 1
+        return (is_word or self.id is not None) and num_words > 0 and not is_list and not is_sentence
 
 
-def field_name(column: str | None, default: str) -> str:
+def field_name(column: str | None, default: str, values: Container[str] = ()) -> str:
     """Return the name of a field from a setting that may also be a number of a column."""
-    return column if column and not is_integer(column) else default
+    return column if column and (not is_integer(column) or column in values) else default
 
 
 def _normalize(name: str) -> str:
     return re.sub(r"[\s-]+", "_", name.strip().lower())
 
 
-def sentences_of_rows(rows: Iterable[Row], settings: TagSettings, *, labeled: bool) -> Iterator[TagExample]:
+def _sentences(rows: Iterable[Row], settings: TagSettings, *, labeled: bool) -> Iterator[TagExample]:
     """Yield the sentences of rows.
 
     Rows of a word and its tag are one sentence up to a row of empty cells or, if there are ids of sentences, while
     the id is the same or missing.
     """
     table = [_Cells.of(row, settings) for row in rows]
-    ids = [cells.id for cells in table if cells.id is not None]
-    if not all(cells.may_be_word or cells.is_blank for cells in table) or 0 < len(ids) == len({*ids}) > 1:
+    ids = [cells.id for cells in table if not cells.is_blank]
+    has_ids = None not in ids and len(ids) == len({*ids}) > 1  # of rows
+    if has_ids or not all(cells.may_be_word or cells.is_blank for cells in table):
         sentences = (cells for cells in table if not (labeled and cells.is_blank))
         yield from (_example(cells, settings, labeled=labeled) for cells in sentences)
         return
     groups: list[list[_Cells]] = [[]]
     last_id, known = None, set()
     for cells in table:
-        is_new = cells.id not in (*_EMPTY, last_id)
+        is_new = cells.id not in (None, last_id)
         if is_new and cells.id in known:
             message = f"the sentence {cells.id!r:.60} continues here, behind another one"
             hint = "put the rows of a sentence together, and give each sentence an id of its own"
@@ -170,13 +148,10 @@ def _example(cells: _Cells, settings: TagSettings, *, labeled: bool) -> TagExamp
     row, keys, text, tags, *_ = cells
     location = row.location
     for argument, key in zip(("word_column", "tag_column"), keys[: 1 + labeled], strict=False):
-        if row.values.get(key) is None:
-            message = f"the field '{key}' is missing"
-            hint = f"the fields are {', '.join(row.values)}; name it with {option(argument)}"
-            raise InputError("field_missing", message, location=location, argument=argument, hint=hint)
-    text = text.get("text") if isinstance(text, Mapping) else text  # of Label Studio
-    has_spans = isinstance(text, str) and (tags == [] or _are_spans(tags))
-    if has_spans and labeled:
+        column_value(row.values, key, argument, location)
+    text = text.get("text") if isinstance(text, dict) else text  # of Label Studio
+    has_spans = tags == [] or _are_spans(tags)
+    if labeled and has_spans and isinstance(text, str):
         return _example_of_spans(text, tags, location)
     words = parse_words(text, location, keys[0])
     predicate = row.values.get(field_name(settings.predicate_column, "predicate"))
@@ -210,17 +185,6 @@ def _spans(value: Any) -> Iterator[tuple[Any, ...]]:
             yield start, end, label, item.get("text")
         else:
             yield *(item if isinstance(item, list | tuple) and len(item) == 3 else (item, None, None)), None
-
-
-def split_text(text: str) -> list[tuple[int, int]]:
-    """Return the [start, end) of each word; punctuation, symbols, and Chinese characters are words."""
-
-    def group(index: int) -> int:
-        is_word = unicodedata.category(text[index])[0] in "PS" or HAN_CHARACTER.match(text[index])
-        return index if is_word else -1 - text[index].isspace()
-
-    groups = [(key, list(indices)) for key, indices in groupby(range(len(text)), group)]
-    return [(indices[0], indices[-1] + 1) for key, indices in groups if key != -2]
 
 
 def _example_of_spans(text: str, spans: Any, location: str) -> TagExample:

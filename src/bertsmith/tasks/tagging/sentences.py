@@ -15,8 +15,10 @@ from __future__ import annotations
 
 import logging
 import re
+import unicodedata
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,7 +32,7 @@ from bertsmith.tasks.base import Example, Metadata
 from bertsmith.tasks.settings import TagSettings
 
 logger = logging.getLogger(__name__)
-HAN_CHARACTER = re.compile(f"([{HAN_CLASS}])")
+_HAN_CHARACTER = re.compile(f"([{HAN_CLASS}])")
 _CONLLU_COLUMNS = ["ID", "FORM", "LEMMA", "UPOS", "XPOS", "FEATS", "HEAD", "DEPREL", "DEPS", "MISC"]
 _GLOBAL_COLUMNS = re.compile(r"#\s*global\.columns\s*=\s*(.*)")
 COMMENT = re.compile(r"#\s*[\w.:-]+(\s+[\w.:-]+)?\s+=(\s|$)|#\s.*\w=\S*\s*$|#(begin|end) document\b")
@@ -99,22 +101,45 @@ class TagExample(Example):
 
 def has_han_characters(examples: Sequence[TagExample]) -> bool:
     """Return whether each Chinese word is a single character, as in files of a character and its tag per line."""
-    chinese = [word for example in examples for word in example.words if HAN_CHARACTER.search(word)]
+    chinese = [word for example in examples for word in example.words if _HAN_CHARACTER.search(word)]
     return bool(chinese) and all(len(word) == 1 for word in chinese)
 
 
+def has_split_words(examples: Sequence[TagExample]) -> bool:
+    """Return whether all words are as `split_text` splits, and punctuation is among them."""
+    words = {word for example in examples for word in example.words}
+    return all(len(split_text(word)) == 1 for word in words) and any(
+        len(split_text(f"a{w}")) > 1 for w in words
+    )
+
+
+def split_text(text: str) -> list[tuple[int, int]]:
+    """Return the [start, end) of each word; punctuation, symbols, and Chinese characters are words."""
+
+    def group(index: int) -> int:
+        is_word = unicodedata.category(text[index])[0] in "PS" or _HAN_CHARACTER.match(text[index])
+        return index if is_word else -1 - text[index].isspace()
+
+    groups = [(key, list(indices)) for key, indices in groupby(range(len(text)), group)]
+    return [(indices[0], indices[-1] + 1) for key, indices in groups if key != -2]
+
+
 def split_as_in_training(examples: Sequence[TagExample], metadata: Metadata) -> Sequence[TagExample]:
-    """Split running text into Chinese characters if the words of the training examples were characters."""
+    """Split running text into Chinese characters, and from punctuation, if the training examples were split so."""
+    if metadata.get("split_text"):
+        texts = [e.text or "" for e in examples]
+        words = [tuple(text[start:end] for start, end in split_text(text)) for text in texts]
+        return [e if e.text is None else replace(e, words=w) for e, w in zip(examples, words, strict=True)]
     if not metadata.get("characters"):
         return examples
 
     def split(words: Sequence[str]) -> tuple[str, ...]:
-        return tuple(part for word in words for part in HAN_CHARACTER.split(word) if part)
+        return tuple(part for word in words for part in _HAN_CHARACTER.split(word) if part)
 
     return [e if e.text is None else replace(e, words=split(e.words)) for e in examples]
 
 
-class WordRow(NamedTuple):
+class _Row(NamedTuple):
     """The row of a word: the number of its line, the line, and its columns."""
 
     number: int
@@ -141,7 +166,7 @@ class _Layout(NamedTuple):
 
     @classmethod
     def from_row(
-        cls, row: WordRow, names: Sequence[str], settings: TagSettings, path: str | Path, *, labeled: bool
+        cls, row: _Row, names: Sequence[str], settings: TagSettings, path: str | Path, *, labeled: bool
     ) -> _Layout:
         """Return the layout of a file with this first row.
 
@@ -183,7 +208,7 @@ class _Layout(NamedTuple):
         annotation = index_of("predicate_column" if has_roles else "tag_column", word)
         return cls(word, annotation, has_roles, width, "\t" if "\t" in row.line else " ")
 
-    def check(self, rows: Sequence[WordRow], path: str | Path, *, labeled: bool) -> None:
+    def check(self, rows: Sequence[_Row], path: str | Path, *, labeled: bool) -> None:
         """Raise InputError if a row lacks a column, or has an empty word or tag."""
         required = [
             i for i in (self.word, self.annotation if labeled or self.has_roles else None) if i is not None
@@ -199,7 +224,7 @@ class _Layout(NamedTuple):
                 message, hint = "the word or its tag is empty", "give each word a tag, or remove the row"
                 raise InputError("empty_cell", message, location=location, hint=hint)
 
-    def output_row(self, row: WordRow) -> str:
+    def output_row(self, row: _Row) -> str:
         """Return a row behind which a prediction is written, with any tag as its last column, as for conlleval."""
         text = (row.line if self.separator == "\t" else row.line.strip(" ")) + self.separator
         last, index = len(row.fields) - 1, self.annotation
@@ -216,7 +241,7 @@ def read_conll(path: str | Path, settings: TagSettings, *, labeled: bool) -> Ite
             for a row with another number of columns than the first.
     """
     layout: _Layout | None = None
-    for names, rows in read_word_rows(path, settings.encoding):
+    for names, rows in _read_rows(path, settings.encoding):
         layout = layout or _Layout.from_row(rows[0], names, settings, path, labeled=labeled)
         layout.check(rows, path, labeled=labeled)
         words = tuple(row.fields[layout.word] for row in rows)
@@ -232,7 +257,7 @@ def read_conll(path: str | Path, settings: TagSettings, *, labeled: bool) -> Ite
             yield replace(example, tags=tags)
 
 
-def read_word_rows(path: str | Path, encoding: str | None) -> Iterator[tuple[list[str], list[WordRow]]]:
+def _read_rows(path: str | Path, encoding: str | None) -> Iterator[tuple[list[str], list[_Row]]]:
     """Yield the names of the columns, and the rows of each sentence."""
     is_conllu = format_suffix(path) == ".conllu"
     names = _CONLLU_COLUMNS if is_conllu else []
@@ -241,7 +266,7 @@ def read_word_rows(path: str | Path, encoding: str | None) -> Iterator[tuple[lis
     )
     has_tabs = "\t" in (first := next(plain, ""))
     width = len(split_columns(first, has_tabs=has_tabs)) if first else None
-    rows: list[WordRow] = []
+    rows: list[_Row] = []
     skipped: list[str] = []
     for number, line in read_lines(path, encoding):
         fields = split_columns(line, has_tabs=has_tabs)
@@ -256,7 +281,7 @@ def read_word_rows(path: str | Path, encoding: str | None) -> Iterator[tuple[lis
                 yield names, rows
             rows = []
         elif not is_comment and (not is_conllu or fields[0].isdecimal()):
-            rows.append(WordRow(number, line, fields))
+            rows.append(_Row(number, line, fields))
     if rows:
         yield names, rows
     if skipped and not is_conllu:
@@ -270,7 +295,7 @@ def split_columns(line: str, *, has_tabs: bool) -> list[str]:
 
 
 def _role_examples(
-    sentence: TagExample, rows: Sequence[WordRow], layout: _Layout, path: str | Path, *, labeled: bool
+    sentence: TagExample, rows: Sequence[_Row], layout: _Layout, path: str | Path, *, labeled: bool
 ) -> Iterator[TagExample]:
     """Yield a sentence once for each predicate."""
     assert layout.annotation is not None
