@@ -135,7 +135,7 @@ def test_faults_of_columns_have_a_location(tmp_path: Path, name: str, text: str,
     [
         ("a.conll", "\n\n", "no_examples"),
         ("a.jsonl", '{"words": ["a"], "tags": ["O", "O"]}', "tag_count"),
-        ("a.jsonl", '{"words": ["a"]}', "field_missing"),
+        ("a.jsonl", '{"words": ["a"]}', "column_missing"),
         ("a.jsonl", '{"words": ["a", ""], "tags": ["O", "O"]}', "empty_word"),
         ("a.jsonl", '{"words": ["a", "b"], "tags": ["O", ""]}', "empty_label"),
         ("a.jsonl", '{"words": ["a"], "tags": "O"}', "not_a_list"),
