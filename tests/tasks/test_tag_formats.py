@@ -200,6 +200,8 @@ def test_spans_that_cut_words_are_extended_and_reported(tmp_path: Path) -> None:
         ('{"text": "Ada walks", "label": [[0, 3]]}', "bad_span"),
         ('{"text": "Ada walks", "label": [["P", 0, 3]]}', "bad_span"),
         ('{"text": "Ada walks", "spans": [{"start": 0, "end": 3, "text": "Bob", "label": "P"}]}', "bad_span"),
+        ('{"text": "Ada walks", "annotations": [{"result": null, "value": 3}]}', "bad_span"),
+        ('{"text": "Ada walks", "label": {"entities": 3}}', "not_a_list"),
         ('{"words": ["Ada", null], "tags": ["O", "O"]}', "not_a_sentence"),
         ('{"words": ["Ada", 5], "tags": ["O", "O"]}', "not_a_sentence"),
         ('{"words": ["Ada", "b"], "tags": ["O", null]}', "not_a_list"),
@@ -211,7 +213,7 @@ def test_faults_of_rows_have_a_location(tmp_path: Path, row: str, code: str) -> 
     with pytest.raises(InputError) as caught:
         read(tmp_path / "a.jsonl", row)
     assert (caught.value.code, caught.value.location) == (code, f"{tmp_path / 'a.jsonl'}:1")
-    if "null" in row or "5]" in row:
+    if "null]" in row or "5]" in row:
         assert "s[1]" in str(caught.value)
 
 

@@ -86,7 +86,7 @@ class _Cells(NamedTuple):
     def may_be_word(self) -> bool:
         """False if the row has a sentence."""
         num_words = len(self.words.split()) if isinstance(self.words, str) else 0
-        is_list = isinstance(self.tags, list | tuple | Mapping) or str(self.tags).startswith("[")
+        is_list = isinstance(self.tags, list | tuple | Mapping) or str(self.tags).startswith(_LISTS)
         is_word = num_words == 1 and (self.tags is not None or _normalize(self.keys[0]) in ("word", "token"))
         is_sentence = num_words == len(str(self.tags).split()) > 1
         return (is_word or self.id is not None) and num_words > 0 and not is_list and not is_sentence
@@ -167,18 +167,17 @@ def _example(cells: _Cells, settings: TagSettings, *, labeled: bool) -> TagExamp
 
 
 def _are_spans(value: Any) -> bool:
-    if isinstance(value, Mapping):
-        return "entities" in value
+    value = value.get("entities") if isinstance(value, Mapping) else value
     return isinstance(value, list | tuple) and bool(value) and isinstance(value[0], list | tuple | Mapping)
 
 
 def _spans(value: Any) -> Iterator[tuple[Any, ...]]:
     """Yield (start, end, label, text or None) of the spans of spaCy, doccano, Prodigy, and Label Studio."""
     for item in value["entities"] if isinstance(value, Mapping) else value:
-        if isinstance(item, Mapping) and "result" in item:
+        if isinstance(item, Mapping) and isinstance(item.get("result"), list):
             yield from _spans(item["result"])
         elif isinstance(item, Mapping):
-            item = item.get("value", item)
+            item = item["value"] if isinstance(item.get("value"), Mapping) else item
             label = item.get("label", item.get("labels"))
             label = label[0] if isinstance(label, list) and len(label) == 1 else label
             start, end = (item.get(key, item.get(f"{key}_offset")) for key in ("start", "end"))
