@@ -40,9 +40,9 @@ def read_named_rows(source: Source, settings: TagSettings, *, labeled: bool) -> 
     is_csv = suffix == ".csv"
     delimiter = (detect_delimiter(source, encoding=encoding) if is_csv else None) or "\t"
     names = [name.strip('"') for name in first_line.split(delimiter)]
-    chosen = {c for c in (settings.word_column, settings.tag_column) if c and not is_integer(c)}
+    column_names = {c for c in (settings.word_column, settings.tag_column) if c and not is_integer(c)}
     usual = {*map(_normalize, names)} & {*_WORD_NAMES, *_TAG_NAMES, *_ID_NAMES}
-    header = not chosen.isdisjoint(names) or len(usual) > (labeled or not is_csv)
+    header = not column_names.isdisjoint(names) or len(usual) > (labeled or not is_csv)
     if not header and not (is_csv and len(names) > 1):
         return None
     table = read_table(source, delimiter=delimiter, header=header, encoding=encoding, keep_blank=True)
@@ -115,16 +115,16 @@ def _sentences(rows: Iterable[Row], settings: TagSettings, *, labeled: bool) -> 
         yield from (_example(cells, settings, labeled=labeled) for cells in sentences)
         return
     groups: list[list[_Cells]] = [[]]
-    last_id, known = None, set()
+    last_id, previous_ids = None, set()
     for cells in table:
         is_new = cells.id not in (None, last_id)
-        if is_new and cells.id in known:
+        if is_new and cells.id in previous_ids:
             message = f"the sentence {cells.id!r:.60} continues here, behind another one"
             hint = "put the rows of a sentence together, and give each sentence an id of its own"
             raise InputError("sentence_interrupted", message, location=cells.row.location, hint=hint)
         if is_new:
             last_id = cells.id
-            known.add(last_id)
+            previous_ids.add(last_id)
         groups += [[]] if is_new or cells.is_blank else []
         groups[-1] += [] if cells.is_blank else [cells]
     yield from (_example_of_words(group, labeled=labeled) for group in groups if group)
@@ -217,7 +217,7 @@ def _parse_tags(tags: Any, words: Sequence[str], key: str, location: str) -> tup
     if not isinstance(tags, list | tuple):
         message, hint = f"'{key}' is not a list of tags", 'write ["B-PER", "O"]'
         raise InputError("not_a_list", message, location=location, hint=hint)
-    _check_items(tags, str | int, key, ("empty_label", "not_a_list"), location)
+    _check_items(tags, str | int, key, location)
     if len(tags) != len(words):
         message = f"there are {pluralize(len(words), 'word')} and {pluralize(len(tags), 'tag')}"
         raise InputError("tag_count", message, location=location, hint="give each word one tag")
@@ -237,17 +237,17 @@ def parse_words(value: Any, location: str, key: str = "words") -> tuple[str, ...
     if not isinstance(value, list | tuple):
         message, hint = "a sentence is a list of words or a string", 'write ["John", "smiles"]'
         raise InputError("not_a_sentence", message, location=location, hint=hint)
-    _check_items(value, str, key, ("empty_word", "not_a_sentence"), location)
+    _check_items(value, str, key, location)
     return tuple(value)
 
 
-def _check_items(items: Sequence[Any], types: Any, key: str, codes: tuple[str, str], location: str) -> None:
-    """Raise InputError for an empty item, with the first code, or one of another type, with the second."""
+def _check_items(items: Sequence[Any], types: Any, key: str, location: str) -> None:
+    """Raise InputError for an item that is empty or has another type."""
     for index, item in enumerate(items):
         if item == "" or not isinstance(item, types):
             message = f"{key}[{index}] is {json.dumps(item, ensure_ascii=False, default=str):.60}"
             hint = "give each word as a string, and its tag, or remove both"
-            raise InputError(codes[item != ""], message, location=location, hint=hint)
+            raise InputError("invalid_item", message, location=location, hint=hint)
 
 
 def parse_predicate(value: Any, words: Sequence[str], location: str) -> int | None:
