@@ -44,7 +44,7 @@ def report(labels: int = 3, examples: int = 4, text: str = "a text") -> dict[str
         "threads": 1,
         "best_step": 10,
         "baseline": {"accuracy": 0.25, "examples": 30},
-        "baseline_name": "without looking at the text",
+        "baselines": {"without looking at the text": {"accuracy": 0.25}, "TF-IDF + linear": {"accuracy": 0.5}},
         "validation": {"accuracy": 0.987654, "macro_f1": 0.5, "examples": 30, "chance": 0.125, "notes": [text]},
         "evaluations": [
             {"step": step, "epoch": step / 10, "loss": 1.5, "accuracy": 0.5, "best": step == 10}

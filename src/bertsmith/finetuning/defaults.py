@@ -1,7 +1,7 @@
 """Defaults of a fine-tuning run by the size of the model and the number of examples.
 
-Small models need higher rates than BERT-base (Turc et al. 2019), and a few epochs of few examples are too few updates
-(Mosbach et al. 2021). The figures are in benchmarks/RESULTS.md, "Defaults of fine-tuning".
+Small models need higher rates than BERT-base, and three epochs of few examples are too few updates (Mosbach et al.
+2021). The figures are in benchmarks/RESULTS.md, "Defaults of fine-tuning".
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from bertsmith.formatting import pluralize
 logger = logging.getLogger(__name__)
 
 _BASE_RATE, _BASE_HIDDEN_SIZE = 5e-5, 768  # Devlin et al. 2019, appendix A.3
-_RATE_EXPONENT = 1.5  # of the ratio of hidden sizes
+_RATE_EXPONENT, _MAX_RATE = 1.5, 1e-3  # the exponent of the ratio of hidden sizes
 _MIN_EPOCHS, _MAX_EPOCHS = 3, 20
 _NUM_UPDATES = 400  # that few examples get by more epochs
 _MIN_UPDATES = 50  # for which there may be more epochs
@@ -26,7 +26,7 @@ _PATIENCE = 10  # evaluations
 def default_learning_rate(hidden_size: int) -> float:
     """Return the peak learning rate for a hidden size, with two digits: 5e-5 from 768 on, 2.6e-4 at 256."""
     ratio = max(1.0, _BASE_HIDDEN_SIZE / hidden_size)
-    return float(f"{_BASE_RATE * ratio**_RATE_EXPONENT:.1e}")
+    return float(f"{min(_MAX_RATE, _BASE_RATE * ratio**_RATE_EXPONENT):.1e}")
 
 
 def default_epochs(updates_per_epoch: float) -> int:

@@ -5,10 +5,12 @@ Fine-tuning with a random head first changes the encoder at random, which few ex
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from contextlib import closing
 
 import numpy as np
+import torch
 
 from bertsmith import rng
 from bertsmith.device import ComputeContext
@@ -17,7 +19,7 @@ from bertsmith.training.data_loader import START, iterate_updates
 from bertsmith.training.settings import TrainSettings
 from bertsmith.training.train_step import GradientStrategy, TrainModule, train_step
 
-_NUM_UPDATES = 200
+_NUM_UPDATES, _EVAL_STEPS = 200, 25
 _LEARNING_RATE = 1e-3  # at first, falling to 0
 _MAX_TOKENS = 100_000  # whose states are kept
 
@@ -30,21 +32,35 @@ def probe_items(items: Sequence[Item], seed: int) -> list[Item]:
 
 
 def train_head(
-    module: TrainModule, items: Sequence[Item], context: ComputeContext, settings: TrainSettings
+    module: TrainModule,
+    items: Sequence[Item],
+    context: ComputeContext,
+    settings: TrainSettings,
+    evaluate: Callable[[], float],
 ) -> None:
-    """Train the head of a module whose encoder has no weights, without dropout.
+    """Train the head of a module whose encoder has no weights, without dropout, and keep its best weights.
 
     Args:
-        module: The cached states of the items, and the head.
-        items: The items.
+        module: The cached states, and the head.
+        items: The training items.
         context: The compute context.
         settings: The batch size, the seed, and the optimizer's settings.
+        evaluate: Returns the score of the head; of few examples, a head that is trained for long is no better than
+            the most frequent label.
     """
     module.eval()
+    best_score, best_weights = -math.inf, module.saved_tensors()
     strategy = GradientStrategy(module, context, settings.model_copy(update={"optim": "adamw"}))
     stream = ItemStream(module.objective.collate, items, settings.seed)
     updates = iterate_updates(stream, settings.batch_size, 1, START, 0, module.objective.counts)
     with closing(updates):
         for step in range(_NUM_UPDATES):
             train_step(strategy, next(updates), _LEARNING_RATE * (1 - step / _NUM_UPDATES), step + 1)
+            if (step + 1) % _EVAL_STEPS == 0:
+                with torch.inference_mode():
+                    score = evaluate()
+                if score > best_score:
+                    weights = module.saved_tensors()
+                    best_score, best_weights = score, {name: t.clone() for name, t in weights.items()}
+    module.load_tensors(best_weights)
     strategy.optimizer.zero_grad(set_to_none=True)

@@ -173,9 +173,14 @@ class FinetuneJob:
         train = compute_setup.with_context(self.settings.train, self.context)
         self.settings = self.settings.model_copy(update={"train": train})
 
-    def cache_features(self, folder: Path) -> None:
-        """Compute the states of an encoder that is not trained, or read those of a run on the same data."""
-        items = [*self.items, *self.validation_items]
+    def cache_features(self, folder: Path, items: Sequence[Item] | None = None) -> None:
+        """Compute the states of an encoder that is not trained, or read those of a run on the same data.
+
+        Args:
+            folder: The folder of the states.
+            items: The training items to read, besides all validation items; None: all.
+        """
+        items = [*(self.items if items is None else items), *self.validation_items]
         with self.timer.step("hidden states"):
             self.trained_encoder = cached_encoder(
                 self.base.folder, self.encoder, self.task, items, self.context, folder
@@ -183,11 +188,12 @@ class FinetuneJob:
 
     def fit_head(self, folder: Path) -> None:
         """Train the head alone on the states of the frozen encoder, which are kept in a folder meanwhile."""
-        train = self.settings.train
+        train, encoder, metric = self.settings.train, self.trained_encoder, self.task.primary_metric
         items = probe_items(self.items, train.seed)
         with self.timer.step("fitting the head"):
-            encoder = cached_encoder(self.base.folder, self.encoder, self.task, items, self.context, folder)
-            train_head(TrainModule(encoder, self.task.model), items, self.context, train)
+            self.cache_features(folder, items)
+            train_head(self.module, items, self.context, train, lambda: self.evaluate()[0].values[metric])
+        self.trained_encoder = encoder
 
     def training_job(self, budget: TrainingBudget) -> TrainingJob:
         """Return what the trainer needs; all epochs are one phase."""

@@ -58,7 +58,7 @@ class FileSettings(Settings):
 
 
 class FinetuneTrainSettings(TrainSettings):
-    """Settings of training; by default, the size of the model and the number of examples decide (`defaults.py`)."""
+    """Settings of training. The size of the model and the number of examples decide what is left open."""
 
     num_train_epochs: MayChange[float | None] = Field(
         None,
