@@ -25,10 +25,15 @@ _MAX_TOKENS = 100_000  # whose states are kept
 
 
 def probe_items(items: Sequence[Item], seed: int) -> list[Item]:
-    """Return the first items of the training order, as many as fit into memory with their states."""
+    """Return the first items of the training order, as many as have room for their states."""
     shuffled = [items[i] for i in rng.permutation(seed, "examples", len(items), 0)]
     num_tokens = np.cumsum([item.size for item in shuffled])
     return shuffled[: max(1, int(np.searchsorted(num_tokens, _MAX_TOKENS, side="right")))]
+
+
+def can_evaluate(items: Sequence[Item]) -> bool:
+    """Return whether there is room for the states of all validation items."""
+    return sum(item.size for item in items) <= 2 * _MAX_TOKENS
 
 
 def train_head(
@@ -36,7 +41,7 @@ def train_head(
     items: Sequence[Item],
     context: ComputeContext,
     settings: TrainSettings,
-    evaluate: Callable[[], float],
+    evaluate: Callable[[], float] | None,
 ) -> None:
     """Train the head of a module whose encoder has no weights, without dropout, and keep its best weights.
 
@@ -45,8 +50,8 @@ def train_head(
         items: The training items.
         context: The compute context.
         settings: The batch size, the seed, and the optimizer's settings.
-        evaluate: Returns the score of the head; of few examples, a head that is trained for long is no better than
-            the most frequent label.
+        evaluate: Returns the score of the head, since a head that is trained for long on few examples may be worse
+            than the most frequent label; None: keep the last weights.
     """
     module.eval()
     best_score, best_weights = -math.inf, module.saved_tensors()
@@ -56,11 +61,12 @@ def train_head(
     with closing(updates):
         for step in range(_NUM_UPDATES):
             train_step(strategy, next(updates), _LEARNING_RATE * (1 - step / _NUM_UPDATES), step + 1)
-            if (step + 1) % _EVAL_STEPS == 0:
+            if evaluate is not None and (step + 1) % _EVAL_STEPS == 0:
                 with torch.inference_mode():
                     score = evaluate()
                 if score > best_score:
                     weights = module.saved_tensors()
                     best_score, best_weights = score, {name: t.clone() for name, t in weights.items()}
-    module.load_tensors(best_weights)
+    if evaluate is not None:
+        module.load_tensors(best_weights)
     strategy.optimizer.zero_grad(set_to_none=True)

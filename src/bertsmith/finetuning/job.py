@@ -12,7 +12,7 @@ from bertsmith.device import ComputeContext
 from bertsmith.errors import InputError, option
 from bertsmith.finetuning.data import Examples
 from bertsmith.finetuning.defaults import complete_length, default_learning_rate
-from bertsmith.finetuning.head_probe import probe_items, train_head
+from bertsmith.finetuning.head_probe import can_evaluate, probe_items, train_head
 from bertsmith.finetuning.model import cached_encoder, load_teacher, unfreeze_steps
 from bertsmith.finetuning.report import data_report, log_truncation, run_report
 from bertsmith.finetuning.settings import FinetuneSettings, settings_type
@@ -173,14 +173,8 @@ class FinetuneJob:
         train = compute_setup.with_context(self.settings.train, self.context)
         self.settings = self.settings.model_copy(update={"train": train})
 
-    def cache_features(self, folder: Path, items: Sequence[Item] | None = None) -> None:
-        """Compute the states of an encoder that is not trained, or read those of a run on the same data.
-
-        Args:
-            folder: The folder of the states.
-            items: The training items to read, besides all validation items; None: all.
-        """
-        items = [*(self.items if items is None else items), *self.validation_items]
+    def cache_features(self, folder: Path, items: Sequence[Item]) -> None:
+        """Compute the encoder's states for these items, or read those of a run on the same data."""
         with self.timer.step("hidden states"):
             self.trained_encoder = cached_encoder(
                 self.base.folder, self.encoder, self.task, items, self.context, folder
@@ -189,10 +183,15 @@ class FinetuneJob:
     def fit_head(self, folder: Path) -> None:
         """Train the head alone on the states of the frozen encoder, which are kept in a folder meanwhile."""
         train, encoder, metric = self.settings.train, self.trained_encoder, self.task.primary_metric
-        items = probe_items(self.items, train.seed)
+        items, validation = probe_items(self.items, train.seed), self.validation_items
+
+        def evaluate() -> float:
+            return self.evaluate()[0].values[metric]
+
         with self.timer.step("fitting the head"):
-            self.cache_features(folder, items)
-            train_head(self.module, items, self.context, train, lambda: self.evaluate()[0].values[metric])
+            evaluates = can_evaluate(validation)
+            self.cache_features(folder, [*items, *validation] if evaluates else items)
+            train_head(self.module, items, self.context, train, evaluate if evaluates else None)
         self.trained_encoder = encoder
 
     def training_job(self, budget: TrainingBudget) -> TrainingJob:
