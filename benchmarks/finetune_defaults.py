@@ -263,9 +263,9 @@ def report(options: Namespace) -> None:
 Accuracy, or F1 of entities for conll2003 and conll2000, in points: the best evaluation on at most
 {MAX_DEV_ROWS:,} dev rows, mean over seeds. "Text" is TF-IDF with a linear model, or for tags the most frequent tag
 of each word; "frozen" trains the head alone. Grid: learning rate and epochs
-{", ".join(f"({rate:g}, {epochs})" for rate, epochs in GRID)}. The rules were chosen on {", ".join(CHOSEN_ON)}. imdb is
-truncated to 128 tokens; squad_title (the article of a question) and the labels of goemotions and semeval are classes
-of single texts.
+{", ".join(f"({rate:g}, {epochs})" for rate, epochs in GRID)}. The rules were chosen on
+{", ".join(CHOSEN_ON)}. imdb is truncated to 128 tokens; squad_title (the article of a question) and the labels of
+goemotions and semeval are classes of single texts.
 
 {record.markdown_table(["set", "model", "rows", "seeds", *COLUMNS], rows)}""",
     )
