@@ -57,8 +57,9 @@ def complete_length(
     values["num_train_epochs"] = epochs
     values["head_probe"] = can_probe and train.head_probe is not False
     logger.info(
-        "by the size of the model and the number of examples: %s (%s); set train.num_train_epochs to change it",
+        "%s (%s) at a learning rate of %g, by the number of examples and the size of the model",
         pluralize(epochs, "epoch"),
         pluralize(num_updates, "update"),
+        train.learning_rate,
     )
     return train.model_copy(update=values)
