@@ -54,19 +54,20 @@ def train_head(
             than the most frequent label; None: keep the last weights.
     """
     module.eval()
-    best_score, best_weights = -math.inf, module.saved_tensors()
+    best_score, best_weights = -math.inf, {}
     strategy = GradientStrategy(module, context, settings.model_copy(update={"optim": "adamw"}))
     stream = ItemStream(module.objective.collate, items, settings.seed)
     updates = iterate_updates(stream, settings.batch_size, 1, START, 0, module.objective.counts)
     with closing(updates):
-        for step in range(_NUM_UPDATES):
-            train_step(strategy, next(updates), _LEARNING_RATE * (1 - step / _NUM_UPDATES), step + 1)
-            if evaluate is not None and (step + 1) % _EVAL_STEPS == 0:
+        for step in range(_NUM_UPDATES + 1):
+            if evaluate is not None and step % _EVAL_STEPS == 0:
                 with torch.inference_mode():
                     score = evaluate()
                 if score > best_score:
                     weights = module.saved_tensors()
                     best_score, best_weights = score, {name: t.clone() for name, t in weights.items()}
+            if step < _NUM_UPDATES:
+                train_step(strategy, next(updates), _LEARNING_RATE * (1 - step / _NUM_UPDATES), step + 1)
     if evaluate is not None:
         module.load_tensors(best_weights)
     strategy.optimizer.zero_grad(set_to_none=True)
