@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import groupby, islice
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from bertsmith.artifacts.folder import ModelFolder
 from bertsmith.errors import InputError, command, option
 from bertsmith.formatting import pluralize
 from bertsmith.io.sources import Source
+from bertsmith.io.tables import Table
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import get_family
@@ -30,6 +32,9 @@ from bertsmith.tasks.rows import read_task_table
 from bertsmith.tasks.settings import TextSettings
 from bertsmith.tasks.windows import NO_LIMIT, Coverage, split_windows
 from bertsmith.tokenizer.tokenizer import Encoding, Tokenizer
+
+_GUESS_ROWS = 200
+_DELIMITERS = re.compile("[;|,]")
 
 
 @dataclass(frozen=True)
@@ -96,23 +101,24 @@ class TextData(TaskData):
         settings = self.settings
         table = read_task_table(source, settings, labeled=labeled)
         has_lines, nothing = table.is_plain and not labeled, [None] * len(table)
-        note = f" {option('label_column', 2)})" if labeled else ")"
-        texts = table.texts(
-            "1" if has_lines else settings.text_column,
-            "text_column",
-            f" (of pairs the second one with {option('second_column')}; without a header: "
-            f"{option('header', False)} {option('text_column', 1)}{note}",
-        )
+        text_number, label_number = _column_numbers(table)
+        note = f"without a header: {option('header', False)} {option('text_column', text_number)}"
+        note += f" {option('label_column', label_number)}" if labeled else ""
+        pair_note = f" (of pairs the second one with {option('second_column')}; {note})"
+        texts = table.texts("1" if has_lines else settings.text_column, "text_column", pair_note)
         has_pairs = settings.second_column is not None and not has_lines
         seconds = table.texts(settings.second_column, "second_column") if has_pairs else nothing
-        labels = table.texts(settings.label_column, "label_column") if labeled else nothing
+        labels = table.texts(settings.label_column, "label_column", f" ({note})") if labeled else nothing
         examples = []
         for row, text, second, label in zip(table, texts, seconds, labels, strict=True):
             stripped, values = None if label is None else label.strip(), None if has_lines else row.texts
             if stripped == "" and not self.allow_empty_label:
                 hint = "give each row a label, or remove the row"
                 raise InputError("empty_label", "the label is empty", location=row.location, hint=hint)
-            is_changed, is_integer = stripped != label, _is_integer(row.values.get(settings.label_column))
+            is_changed, value = stripped != label, row.values.get(settings.label_column)
+            if type(value) is float and value.is_integer():  # as data frames write integers beside NaN
+                stripped = f"{value:.0f}"
+            is_integer = _is_integer(value)
             example = self.example_type(text, second, stripped, row.location, values, is_changed, is_integer)
             examples.append(example)
         return examples
@@ -306,8 +312,23 @@ def parse_number(label: str | None, location: str) -> float:
     raise InputError("not_a_number", message, location=location, argument="label_column", hint=hint)
 
 
+def _column_numbers(table: Table) -> tuple[int, int]:
+    """Return the numbers of the columns that hold texts and labels, as far as the first rows show it."""
+    rows = [list(map(str, row.values.values())) for row in islice(table, _GUESS_ROWS)]
+    if table.is_plain:
+        rows = [_DELIMITERS.split(line) for (line,) in rows if line.strip()]
+    columns = dict(enumerate(zip(*rows, strict=False), start=1))
+    if len(columns) < 2:
+        return 1, 2
+    text = max(columns, key=lambda number: sum(map(len, columns[number])))
+    label = min(columns.keys() - {text}, key=lambda number: (len(set(columns[number])), -number))
+    return text, label
+
+
 def _is_integer(label: Any) -> bool:
     """Return True for an integer, or a list of integers."""
+    if type(label) is float:
+        return label.is_integer()
     labels = label if isinstance(label, list) else [label]
     return bool(labels) and all(type(value) is int for value in labels)
 

@@ -12,12 +12,22 @@ from bertsmith.errors import InputError, command, option
 from bertsmith.formatting import join_names
 from bertsmith.io.jsonl import load_json
 from bertsmith.tasks.base import Metadata
-from bertsmith.tasks.labels import LabelMap, LabelMetadata, LabelNames, label_metadata, sorted_labels
+from bertsmith.tasks.labels import (
+    LabelMap,
+    LabelMetadata,
+    LabelNames,
+    check_length,
+    label_metadata,
+    plain_number,
+    sorted_labels,
+)
 from bertsmith.tasks.settings import ClassSettings
 from bertsmith.tasks.texts import TextData, TextExample, TextMetadata
 
 _FRACTION = re.compile(r"-?\d+\.\d+")
 _MAX_FRACTIONS = 10  # different ones that may be classes; more are measurements
+_MAX_SINGLE_LABELS = 100  # labels that may have one example each; of more, most need several
+_MAX_DISTINCT_RATIO = 0.9  # of the examples
 
 
 class ClassificationMetadata(TextMetadata, LabelMetadata):
@@ -104,8 +114,11 @@ def split_labels(example: TextExample, separator: str | None) -> list[str]:
     Raises:
         InputError: One of several labels is empty.
     """
-    if separator is None or example.label is None:
-        return [] if example.label is None else [example.label]
+    if example.label is None:
+        return []
+    if separator is None:
+        check_length(example.label, example.location)
+        return [example.label]
     text = example.label.strip()
     if text.startswith("["):
         try:
@@ -115,6 +128,8 @@ def split_labels(example: TextExample, separator: str | None) -> list[str]:
         if isinstance(labels, list) and all(isinstance(label, str | int) for label in labels):
             return [str(label) for label in labels]
     parts = [label.strip() for label in text.split(separator)] if text else []
+    for part in parts:
+        check_length(part, example.location)
     if not all(parts):
         hint = f"separate labels by {separator!r}, or set {option('label_separator')}"
         raise InputError("empty_label", f"a label in '{text}' is empty", location=example.location, hint=hint)
@@ -141,19 +156,23 @@ def collect_labels(examples: Sequence[TextExample], separator: str | None = None
         InputError: There are fewer than two labels, or they look like measurements.
     """
     labels = {label for example in examples for label in split_labels(example, separator)}
+    for label in [label for label in labels if "." in label and plain_number(label) in labels]:
+        labels.remove(label)  # 1 and 1.0 are one label
+    where: Any = {"location": examples[0].location, "argument": "label_column"}
+    check = f"check {option('label_column')}"
     if len(labels) < 2:
-        separated = "" if separator is None else f" and {option('label_separator')}, which is {separator!r}"
         message = f"the examples have no labels but {', '.join(labels) or 'none'}"
-        hint = f"a classifier needs at least two labels; check {option('label_column')}{separated}"
-        raise InputError(
-            "single_label", message, location=examples[0].location, argument="label_column", hint=hint
-        )
+        separated = "" if separator is None else f" and {option('label_separator')}, which is {separator!r}"
+        hint = f"a classifier needs at least two labels; {check}{separated}"
+        raise InputError("single_label", message, hint=hint, **where)
     if separator is None and len(labels) > _MAX_FRACTIONS and all(map(_FRACTION.fullmatch, labels)):
         message = f"the labels are {len(labels):,} different numbers ({join_names(sorted_labels(labels), 3)})"
-        hint = f"to predict a number, use {command('finetune', 'regress')}; or check {option('label_column')}"
-        raise InputError(
-            "labels_are_numbers", message, location=examples[0].location, argument="label_column", hint=hint
-        )
+        hint = f"to predict a number, use {command('finetune', 'regress')}; or {check}"
+        raise InputError("labels_are_numbers", message, hint=hint, **where)
+    if len(labels) > max(_MAX_SINGLE_LABELS, _MAX_DISTINCT_RATIO * len(examples)):
+        message = f"{len(examples):,} examples have {len(labels):,} different labels, as texts would"
+        hint = f"{check}; each label needs several examples"
+        raise InputError("labels_are_texts", message, hint=hint, **where)
     return sorted_labels(labels)
 
 
