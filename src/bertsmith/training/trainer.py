@@ -91,6 +91,9 @@ class Trainer:
         """
         state = self.state
         with self._session() as signals, closing(self._updates()) as updates:
+            best_metric = self.job.evaluation and self.job.evaluation.best_metric
+            if best_metric and state.evaluation and state.best_step is None:  # the best weights were lost
+                self._evaluate()
             start = hardware.clock()
             for update in updates:
                 step, learning_rate = state.step + 1, self._learning_rate(state.step + 1)
