@@ -145,7 +145,7 @@ def _read(path: Path) -> Any:
         if path.stat().st_size > _MAX_JSON_BYTES:
             message = f"the file is larger than {_MAX_JSON_BYTES // 2**20} MiB"
             raise InputError("json_too_large", message, location=path, hint=_HINT)
-        values = json.loads(path.read_bytes().decode("utf-8"))
+        values = json.loads(path.read_bytes().decode("utf-8-sig"))
         key = _non_finite_key(values)
     except FileNotFoundError:
         raise not_found_error(path, hint="a model folder has one") from None

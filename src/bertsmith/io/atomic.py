@@ -18,6 +18,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from bertsmith.errors import InputError, MachineError, option
+from bertsmith.io.compression import check_name
 
 _HIDDEN = re.compile(r"\..*\.[0-9a-f]{16}\.part", re.DOTALL)
 _MAX_NAME_LENGTH = 48  # characters of a name that a hidden name repeats: file systems allow 255 bytes
@@ -199,6 +200,7 @@ def folder_lock(folder: Path, writer: str, display_path: Path | None = None) -> 
     Raises:
         InputError: Another process holds the folder.
     """
+    check_name(folder)
     if folder.name.startswith(".") and folder.is_symlink():  # an attack: nobody links a hidden name
         message = "is a symbolic link, which is not followed"
         raise InputError("symbolic_link", message, location=folder, hint="remove it")

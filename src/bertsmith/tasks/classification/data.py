@@ -12,15 +12,7 @@ from bertsmith.artifacts.folder import ModelFolder
 from bertsmith.errors import InputError, command, option
 from bertsmith.formatting import join_names
 from bertsmith.tasks.base import Metadata
-from bertsmith.tasks.labels import (
-    LabelMap,
-    LabelMetadata,
-    LabelNames,
-    check_length,
-    label_metadata,
-    plain_number,
-    sorted_labels,
-)
+from bertsmith.tasks.labels import LabelMap, LabelMetadata, LabelNames, label_metadata, sorted_labels
 from bertsmith.tasks.settings import ClassSettings
 from bertsmith.tasks.texts import TextData, TextExample, TextMetadata
 
@@ -114,11 +106,8 @@ def split_labels(example: TextExample, separator: str | None) -> list[str]:
     Raises:
         InputError: One of several labels is empty.
     """
-    if example.label is None:
-        return []
-    if separator is None:
-        check_length(example.label, example.location)
-        return [example.label]
+    if separator is None or example.label is None:
+        return [] if example.label is None else [example.label]
     text = example.label.strip()
     if text.startswith("["):
         try:
@@ -128,8 +117,6 @@ def split_labels(example: TextExample, separator: str | None) -> list[str]:
         if isinstance(labels, list) and all(isinstance(label, str | int) for label in labels):
             return [str(label) for label in labels]
     parts = [label.strip() for label in text.split(separator)] if text else []
-    for part in parts:
-        check_length(part, example.location)
     if not all(parts):
         hint = f"separate labels by {separator!r}, or set {option('label_separator')}"
         raise InputError("empty_label", f"a label in '{text}' is empty", location=example.location, hint=hint)
@@ -156,8 +143,6 @@ def collect_labels(examples: Sequence[TextExample], separator: str | None = None
         InputError: There are fewer than two labels, or they look like measurements.
     """
     labels = {label for example in examples for label in split_labels(example, separator)}
-    for label in [label for label in labels if "." in label and plain_number(label) in labels]:
-        labels.remove(label)  # 1 and 1.0 are one label
     where: Any = {"location": examples[0].location, "argument": "label_column"}
     check = f"check {option('label_column')}"
     if len(labels) < 2:
