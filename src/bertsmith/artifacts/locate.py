@@ -69,10 +69,8 @@ def _similar_model(name: str) -> str | None:
 
     A longer name that begins with this one is a run that was named after its base model.
     """
-    near = similar_path(name)
-    is_model = near is not None and any(
-        (Path(near) / part / CONFIG_FILE).is_file() for part in (".", "model")
-    )
+    near = similar_path(name) or name
+    is_model = any((Path(near) / part / CONFIG_FILE).is_file() for part in (".", "model"))
     return near if is_model and not near.startswith(name) else None
 
 
