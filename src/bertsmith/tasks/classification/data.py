@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -10,12 +11,14 @@ from typing import Any
 
 from bertsmith.artifacts.folder import ModelFolder
 from bertsmith.errors import InputError, command, option
-from bertsmith.formatting import join_names
+from bertsmith.formatting import format_bytes, join_names
 from bertsmith.tasks.base import Metadata
 from bertsmith.tasks.labels import LabelMap, LabelMetadata, LabelNames, label_metadata, sorted_labels
 from bertsmith.tasks.settings import ClassSettings
 from bertsmith.tasks.texts import TextData, TextExample, TextMetadata
 
+logger = logging.getLogger(__name__)
+_MANY_BYTES = 500_000_000  # of scores of all validation examples
 _FRACTION = re.compile(r"-?\d+\.\d+")
 _MAX_FRACTIONS = 10  # different ones that may be classes; more are measurements
 _MAX_SINGLE_LABELS = 100  # labels that may have one example each; of more, most need several
@@ -86,6 +89,12 @@ class ClassificationData(TextData):
             for label in split_labels(example, metadata.get("separator"))
         )
         LabelMap(metadata).check_validation(labels, "label_column")
+        num_bytes = 4 * len(metadata["labels"]) * len(examples)
+        if num_bytes > _MANY_BYTES:
+            message = (
+                "each evaluation holds %s of scores (%d examples, %d labels); validate on fewer examples"
+            )
+            logger.warning(message, format_bytes(num_bytes), len(examples), len(metadata["labels"]))
 
     def metadata_from_hf(self, folder: ModelFolder) -> Metadata | None:
         """Return the labels of a classifier with at least two labels."""
