@@ -18,6 +18,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from bertsmith.errors import InputError, corrupt_file_error
 from bertsmith.io import atomic
+from bertsmith.io.jsonl import load_json
 from bertsmith.suggestions import not_found_error
 from bertsmith.tokenizer import byte_level_bpe, unigram, wordpiece
 from bertsmith.tokenizer.byte_level_bpe import GPT2_SPECIAL_TOKENS, ROBERTA_SPECIAL_TOKENS, check_token_ids
@@ -140,7 +141,7 @@ def read_folder(
             normalizer=normalizer or ("google" if config.bertsmith_normalizer == "google" else "hf"),
         )
     text = backend.to_str()
-    definition = json.loads(text)
+    definition = load_json(text)
     PostProcessor.from_definition(definition, backend.get_vocab_size(), file)
     if lowercase not in (None, lowercases(definition)):
         message = f"the tokenizer {'keeps case' if lowercase else 'lower-cases text'}"
@@ -228,8 +229,8 @@ def read_config(folder: Path) -> TokenizerConfig:
 def read_json_object(file: Path) -> dict[str, Any]:
     """Read a file that contains one JSON object."""
     try:
-        value = json.loads(file.read_bytes().decode("utf-8-sig"))
-    except (ValueError, RecursionError):  # not UTF-8, not JSON, a number of 5,000 digits
+        value = load_json(file.read_bytes().decode("utf-8"))
+    except ValueError:  # not UTF-8, not JSON, a number of 5,000 digits
         raise corrupt_file_error("invalid_json", "the file is not complete JSON", location=file) from None
     if not isinstance(value, dict):
         raise corrupt_file_error("not_a_json_object", "the file is not a JSON object", location=file)
@@ -300,7 +301,7 @@ def _warn_of_unused_vocabulary(file: Path, backend: tokenizers.Tokenizer) -> Non
         with suppress(OSError, ValueError):
             text = other.read_text("utf-8-sig")
             lines = {token: i for i, token in enumerate(text.splitlines()) if token}
-            entries = lines if other.suffix == ".txt" else json.loads(text)
+            entries = lines if other.suffix == ".txt" else load_json(text)
             if entries.items() - tokens.items() or backend.get_vocab(False).keys() - entries.keys():
                 message = "%s is read, and %s, which has other tokens, is not; to read that, remove %s"
                 logger.warning(message, file, other.name, file.name)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 from collections import Counter
@@ -12,6 +11,7 @@ from typing import Any
 from bertsmith.artifacts.folder import ModelFolder
 from bertsmith.errors import InputError, command, option
 from bertsmith.formatting import format_bytes, join_names
+from bertsmith.io.jsonl import load_json
 from bertsmith.tasks.base import Metadata
 from bertsmith.tasks.labels import LabelMap, LabelMetadata, LabelNames, label_metadata, sorted_labels
 from bertsmith.tasks.settings import ClassSettings
@@ -120,7 +120,7 @@ def split_labels(example: TextExample, separator: str | None) -> list[str]:
     text = example.label.strip()
     if text.startswith("["):
         try:
-            labels = json.loads(text)
+            labels = load_json(text)
         except ValueError:
             labels = None
         if isinstance(labels, list) and all(isinstance(label, str | int) for label in labels):
