@@ -33,6 +33,7 @@ from bertsmith.tasks.settings import TextSettings
 from bertsmith.tasks.windows import NO_LIMIT, Coverage, split_windows
 from bertsmith.tokenizer.tokenizer import Encoding, Tokenizer
 
+_MAX_NUMBER = 1e15  # the squared errors of larger numbers may not be finite
 _GUESS_ROWS = 200
 _MAX_LABEL_LENGTH = 1000  # characters; a longer one is a text
 _DELIMITERS = re.compile("[;|,]")
@@ -302,15 +303,18 @@ def parse_number(label: str | None, location: str) -> float:
     """Return a label as a finite number.
 
     Raises:
-        InputError: The label is not a number.
+        InputError: The label is not a number, or so large that squared errors would overflow.
     """
     label = label or ""
     try:
         value = float(label)
     except ValueError:
         value = math.nan
-    if math.isfinite(value):
+    if abs(value) <= _MAX_NUMBER:
         return value
+    if not math.isnan(value):
+        message, hint = f"'{label}' is too large to learn", f"scale the numbers to at most {_MAX_NUMBER:g}"
+        raise InputError("number_too_large", message, location=location, argument="label_column", hint=hint)
     hint = f"use a decimal point, or name another column with {option('label_column')}; for words, use "
     message = f"'{label}' is not a number"
     hint = hint + command("finetune", "classify")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, overload
@@ -30,6 +30,8 @@ from bertsmith.tokenizer.folder import (
     tokenizer_kind,
     write_folder,
 )
+from bertsmith.tokenizer.long_texts import encode_texts
+from bertsmith.tokenizer.long_texts import validate_texts as validate_texts
 from bertsmith.tokenizer.post_processor import Encoding as Encoding
 from bertsmith.tokenizer.post_processor import PostProcessor
 from bertsmith.tokenizer.post_processor import Truncation as Truncation
@@ -229,9 +231,9 @@ class Tokenizer:
         else:
             backend = self._mask_backend if special_strings == "mask" else self._parse_backend
         batches = [texts] if text_pairs is None else [texts, text_pairs]
-        with library_errors(self._location):
-            encoded = [_encode_with_backend(backend, batch, with_offsets=with_offsets) for batch in batches]
         limit = self.max_length if max_length is None else max_length
+        with library_errors(self._location):
+            encoded = [encode_texts(backend, batch, limit, with_offsets=with_offsets) for batch in batches]
         return [
             self._post_processor.process(row, limit, truncation, self.tokens, with_offsets=with_offsets)
             for row in zip(*encoded, strict=True)
@@ -370,31 +372,3 @@ class Tokenizer:
     def __reduce__(self) -> tuple[type[Tokenizer], TokenizerSource]:
         # Pickling a backend would lose `encode_special_tokens`.
         return Tokenizer, self._source
-
-
-def _encode_with_backend(
-    backend: tokenizers.Tokenizer, texts: Sequence[str], *, with_offsets: bool
-) -> list[Any]:
-    encode = backend.encode_batch if with_offsets else backend.encode_batch_fast
-    try:
-        return list(encode(list(texts), add_special_tokens=False))
-    except (TypeError, UnicodeEncodeError):  # The backend accepts only text that UTF-8 can represent.
-        list(validate_texts(texts))  # raises an error that names the text
-        raise
-
-
-def validate_texts(texts: Iterable[Any]) -> Iterator[str]:
-    """Yield the texts; raise an `InputError` with the number (from 1) of the first that is not valid Unicode."""
-    for number, text in enumerate(texts, start=1):
-        location = f"text {number}"
-        if not isinstance(text, str):
-            message = f"{text!r:.60} is not a string"
-            raise InputError(
-                "text_not_a_string", message, location=location, hint="pass each text as a string"
-            )
-        try:
-            text.encode()
-        except UnicodeEncodeError:
-            message = "the text contains half a character (a lone surrogate)"
-            raise InputError("lone_surrogate", message, location=location, hint="correct the text") from None
-        yield text
