@@ -51,7 +51,7 @@ class TrainSettings(Settings):
         description="minutes that the run may take, from its start to the written model; with --resume the "
         "earlier parts count",
     )
-    num_train_epochs: MayChange[float] = Field(
+    num_train_epochs: MayChange[float | None] = Field(
         1.0, gt=0, le=1e6, description="passes over the data, if no other budget is set"
     )
     batch_size: int = Field(32, ge=1, le=1 << 17, description="sequences in a batch, over all processes")
