@@ -35,6 +35,7 @@ from bertsmith.tokenizer.tokenizer import Encoding, Tokenizer
 
 _MAX_NUMBER = 1e15  # the squared errors of larger numbers may not be finite
 _GUESS_ROWS = 200
+_MAX_LABEL_LENGTH = 1000  # characters; a longer one is a text
 _DELIMITERS = re.compile("[;|,]")
 
 
@@ -116,6 +117,10 @@ class TextData(TaskData):
             if stripped == "" and not self.allow_empty_label:
                 hint = "give each row a label, or remove the row"
                 raise InputError("empty_label", "the label is empty", location=row.location, hint=hint)
+            if len(stripped or "") > _MAX_LABEL_LENGTH:
+                message = f"the label has {len(stripped or ''):,} characters, more than {_MAX_LABEL_LENGTH:,}"
+                hint = f"check {option('label_column')}, and in a .csv that each quote closes"
+                raise InputError("label_too_long", message, location=row.location, hint=hint)
             is_changed, value = stripped != label, row.values.get(settings.label_column)
             if type(value) is float and value.is_integer():  # as data frames write integers beside NaN
                 stripped = f"{value:.0f}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -9,21 +10,15 @@ from typing import Any
 
 from bertsmith.artifacts.folder import ModelFolder
 from bertsmith.errors import InputError, command, option
-from bertsmith.formatting import join_names
+from bertsmith.formatting import format_bytes, join_names
 from bertsmith.io.jsonl import load_json
 from bertsmith.tasks.base import Metadata
-from bertsmith.tasks.labels import (
-    LabelMap,
-    LabelMetadata,
-    LabelNames,
-    check_length,
-    label_metadata,
-    plain_number,
-    sorted_labels,
-)
+from bertsmith.tasks.labels import LabelMap, LabelMetadata, LabelNames, label_metadata, sorted_labels
 from bertsmith.tasks.settings import ClassSettings
 from bertsmith.tasks.texts import TextData, TextExample, TextMetadata
 
+logger = logging.getLogger(__name__)
+_MANY_BYTES = 500_000_000  # of scores of all validation examples
 _FRACTION = re.compile(r"-?\d+\.\d+")
 _MAX_FRACTIONS = 10  # different ones that may be classes; more are measurements
 _MAX_SINGLE_LABELS = 100  # labels that may have one example each; of more, most need several
@@ -94,6 +89,12 @@ class ClassificationData(TextData):
             for label in split_labels(example, metadata.get("separator"))
         )
         LabelMap(metadata).check_validation(labels, "label_column")
+        num_bytes = 4 * len(metadata["labels"]) * len(examples)
+        if num_bytes > _MANY_BYTES:
+            message = (
+                "each evaluation holds %s of scores (%d examples, %d labels); validate on fewer examples"
+            )
+            logger.warning(message, format_bytes(num_bytes), len(examples), len(metadata["labels"]))
 
     def metadata_from_hf(self, folder: ModelFolder) -> Metadata | None:
         """Return the labels of a classifier with at least two labels."""
@@ -114,11 +115,8 @@ def split_labels(example: TextExample, separator: str | None) -> list[str]:
     Raises:
         InputError: One of several labels is empty.
     """
-    if example.label is None:
-        return []
-    if separator is None:
-        check_length(example.label, example.location)
-        return [example.label]
+    if separator is None or example.label is None:
+        return [] if example.label is None else [example.label]
     text = example.label.strip()
     if text.startswith("["):
         try:
@@ -128,8 +126,6 @@ def split_labels(example: TextExample, separator: str | None) -> list[str]:
         if isinstance(labels, list) and all(isinstance(label, str | int) for label in labels):
             return [str(label) for label in labels]
     parts = [label.strip() for label in text.split(separator)] if text else []
-    for part in parts:
-        check_length(part, example.location)
     if not all(parts):
         hint = f"separate labels by {separator!r}, or set {option('label_separator')}"
         raise InputError("empty_label", f"a label in '{text}' is empty", location=example.location, hint=hint)
@@ -156,8 +152,6 @@ def collect_labels(examples: Sequence[TextExample], separator: str | None = None
         InputError: There are fewer than two labels, or they look like measurements.
     """
     labels = {label for example in examples for label in split_labels(example, separator)}
-    for label in [label for label in labels if "." in label and plain_number(label) in labels]:
-        labels.remove(label)  # 1 and 1.0 are one label
     where: Any = {"location": examples[0].location, "argument": "label_column"}
     check = f"check {option('label_column')}"
     if len(labels) < 2:
