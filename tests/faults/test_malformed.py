@@ -236,7 +236,7 @@ REFUSED: list[tuple[str, bytes, Reading, str, list[str], Told]] = [
         for name, row, told in (
             ("ragged.csv", "a,b,c", "3 fields where the header has 2"),
             ("short.csv", "alone", "1 field where the header has 2"),
-            ("unclosed.csv", '"open,1', "a quote opens in this row and never closes"),
+            ("unclosed.csv", '"open,1', "a quote opens in this line and never closes"),
             ("behind.csv", '"a"b,1', "text follows a closing quote"),
             ("nested.csv", '"he said "no" to it",1', "text follows a closing quote"),
             ("return.csv", "a\rb,1", "a carriage return is in a field"),

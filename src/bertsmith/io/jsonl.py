@@ -35,9 +35,11 @@ def load_json(text: str) -> Any:
 
 def parse_object(line: str, location: str) -> dict[str, Any]:
     """Return the JSON object on a line. Raises `InputError` with file:line:column for anything else."""
-    value = _parse(line, location, "a .jsonl file has one JSON object per line")
+    hint = 'a .jsonl file has one JSON object per line: {"text": "…"}'
+    if line.lstrip().startswith("["):
+        hint += "; if this file is an array, let its name end in .json"
+    value = _parse(line, location, hint)
     if not isinstance(value, dict):
-        hint = 'write {"text": "…"} on each line'
         raise InputError("not_a_json_object", "this is not a JSON object", location=location, hint=hint)
     return value
 
