@@ -429,8 +429,8 @@ def test_masks_of_several_texts(bert: bs.Model) -> None:
         bert.fill_mask(texts[0], top_k=0)
     assert (caught.value.code, caught.value.argument) == ("top_k_too_small", "top_k")
     with pytest.raises(bs.InputError) as caught:
-        bert.fill_mask([3])  # type: ignore[list-item]
-    assert caught.value.code == "text_not_a_string"
+        bert.fill_mask([["a"]])  # type: ignore[list-item]
+    assert caught.value.code == "not_a_string"
     with pytest.raises(bs.InputError) as caught:
         bert.fill_mask({"text": texts})  # type: ignore[call-overload]
     assert caught.value.code == "is_a_table"

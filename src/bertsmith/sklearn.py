@@ -30,6 +30,7 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, c
 
 from bertsmith.finetuning.run import finetune
 from bertsmith.inference.model import Model, load
+from bertsmith.io.values import MISSING_SPELLINGS, is_missing
 from bertsmith.models.config import Pooling
 from bertsmith.runs.run_folder import CHECKPOINTS
 
@@ -195,6 +196,7 @@ class BertClassifier(ClassifierMixin, _FinetunedEstimator):  # type: ignore[misc
         """
         columns = _text_columns(X)
         check_consistent_length(columns["text"], y)
+        _check_labels(y)
         labels = column_or_1d(y, warn=True)
         check_classification_targets(labels)
         classes, codes = np.unique(labels, return_inverse=True)
@@ -252,6 +254,7 @@ class BertRegressor(RegressorMixin, _FinetunedEstimator):  # type: ignore[misc]
         """
         columns = _text_columns(X)
         check_consistent_length(columns["text"], y)
+        _check_labels(y)
         targets = check_array(
             column_or_1d(y, warn=True), ensure_2d=False, dtype=np.float64, ensure_min_samples=2
         )
@@ -348,12 +351,23 @@ def _to_texts(cells: NDArray[Any], name: str) -> list[str]:
     """Return the cells as texts; a missing value becomes an empty text."""
     texts = []
     for row, cell in enumerate(cells):
-        if cell is None or (isinstance(cell, float) and np.isnan(cell)):
-            cell = ""
+        cell = "" if is_missing(cell) else cell
         if not isinstance(cell, str):
             raise TypeError(f"{name} has {cell!r:.40} in row {row}, which is not a text")
         texts.append(str(cell))
     return texts
+
+
+def _check_labels(y: Any) -> None:
+    """Raise ValueError for a label that is missing or not a single value, with its row, from 0."""
+    cells = np.asarray(y, dtype=object)
+    for row, label in enumerate(cells.ravel() if cells.ndim else ()):
+        if is_missing(label) or (isinstance(label, str) and label in MISSING_SPELLINGS):
+            raise ValueError(f"y has {label!r} in row {row}, which is missing: remove the row")
+        if isinstance(label, list | tuple | dict | set | np.ndarray):
+            raise ValueError(f"y has {label!r:.40} in row {row}: give each text one label")
+        if isinstance(label, str) != isinstance(cells.ravel()[0], str):
+            raise ValueError(f"y has {label!r:.40} in row {row}, and strings and numbers are mixed")
 
 
 def _label_names(classes: NDArray[Any]) -> list[str]:

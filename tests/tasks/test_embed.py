@@ -144,7 +144,7 @@ def test_texts_to_predict_need_no_pair(tmp_path: Path) -> None:
     [
         ({"query": "q", "positives": []}, "positive_missing"),
         ({"query": " ", "positives": ["a"]}, "empty_text"),
-        ({"query": "q", "positives": [3]}, "text_not_a_string"),
+        ({"query": "q", "positives": [["a"]]}, "not_a_string"),
         ({"positives": ["a"]}, "field_missing"),
     ],
 )

@@ -30,7 +30,7 @@ from bertsmith.inference.precision import (
     compare_vectors,
 )
 from bertsmith.inference.task_predictor import TaskInterface, TaskPredictor
-from bertsmith.io.sources import Source, column_values, is_missing
+from bertsmith.io.sources import Source, column_values
 from bertsmith.models.config import Pooling
 from bertsmith.models.parameter_count import count_parameters
 from bertsmith.models.task_heads import PART_BUILDERS
@@ -234,7 +234,7 @@ class Model(CheckedModel, TaskInterface):
         from bertsmith.inference.scoring import log_scores
 
         values = [texts] if isinstance(texts, str) else column_values(texts, "texts")
-        scores = self.scorer(variant, batch_size).scores("" if is_missing(text) else text for text in values)
+        scores = self.scorer(variant, batch_size).scores(values)
         log_scores(scores, [f"text {i}" for i in range(1, len(scores) + 1)])
         return scores[0] if isinstance(texts, str) else scores
 

@@ -13,8 +13,9 @@ from bertsmith.formatting import join_names, pluralize
 from bertsmith.io.compression import format_suffix
 from bertsmith.io.delimited import missing_column_hint
 from bertsmith.io.sources import Source, Texts, to_source
-from bertsmith.io.tables import Row, Table, TextRow, is_json_source, json_rows, read_table, text_of
+from bertsmith.io.tables import Row, Table, TextRow, is_json_source, json_rows, read_table
 from bertsmith.io.text_io import read_lines
+from bertsmith.io.values import to_text
 from bertsmith.tasks.rows import is_query_file, read_queries
 
 logger = logging.getLogger(__name__)
@@ -96,17 +97,12 @@ def rows_of_lines(lines: Iterable[tuple[str, str]]) -> Iterator[TextRow]:
 
 def _text_row(row: Row, text_column: str | None, id_column: str | None) -> TextRow:
     text_column = text_column or "text"
-    names = {"text_column": text_column, "id_column": id_column}
-    for argument, name in names.items():
-        if name is not None and row.values.get(name) is None:
-            message = f"the field '{name}' is missing or null"
+    for argument, name in (("text_column", text_column), ("id_column", id_column)):
+        if name is not None and name not in row.values:
+            message = f"the field '{name}' is missing"
             hint = missing_column_hint(name, list(row.values), argument, unit="keys")
             raise InputError("field_missing", message, location=row.location, argument=argument, hint=hint)
-    text = row.values[text_column]
-    if not isinstance(text, str):
-        message = f"the field '{text_column}' is not a string, but {text_of(text)[:60]}"
-        hint = "write each text as a string in quotes, or remove the line"
-        raise InputError("not_a_string", message, location=row.location, hint=hint)
+    text = to_text(row.values[text_column], f"field '{text_column}'", row.location, "text_column")
     ids = (row.values.get(name) for name in ([id_column] if id_column else _ID_COLUMNS))
     text_id = next((str(value) for value in ids if value is not None), str(row.line))
     return TextRow(text, row.location, text_id)

@@ -17,19 +17,25 @@ from bertsmith.artifacts.folder import ModelFolder
 from bertsmith.errors import InputError, command, option
 from bertsmith.formatting import pluralize
 from bertsmith.io.sources import Source
+from bertsmith.io.tables import Table
+from bertsmith.io.values import MISSING_SPELLINGS, to_text
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import get_family
 from bertsmith.models.task_heads import SequenceClassificationHead
 from bertsmith.tasks.base import Decoder, Example, TaskData, TaskEncoder, TaskModel
 from bertsmith.tasks.batching import Item, Outputs, TaskBatch, TokenSequence
-from bertsmith.tasks.data_checks import check_string
-from bertsmith.tasks.labels import LabelNames
+from bertsmith.tasks.labels import LabelNames, missing_label_error
 from bertsmith.tasks.results import Diagnostic
 from bertsmith.tasks.rows import read_task_table
 from bertsmith.tasks.settings import TextSettings
 from bertsmith.tasks.windows import NO_LIMIT, Coverage, split_windows
 from bertsmith.tokenizer.tokenizer import Encoding, Tokenizer
+
+_TEXT_HINT = (
+    f"write each text as one string, or name its column with {option('text_column')}; the second text of a pair "
+    f"has a column of its own, {option('second_column')}"
+)
 
 
 @dataclass(frozen=True)
@@ -102,26 +108,32 @@ class TextData(TaskData):
             "text_column",
             f" (of pairs the second one with {option('second_column')}; without a header: "
             f"{option('header', False)} {option('text_column', 1)}{note}",
+            _TEXT_HINT,
         )
         has_pairs = settings.second_column is not None and not has_lines
-        seconds = table.texts(settings.second_column, "second_column") if has_pairs else nothing
-        labels = table.texts(settings.label_column, "label_column") if labeled else nothing
+        seconds = (
+            table.texts(settings.second_column, "second_column", hint=_TEXT_HINT) if has_pairs else nothing
+        )
+        labels = self.read_labels(table) if labeled else nothing
         examples = []
         for row, text, second, label in zip(table, texts, seconds, labels, strict=True):
             stripped, values = None if label is None else label.strip(), None if has_lines else row.texts
             if stripped == "" and not self.allow_empty_label:
-                hint = "give each row a label, or remove the row"
-                raise InputError("empty_label", "the label is empty", location=row.location, hint=hint)
+                raise missing_label_error("", row.location)
             is_changed, is_integer = stripped != label, _is_integer(row.values.get(settings.label_column))
             example = self.example_type(text, second, stripped, row.location, values, is_changed, is_integer)
             examples.append(example)
         return examples
 
+    def read_labels(self, table: Table) -> Sequence[str]:
+        """Return the label of each row."""
+        return table.texts(self.settings.label_column, "label_column")
+
     def from_inputs(
         self, columns: Mapping[str, Sequence[Any]], locations: Sequence[str]
     ) -> list[TextExample]:
         """Return the examples of texts, or of pairs: in two columns, or in one with a tab between them."""
-        check_strings(columns, locations)
+        columns = input_texts(columns, locations)
         if self.settings.second_column is not None and "text_pair" not in columns:
             pairs = []
             for text, location in zip(columns["text"], locations, strict=True):
@@ -300,6 +312,8 @@ def parse_number(label: str | None, location: str) -> float:
         value = math.nan
     if math.isfinite(value):
         return value
+    if label in MISSING_SPELLINGS:
+        raise missing_label_error(label, location)
     hint = f"use a decimal point, or name another column with {option('label_column')}; for words, use "
     message = f"'{label}' is not a number"
     hint = hint + command("finetune", "classify")
@@ -312,11 +326,14 @@ def _is_integer(label: Any) -> bool:
     return bool(labels) and all(type(value) is int for value in labels)
 
 
-def check_strings(columns: Mapping[str, Sequence[Any]], locations: Sequence[str]) -> None:
-    """Raise InputError for an input that is not a string."""
-    for name, values in columns.items():
-        for value, location in zip(values, locations, strict=True):
-            check_string(value, name, location)
+def input_texts(columns: Mapping[str, Sequence[Any]], locations: Sequence[str]) -> dict[str, list[str]]:
+    """Return the inputs of examples as strings. Raises `InputError` for a list or an object."""
+    return {
+        name: [
+            to_text(value, name, location, name) for value, location in zip(values, locations, strict=True)
+        ]
+        for name, values in columns.items()
+    }
 
 
 def pairs_expected(location: str, settings: TextSettings) -> InputError:

@@ -19,6 +19,7 @@ import tokenizers
 from numpy.typing import NDArray
 
 from bertsmith.errors import InputError
+from bertsmith.io.values import to_text
 from bertsmith.tokenizer import byte_level_bpe, unigram, wordpiece
 from bertsmith.tokenizer.folder import (
     TokenizerKind,
@@ -378,23 +379,11 @@ def _encode_with_backend(
     encode = backend.encode_batch if with_offsets else backend.encode_batch_fast
     try:
         return list(encode(list(texts), add_special_tokens=False))
-    except (TypeError, UnicodeEncodeError):  # The backend accepts only text that UTF-8 can represent.
-        list(validate_texts(texts))  # raises an error that names the text
-        raise
+    except (TypeError, UnicodeEncodeError):  # numbers, or an error that names the text
+        return list(encode(list(validate_texts(texts)), add_special_tokens=False))
 
 
 def validate_texts(texts: Iterable[Any]) -> Iterator[str]:
-    """Yield the texts; raise an `InputError` with the number (from 1) of the first that is not valid Unicode."""
+    """Yield the texts; raise an `InputError` with the number (from 1) of the first that is not a text."""
     for number, text in enumerate(texts, start=1):
-        location = f"text {number}"
-        if not isinstance(text, str):
-            message = f"{text!r:.60} is not a string"
-            raise InputError(
-                "text_not_a_string", message, location=location, hint="pass each text as a string"
-            )
-        try:
-            text.encode()
-        except UnicodeEncodeError:
-            message = "the text contains half a character (a lone surrogate)"
-            raise InputError("lone_surrogate", message, location=location, hint="correct the text") from None
-        yield text
+        yield to_text(text, "text", f"text {number}")
