@@ -623,7 +623,7 @@ def test_embeddings_are_the_pooled_hidden_states_of_each_text(bert: bs.Model) ->
     assert not np.allclose(bert.embed(texts[1:2], max_length=3), vectors[1])
     np.testing.assert_array_equal(bert.embed("kaba"), bert.embed(["kaba"])[0])
     with pytest.raises(bs.InputError) as caught:
-        bert.embed([3])
+        bert.embed([["kaba"]])
     assert str(caught.value.location) == "text 1"
     with pytest.raises(bs.InputError) as caught:
         bert.embed(texts, pooling="sum")  # type: ignore[arg-type]

@@ -347,7 +347,7 @@ def test_wrong_inputs_are_refused(run: bs.Model, caplog: pytest.LogCaptureFixtur
         run.predict(["kaba lode"])
     assert str(caught.value).startswith("text 1: ")
     with pytest.raises(InputError) as caught:
-        run.predict([{}])
+        run.predict([b"kaba"])
     assert (caught.value.code, caught.value.location) == ("not_a_string", "text 1")
     with pytest.raises(InputError) as caught:
         run.predict(["kaba"], [[0, 4]])

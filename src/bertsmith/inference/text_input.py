@@ -31,15 +31,27 @@ def log_empty(locations: Sequence[str], verb: str) -> None:
         logger.warning("%s empty and not %s: %s", texts, verb, join_names(locations))
 
 
-def rows_to_index(rows: Iterable[TextRow]) -> Iterator[TextRow]:
-    """Yield the rows whose text is not blank; at the end, log where the others are."""
+def count_empty(rows: Iterable[TextRow], *, keep: bool) -> Iterator[TextRow]:
+    """Yield the rows, those of empty texts only if `keep`; at the end, log where the empty ones are."""
     empty = []
     for row in rows:
-        if row.text.strip():
-            yield row
-        else:
+        if not row.text.strip():
             empty.append(row.location)
-    log_empty(empty, "indexed")
+        if keep or row.text.strip():
+            yield row
+    if keep:
+        log_empty_vectors(empty)
+    else:
+        log_empty(empty, "indexed")
+
+
+def log_empty_vectors(locations: Sequence[str]) -> None:
+    """Log where empty texts are, whose vectors say nothing."""
+    if locations:
+        texts = pluralize(
+            len(locations), "text is empty, and its vector is", "texts are empty, and their vectors are"
+        )
+        logger.warning("%s that of the special tokens alone: %s", texts, join_names(locations))
 
 
 def texts_of_lines(lines: Iterable[bytes], location: str) -> Iterator[tuple[str, str]]:

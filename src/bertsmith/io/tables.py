@@ -244,7 +244,8 @@ def has_json_lines(path: str | Path, encoding: str | None = None) -> bool:
     """Return True for a .jsonl file, and for a .json file with one object on each of several lines."""
     if format_suffix(path) != ".json":
         return format_suffix(path) == ".jsonl"
-    texts = (line.text for line in LineReader(ErrorCollector(path), encoding))
+    ignored = ErrorCollector(path, lambda row: None)  # The reader of the rows reports errors.
+    texts = (line.text for line in LineReader(ignored, encoding))
     lines = list(islice(filter(str.strip, texts), 2))
     try:
         return len(lines) == 2 and isinstance(json.loads(lines[0]), dict)
