@@ -140,7 +140,7 @@ def test_a_text_that_is_null_is_refused(verb: str, run: str, call: Call, tmp_pat
 def test_what_the_model_tells_is_a_note(call: Call) -> None:
     found = call("search", "index", TEXTS[7], "--precision", "int8")
     assert found.code == 0, found.err
-    assert "on 1 text, vectors in int8 and fp32 differ by 0.0" in found.err
+    assert "on 8 texts, vectors in int8 and fp32 differ by 0.0" in found.err
     assert "Warning" not in found.err
 
 

@@ -260,7 +260,7 @@ def test_shards_with_invalid_columns_are_refused(folder: Path) -> None:
         (column("sentence_ends", lambda a: with_values(a, [0] * len(a.values))), "shard_sentences"),
         (column("ids", lambda a: list_array([3, *a.offsets.to_pylist()[1:]], a.values.to_pylist(), a.values.type)),
          "shard_counts"),
-        (lambda b: pa.Table.from_batches([b.slice(0, 1), b.slice(1)]), "shard_columns"),
+        (lambda b: pa.Table.from_batches([b.slice(0, 1), b.slice(1)]), "shard_counts"),
         (lambda b: b.slice(0, 0), "shard_counts"),
     ]  # fmt: skip
     for change, code in changes:

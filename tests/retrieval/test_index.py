@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +98,8 @@ def test_a_damaged_file_is_refused(index: Index, name: str, fault: str) -> None:
         ({"format": 2}, "index_manifest_invalid", "index.json"),
         ({"kind": "shards"}, "index_manifest_invalid", "index.json"),
         ({"source": {}}, "index_manifest_invalid", "index.json"),
+        ({"files": {}}, "index_manifest_invalid", "index.json"),
+        ({"recall": {"recall_at_10": 1, "queries": 1}}, "index_manifest_invalid", "index.json"),
     ],
 )
 def test_a_manifest_that_contradicts_its_files_is_refused(
@@ -118,8 +121,64 @@ def test_a_manifest_cannot_name_files_outside_the_folder(index: Index, tmp_path:
     path.write_text(json.dumps(manifest))
     with pytest.raises(InputError) as caught:
         Index(index.folder)
-    assert caught.value.code == "index_corrupt"
+    assert caught.value.code == "index_manifest_invalid"
     assert caught.value.location == str(path)
+
+
+def test_a_deep_manifest_is_refused(index: Index) -> None:
+    (index.folder / "index.json").write_text(100_000 * "[")
+    with pytest.raises(InputError) as caught:
+        Index(index.folder)
+    assert caught.value.code == "index_manifest_invalid"
+
+
+def replace_file(folder: Path, name: str, content: bytes) -> None:
+    """Replace a file of an index, and its size and hash in the manifest."""
+    (folder / name).write_bytes(content)
+    manifest = json.loads((folder / "index.json").read_text())
+    digest = atomic.sha256_of_file(folder / name)
+    manifest["files"][name] = {"size": len(content), "sha256": digest}
+    (folder / "index.json").write_text(json.dumps(manifest))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_changed_texts_with_matching_hashes_do_not_crash(index: Index, seed: int) -> None:
+    content = bytearray((index.folder / "texts.arrow").read_bytes())
+    generator = np.random.default_rng(seed)
+    for start in 4 * generator.integers(0, len(content) // 4 - 1, 4):
+        content[start : start + 4] = int(generator.choice([0xFF, 1 << 20, 0x7FFF_FFFF])).to_bytes(4, "little")
+    replace_file(index.folder, "texts.arrow", bytes(content))
+    with suppress(InputError):  # any other error fails the test
+        changed = Index(index.folder)
+        assert all(isinstance(changed.row(i).text, str) for i in range(20))
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, 1.5, 3e38])
+def test_vectors_that_are_not_normalized_are_refused(index: Index, value: float) -> None:
+    vectors = index.vectors.copy()
+    vectors[7, 3] = value
+    np.save(index.folder / "vectors.npy", vectors)
+    replace_file(index.folder, "vectors.npy", (index.folder / "vectors.npy").read_bytes())
+    with pytest.raises(InputError) as caught:
+        Index(index.folder)
+    assert (caught.value.code, caught.value.location) == ("index_corrupt", str(index.folder / "vectors.npy"))
+
+
+def test_vectors_of_another_model_are_refused(index: Index) -> None:
+    index.check_vectors(embed)
+    with pytest.raises(InputError) as caught:
+        Index(index.folder).check_vectors(lambda texts: -embed(texts))
+    assert caught.value.code == "index_vectors_differ"
+
+
+def test_a_graph_of_other_vectors_is_refused(tmp_path: Path) -> None:
+    pytest.importorskip("faiss", reason="extra `ann`")
+    index = write_index(tmp_path / "i", rows(3), embed, SOURCE, approximate=True)
+    other = write_index(tmp_path / "j", rows(4), embed, SOURCE, approximate=True)
+    replace_file(index.folder, GRAPH, (other.folder / GRAPH).read_bytes())
+    with pytest.raises(InputError) as caught:
+        Index(index.folder).nearest(embed(["a"]), 1, approximate=True)
+    assert (caught.value.code, caught.value.location) == ("graph_unreadable", str(index.folder / GRAPH))
 
 
 def test_queries_of_another_dimension_are_refused(index: Index) -> None:

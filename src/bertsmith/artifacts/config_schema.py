@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Mapping
@@ -14,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from bertsmith.errors import InputError
 from bertsmith.formatting import shorten
 from bertsmith.hardware import Precision
+from bertsmith.io.jsonl import load_json
 from bertsmith.models.config import ModelConfig, ProblemType
 from bertsmith.models.family import FAMILIES, Family, get_family
 from bertsmith.settings import describe_error
@@ -145,7 +145,7 @@ def _read(path: Path) -> Any:
         if path.stat().st_size > _MAX_JSON_BYTES:
             message = f"the file is larger than {_MAX_JSON_BYTES // 2**20} MiB"
             raise InputError("json_too_large", message, location=path, hint=_HINT)
-        values = json.loads(path.read_bytes().decode("utf-8"))
+        values = load_json(path.read_bytes().decode("utf-8"))
         key = _non_finite_key(values)
     except FileNotFoundError:
         raise not_found_error(path, hint="a model folder has one") from None

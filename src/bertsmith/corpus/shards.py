@@ -76,9 +76,20 @@ def write_shard(path: Path, batch: pa.RecordBatch) -> ShardEntry:
 
 
 def read_batch(path: Path) -> pa.RecordBatch:
-    """Return the batch of an Arrow file that `write_shard` wrote, over the mapped file."""
-    with pa.ipc.open_file(pa.memory_map(str(path))) as file:
-        return file.get_batch(0)
+    """Return the batch of an Arrow file that `write_shard` wrote, over the mapped file.
+
+    Raises:
+        InputError: The file is damaged. Offsets out of range would crash the process later.
+    """
+    try:
+        with pa.ipc.open_file(pa.memory_map(str(path))) as file:
+            batch = file.get_batch(0)
+        batch.validate(full=True)  # does not read the ids
+    except (pa.ArrowException, OSError, MemoryError):
+        raise damaged_data_error(
+            "shard_damaged", "this is not a complete Arrow file", location=path
+        ) from None
+    return batch
 
 
 class Shards:
@@ -273,19 +284,10 @@ def _list_lengths(batch: pa.RecordBatch, column: str) -> IntArray:
 def _open_batch(folder: Path, entry: ShardEntry, vocab_size: int) -> pa.RecordBatch:
     """Return the batch of a shard over the mapped file, and check everything but the ids."""
     path = folder / entry.name
-    try:
-        with pa.ipc.open_file(pa.memory_map(str(path))) as file:
-            columns = {field.name: field.type for field in file.schema}
-            if columns != _column_types(vocab_size) or file.num_record_batches != 1:
-                raise damaged_data_error(
-                    "shard_columns", "its columns are not those of a shard of this vocabulary", location=path
-                )
-            batch = file.get_batch(0)
-        batch.validate(full=True)  # checks that offsets are in range and in order; does not read the ids
-    except (pa.ArrowException, OSError, UnicodeDecodeError):  # UnicodeDecodeError: in the name of a column
-        raise damaged_data_error(
-            "shard_damaged", "this is not a complete Arrow file", location=path
-        ) from None
+    batch = read_batch(path)
+    if batch.schema != pa.schema(_column_types(vocab_size)):
+        message = "its columns are not those of a shard of this vocabulary"
+        raise damaged_data_error("shard_columns", message, location=path)
     lists = [batch.column("ids"), batch.column("sentence_ends")]
     if any(column.null_count for column in (*batch.columns, *(column.values for column in lists))):
         raise damaged_data_error("shard_value_missing", "a value is missing", location=path)

@@ -5,7 +5,6 @@ Its base class `TaskInterface` predicts and evaluates.
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -30,6 +29,7 @@ from bertsmith.inference.precision import (
     compare_vectors,
 )
 from bertsmith.inference.task_predictor import TaskInterface, TaskPredictor
+from bertsmith.io.jsonl import load_json
 from bertsmith.io.sources import Source, column_values
 from bertsmith.models.config import Pooling
 from bertsmith.models.parameter_count import count_parameters
@@ -389,9 +389,9 @@ def load(
     report_file = path / "report.json"
     try:
         if report_file.is_file():
-            model.report = Report(json.loads(report_file.read_text(encoding="utf-8")))
-    except ValueError:
-        message = "the file is not JSON"
+            model.report = Report(load_json(report_file.read_text(encoding="utf-8")))
+    except (ValueError, TypeError):
+        message = "the file is not a JSON object"
         hint = f"remove it, or run the command again with {option('resume', True)}"
         raise InputError("invalid_json", message, location=report_file, hint=hint) from None
     return model

@@ -154,6 +154,7 @@ class Searcher:
         """Yield the results of each query, best first."""
         source, remaining = self.index.source, iter(queries)
         embed = self.model.embedder(source.pooling, True, source.max_length)
+        self.index.check_vectors(embed)
         depth = self.top_k if self.reranker is None else self.rerank_top
         while chunk := list(islice(remaining, _QUERIES_PER_PASS)):
             rows, cosines = self.index.nearest(embed(chunk), depth, approximate=self.approximate)

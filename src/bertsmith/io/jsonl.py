@@ -25,6 +25,14 @@ class _DuplicateKeyError(Exception):
     """A key occurs twice in one object."""
 
 
+def load_json(text: str) -> Any:
+    """Return a JSON value. Raises ValueError, also for nesting that is too deep for Python's parser."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
 def parse_object(line: str, location: str) -> dict[str, Any]:
     """Return the JSON object on a line. Raises `InputError` with file:line:column for anything else."""
     value = _parse(line, location, "a .jsonl file has one JSON object per line")

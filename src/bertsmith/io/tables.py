@@ -20,7 +20,7 @@ from bertsmith.formatting import join_names
 from bertsmith.io import parquet
 from bertsmith.io.compression import format_suffix
 from bertsmith.io.delimited import detect_delimiter, missing_column_hint, read_rows
-from bertsmith.io.jsonl import read_json, read_objects
+from bertsmith.io.jsonl import load_json, read_json, read_objects
 from bertsmith.io.text_io import ErrorCollector, LineReader, read_lines
 from bertsmith.io.values import display_text, to_python, to_text
 
@@ -248,8 +248,8 @@ def has_json_lines(path: str | Path, encoding: str | None = None) -> bool:
     texts = (line.text for line in LineReader(ignored, encoding))
     lines = list(islice(filter(str.strip, texts), 2))
     try:
-        return len(lines) == 2 and isinstance(json.loads(lines[0]), dict)
-    except (ValueError, RecursionError):
+        return len(lines) == 2 and isinstance(load_json(lines[0]), dict)
+    except ValueError:
         return False
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from bertsmith.errors import InputError, option
 from bertsmith.formatting import shorten
-from bertsmith.io.jsonl import surrogate_error
+from bertsmith.io.jsonl import load_json, surrogate_error
 
 # fmt: off
 MISSING_SPELLINGS = frozenset([
@@ -106,7 +106,7 @@ def parse_collection(text: str) -> list[Any] | dict[Any, Any] | None:
     """Return the list or object that a cell contains as JSON or as Python prints it; None for other text."""
     if text[:1] not in ("[", "(", "{") or _ADJACENT_STRINGS.search(text):
         return None
-    for parse in (json.loads, ast.literal_eval):
+    for parse in (load_json, ast.literal_eval):
         try:
             value = parse(text)
         except (ValueError, SyntaxError, MemoryError, RecursionError):

@@ -16,7 +16,7 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from bertsmith.errors import InputError, MachineError, option
 from bertsmith.formatting import pluralize
@@ -34,11 +34,20 @@ from bertsmith.retrieval.nearest_neighbors import (
     search_graph,
     search_vectors,
 )
-from bertsmith.retrieval.vector_file import Embed, EmbeddedRows, embed_rows, map_vectors, open_vector_file
+from bertsmith.retrieval.vector_file import (
+    Embed,
+    EmbeddedRows,
+    are_normalized,
+    embed_rows,
+    map_vectors,
+    open_vector_file,
+)
 
 MANIFEST, VECTORS, TEXTS = "index.json", "vectors.npy", "texts.arrow"
 LAYOUT = atomic.FolderLayout("an index", MANIFEST, (MANIFEST, VECTORS, TEXTS, GRAPH))
 _REBUILD = "build the index again"
+_NUM_SAMPLED = 8  # texts that are embedded again to recognize vectors of another model or pooling
+_MAX_DISTANCE = 0.2  # of such a text's two vectors; those in int8 and fp32 have a distance below 0.1
 _SCHEMA = pa.schema([("text", pa.large_string()), ("location", pa.string()), ("id", pa.string())])
 
 
@@ -74,6 +83,13 @@ class _Manifest(BaseModel):
     recall: Recall | None = None  # of approximate search; None without a graph
     files: dict[str, _File]
 
+    @model_validator(mode="after")
+    def _check_names(self) -> _Manifest:
+        expected = {VECTORS, TEXTS} if self.recall is None else {VECTORS, TEXTS, GRAPH}
+        if self.files.keys() != expected:
+            raise ValueError(f"the files are not {', '.join(sorted(expected))}")
+        return self
+
 
 class Index:
     """An index opened for search; all its files are read once to verify them.
@@ -96,17 +112,18 @@ class Index:
         manifest = _read_manifest(self.folder)
         self.dimension, self.source, self.recall = manifest.dimension, manifest.source, manifest.recall
         for name, file in manifest.files.items():
-            if name not in LAYOUT.patterns:
-                message = f"'{name}' is not a file of an index"
-                raise InputError("index_corrupt", message, location=self.folder / MANIFEST, hint=_REBUILD)
             _check_file(self.folder / name, file)
         self.vectors = map_vectors(self.folder / VECTORS)
         expected_shape = (manifest.texts, self.dimension)
         if self.vectors.shape != expected_shape:
             message = f"the shape is {self.vectors.shape}, not {expected_shape}"
             raise InputError("index_corrupt", message, location=self.folder / VECTORS, hint=_REBUILD)
+        if not are_normalized(self.vectors):
+            message = "a vector does not have the length 1"
+            raise InputError("index_corrupt", message, location=self.folder / VECTORS, hint=_REBUILD)
         self._texts = _read_texts(self.folder / TEXTS, manifest.texts)
         self._graph: Any = None
+        self._is_sampled = False
 
     def __len__(self) -> int:
         return len(self._texts)
@@ -127,6 +144,17 @@ class Index:
     def row(self, i: int) -> TextRow:
         """Return the text at position i, as `nearest` returns positions."""
         return TextRow(**self._texts.slice(i, 1).to_pylist()[0])
+
+    def check_vectors(self, embed: Embed) -> None:
+        """Embed some texts again, once, and raise InputError if the index has other vectors for them."""
+        if self._is_sampled:
+            return
+        rows = np.unique(np.linspace(0, len(self) - 1, _NUM_SAMPLED).astype(np.int64))
+        expected = normalize_vectors(embed([self.row(i).text for i in rows.tolist()]))
+        if not np.linalg.norm(expected - self.vectors[rows], axis=1).max() <= _MAX_DISTANCE:
+            message = "the vectors of the index are not those that its model computes for its texts"
+            raise InputError("index_vectors_differ", message, location=self.folder, hint=_REBUILD)
+        self._is_sampled = True
 
     def check_approximate(self, approximate: bool) -> None:
         """Raise InputError if approximate search is requested and the index has no graph."""
@@ -165,7 +193,7 @@ class Index:
             return search_vectors(queries, self.vectors, k)
         self.check_approximate(approximate)
         if self._graph is None:
-            self._graph = open_graph(self.folder / GRAPH)
+            self._graph = open_graph(self.folder / GRAPH, self.vectors.shape)
         candidates = search_graph(self._graph, queries, min(k, len(self)))
         return _rescore(candidates, queries, self.vectors)
 
@@ -274,12 +302,14 @@ def _read_texts(path: Path, num_texts: int) -> pa.Table:
     try:
         with pa.ipc.open_file(pa.memory_map(str(path))) as file:
             table = file.read_all()
-    except (pa.ArrowException, OSError):
+        table.validate(full=True)  # offsets out of range would crash the process later
+    except (pa.ArrowException, OSError, MemoryError, UnicodeDecodeError):
         raise InputError(
             "index_corrupt", "the Arrow file is incomplete or damaged", location=path, hint=_REBUILD
         ) from None
-    if table.schema != _SCHEMA or table.num_rows != num_texts:
-        message = "the schema or the number of texts differs from the manifest"
+    has_nulls = any(column.null_count for column in table.columns)
+    if table.schema != _SCHEMA or table.num_rows != num_texts or has_nulls:
+        message = "the schema or the number of texts differs from the manifest, or a value is missing"
         raise InputError("index_corrupt", message, location=path, hint=_REBUILD)
     return table
 

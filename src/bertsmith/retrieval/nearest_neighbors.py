@@ -148,15 +148,20 @@ def build_graph(path: Path, vectors: NDArray[np.float32]) -> Recall:
         faiss.omp_set_num_threads(threads)
 
 
-def open_graph(path: Path) -> Any:
-    """Load a graph; raise InputError if faiss cannot read it."""
+def open_graph(path: Path, shape: tuple[int, ...]) -> Any:
+    """Load the graph of vectors of a shape [N, H]; raise InputError if faiss cannot read it, or has others."""
     faiss = import_faiss()
     try:
-        return faiss.read_index(str(path))
-    except RuntimeError:
-        raise InputError(
-            "graph_unreadable", "faiss cannot read this file", location=path, hint="build the index again"
-        ) from None
+        graph = faiss.read_index(str(path))
+    except (RuntimeError, MemoryError):
+        graph = None
+    if not isinstance(graph, faiss.IndexHNSWFlat):
+        fault = "faiss cannot read this file"
+    elif (graph.ntotal, graph.d, graph.metric_type) != (*shape, faiss.METRIC_INNER_PRODUCT):
+        fault = "this is the graph of other vectors"
+    else:
+        return graph
+    raise InputError("graph_unreadable", fault, location=path, hint="build the index again")
 
 
 def search_graph(graph: Any, queries: NDArray[np.float32], k: int) -> list[NDArray[np.int64]]:

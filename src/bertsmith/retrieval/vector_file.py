@@ -18,6 +18,7 @@ from bertsmith.io.tables import TextRow
 
 VECTOR_SUFFIXES = (".npy", ".jsonl")
 _CHUNK_SIZE = 4096  # texts embedded at a time
+_MAX_NORM_ERROR = 1e-3  # of the squared length of a normalized vector
 
 Embed = Callable[[Sequence[str]], NDArray[np.float32]]
 """Returns the vectors [n, H] of n texts."""
@@ -106,3 +107,13 @@ def map_vectors(path: Path) -> NDArray[np.float32]:
         hint = "write the file again"
         raise InputError("vectors_wrong_type", message, location=path, hint=hint)
     return vectors
+
+
+def are_normalized(vectors: NDArray[np.float32]) -> bool:
+    """Return True if all vectors [n, H] are finite and have the length 1, or 0; they are read in blocks."""
+    for start in range(0, len(vectors), _CHUNK_SIZE):
+        block = np.asarray(vectors[start : start + _CHUNK_SIZE])
+        squares = np.einsum("nh,nh->n", block, block)
+        if not ((np.abs(squares - 1) <= _MAX_NORM_ERROR) | (squares == 0)).all():
+            return False
+    return True

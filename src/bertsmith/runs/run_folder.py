@@ -16,6 +16,7 @@ from bertsmith.artifacts.locate import read_report
 from bertsmith.errors import InputError, Stopped, option
 from bertsmith.formatting import pluralize
 from bertsmith.io import atomic
+from bertsmith.io.jsonl import load_json
 from bertsmith.models.family import get_family
 from bertsmith.objectives.objective import GENERATOR, ModelParts
 from bertsmith.runs.compute_setup import without_other_budgets
@@ -326,7 +327,7 @@ def previous_arguments(file: Path, arguments: Mapping[str, Any], *, resume: bool
         return {}
     hint = f"resume with the same arguments, or choose another folder with {option('output_dir')}"
     try:
-        previous = dict(json.loads(file.read_text(encoding="utf-8")))
+        previous = dict(load_json(file.read_text(encoding="utf-8")))
     except (ValueError, TypeError):
         raise InputError("file_damaged", "the file is damaged", location=file, hint=hint) from None
     for name, value in json.loads(json.dumps(arguments)).items():

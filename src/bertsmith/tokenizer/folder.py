@@ -16,6 +16,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from bertsmith.errors import InputError, corrupt_file_error
 from bertsmith.io import atomic
+from bertsmith.io.jsonl import load_json
 from bertsmith.suggestions import not_found_error
 from bertsmith.tokenizer import byte_level_bpe, unigram, wordpiece
 from bertsmith.tokenizer.byte_level_bpe import GPT2_SPECIAL_TOKENS, ROBERTA_SPECIAL_TOKENS, check_token_ids
@@ -225,8 +226,8 @@ def read_config(folder: Path) -> TokenizerConfig:
 def read_json_object(file: Path) -> dict[str, Any]:
     """Read a file that contains one JSON object."""
     try:
-        value = json.loads(file.read_bytes().decode("utf-8"))
-    except (ValueError, RecursionError):  # not UTF-8, not JSON, a number of 5,000 digits
+        value = load_json(file.read_bytes().decode("utf-8"))
+    except ValueError:  # not UTF-8, not JSON, a number of 5,000 digits
         raise corrupt_file_error("invalid_json", "the file is not complete JSON", location=file) from None
     if not isinstance(value, dict):
         raise corrupt_file_error("not_a_json_object", "the file is not a JSON object", location=file)

@@ -19,7 +19,7 @@ from bertsmith.artifacts.folder import ModelFolder
 from bertsmith.errors import InputError, option
 from bertsmith.formatting import pluralize
 from bertsmith.io.compression import format_suffix
-from bertsmith.io.jsonl import read_json
+from bertsmith.io.jsonl import load_json, read_json
 from bertsmith.io.sources import Source
 from bertsmith.io.tables import Table, has_json_lines, is_json_source, json_rows
 from bertsmith.io.values import to_text
@@ -240,7 +240,7 @@ def _parse_choices(value: Any, location: str) -> tuple[tuple[str, ...], tuple[st
     """
     if isinstance(value, str) and value.lstrip().startswith("["):
         try:
-            value = json.loads(value)
+            value = load_json(value)
         except ValueError:
             message, hint = "the choices are not a JSON list", 'write ["one", "two"]'
             raise InputError("not_json", message, location=location, hint=hint) from None

@@ -7,7 +7,6 @@ are inclusive). e1 is the head, e2 the tail.
 
 from __future__ import annotations
 
-import json
 import re
 from collections import defaultdict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
@@ -17,6 +16,7 @@ from typing import Any
 from bertsmith.artifacts.folder import ModelFolder
 from bertsmith.errors import InputError, option
 from bertsmith.io.compression import format_suffix
+from bertsmith.io.jsonl import load_json
 from bertsmith.io.sources import Source
 from bertsmith.io.tables import Row, is_json_source, json_rows, read_table
 from bertsmith.io.text_io import read_lines
@@ -234,7 +234,7 @@ def _read_span(values: Mapping[str, Any], side: str, location: str) -> Span | No
 def _parse_span(span: Any, side: str, location: str) -> Span:
     if isinstance(span, str):
         try:
-            span = json.loads(span)
+            span = load_json(span)
         except ValueError:
             span = None
     ends = list(span) if isinstance(span, list | tuple) else []
