@@ -196,8 +196,7 @@ class BertClassifier(ClassifierMixin, _FinetunedEstimator):  # type: ignore[misc
         """
         columns = _text_columns(X)
         check_consistent_length(columns["text"], y)
-        _check_labels(y)
-        labels = column_or_1d(y, warn=True)
+        labels = _label_array(y)
         check_classification_targets(labels)
         classes, codes = np.unique(labels, return_inverse=True)
         if len(classes) < 2:
@@ -254,10 +253,7 @@ class BertRegressor(RegressorMixin, _FinetunedEstimator):  # type: ignore[misc]
         """
         columns = _text_columns(X)
         check_consistent_length(columns["text"], y)
-        _check_labels(y)
-        targets = check_array(
-            column_or_1d(y, warn=True), ensure_2d=False, dtype=np.float64, ensure_min_samples=2
-        )
+        targets = check_array(_label_array(y), ensure_2d=False, dtype=np.float64, ensure_min_samples=2)
         self.model_ = self._finetune("regress", columns, targets.tolist())
         self.mean_ = float(targets.mean())
         return self
@@ -358,16 +354,16 @@ def _to_texts(cells: NDArray[Any], name: str) -> list[str]:
     return texts
 
 
-def _check_labels(y: Any) -> None:
-    """Raise ValueError for a label that is missing or not a single value, with its row, from 0."""
+def _label_array(y: Any) -> NDArray[Any]:
+    """Return labels [n]; raise ValueError for one that is missing or not a single value, with its row, from 0."""
     cells = np.asarray(y, dtype=object)
-    for row, label in enumerate(cells.ravel() if cells.ndim else ()):
+    labels = cells.ravel().tolist() if cells.ndim else []
+    for row, label in enumerate(labels):
         if is_missing(label) or (isinstance(label, str) and label in MISSING_SPELLINGS):
             raise ValueError(f"y has {label!r} in row {row}, which is missing: remove the row")
-        if isinstance(label, list | tuple | dict | set | np.ndarray):
-            raise ValueError(f"y has {label!r:.40} in row {row}: give each text one label")
-        if isinstance(label, str) != isinstance(cells.ravel()[0], str):
-            raise ValueError(f"y has {label!r:.40} in row {row}, and strings and numbers are mixed")
+        if isinstance(label, list | tuple | dict | set) or isinstance(label, str) != isinstance(labels[0], str):
+            raise ValueError(f"y has {label!r:.40} in row {row}: give each text one label, all of one type")
+    return np.asarray(column_or_1d(y, warn=True))
 
 
 def _label_names(classes: NDArray[Any]) -> list[str]:

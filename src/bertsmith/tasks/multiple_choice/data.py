@@ -7,7 +7,6 @@ of known data sets, or the user's (`ChooseSettings`).
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
