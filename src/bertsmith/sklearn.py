@@ -357,11 +357,11 @@ def _to_texts(cells: NDArray[Any], name: str) -> list[str]:
 def _label_array(y: Any) -> NDArray[Any]:
     """Return labels [n]; raise ValueError for one that is missing or not a single value, with its row, from 0."""
     cells = np.asarray(y, dtype=object)
-    labels = cells.ravel().tolist() if cells.ndim else []
-    for row, label in enumerate(labels):
-        if is_missing(label) or (isinstance(label, str) and label in MISSING_SPELLINGS):
+    for row, label in enumerate(cells.ravel().tolist() if cells.ndim else ()):
+        is_text, is_list = isinstance(label, str), isinstance(label, list | tuple | dict | set)
+        if is_missing(label) or (is_text and label in MISSING_SPELLINGS):
             raise ValueError(f"y has {label!r} in row {row}, which is missing: remove the row")
-        if isinstance(label, list | tuple | dict | set) or isinstance(label, str) != isinstance(labels[0], str):
+        if is_list or is_text != isinstance(cells.flat[0], str):
             raise ValueError(f"y has {label!r:.40} in row {row}: give each text one label, all of one type")
     return np.asarray(column_or_1d(y, warn=True))
 
