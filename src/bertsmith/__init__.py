@@ -20,14 +20,13 @@ datasets, dicts of columns, lists of dicts. Settings are keywords:
 pretrain(shards, "bert", num_train_epochs=3). Details: help(bs.prepare).
 """
 
-# Each name is imported on first use, so that `import bertsmith` is fast.
-
-from __future__ import annotations
+# Each name is imported on first use, so that `import bertsmith` is fast. `python -m bertsmith` reads this
+# file before __main__.py, so nothing is imported here that Python itself does not import before.
 
 import importlib
 import sys
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False  # type checkers take it for typing's
 if TYPE_CHECKING:
     __version__: str
     from bertsmith.corpus.checks.check import CheckOptions as CheckOptions
@@ -123,7 +122,7 @@ _MODEL_METHODS = (  # for suggestions
 __all__ = ["__version__", *_MODULES]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name == "__version__":
         from importlib.metadata import version
 

@@ -16,6 +16,7 @@ import pytest
 
 from bertsmith.errors import InputError
 from bertsmith.io import atomic
+from bertsmith.io.folder_layout import FolderLayout
 
 
 @contextmanager
@@ -104,7 +105,7 @@ def test_folders_of_killed_writers_are_removed_and_those_of_running_writers_stay
     target = tmp_path / "a [1]*"
     code = f"with atomic.{writer}(Path(sys.argv[1]), **{options}) as p:\n "
     run_and_kill(f"{code}(p / 'x').write_text('x') if p.is_dir() else p.write_text('x')\n {WAIT}", target)
-    assert [path.suffix for path in tmp_path.iterdir()] == [".part"]
+    assert [path.suffix for path in tmp_path.iterdir()] == [".bertsmith"]
     with getattr(atomic, writer)(target, **options) as part:
         (part / "y" if part.is_dir() else part).write_text("y")
         (hidden,) = tmp_path.iterdir()
@@ -160,7 +161,7 @@ def test_an_unusable_output_folder_is_an_error_before_the_work(
 
 
 def test_only_a_folder_of_the_layout_is_replaced(tmp_path: Path) -> None:
-    layout = atomic.FolderLayout("an index", "manifest.json", ("manifest.json", "*.bin"), "folder")
+    layout = FolderLayout("an index", "manifest.json", ("manifest.json", "*.bin"), "folder")
     out = tmp_path / "out"
     assert not layout.check_replaceable(out, overwrite=True)
     out.mkdir()
@@ -192,7 +193,7 @@ def test_a_folder_is_replaced_completely(
     with pytest.raises(KeyError), atomic.atomic_folder(target, replace=True) as folder:
         raise KeyError
     assert [path.name for path in tmp_path.rglob("*")] == ["model", "two"]
-    target.rename(tmp_path / ".model.old")  # the state between the two renames
+    target.rename(tmp_path / ".model.old.bertsmith")  # the state between the two renames
     with pytest.raises(KeyError), atomic.atomic_folder(target, replace=True) as folder:
         raise KeyError
     assert [path.name for path in tmp_path.rglob("*")] == ["model", "two"]

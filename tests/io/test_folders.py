@@ -181,7 +181,7 @@ def test_a_missing_column_or_key_lists_those_there_are(tmp_path: Path) -> None:
         with pytest.raises(InputError) as error:
             list(read_documents([file]))
         assert (error.value.code, error.value.location) == (code, f"{file}:1")
-        for text in ("'Text'?", "Text, id", option("text_column")):
+        for text in ("'Text'?", "Text, id", option("text_column", "'Text'")):
             assert text in (error.value.hint or "")
         with pytest.raises(InputError) as error:
             read_table(file).column("text")

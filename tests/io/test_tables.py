@@ -68,7 +68,7 @@ def test_the_error_of_a_missing_column_lists_the_columns(tmp_path: Path) -> None
         read_table(file).column("label", "label_column")
     assert (error.value.code, error.value.location) == ("column_missing", f"{file}:1")
     assert error.value.argument == "label_column"
-    for text in ("text, mood", option("label_column")):
+    for text in ("text, mood", option("label_column", "'mood'")):
         assert text in (error.value.hint or "")
 
 
@@ -78,6 +78,9 @@ def test_the_error_of_a_missing_column_lists_the_columns(tmp_path: Path) -> None
         ("a.csv", "text,label\na,b\na,b,c\n", ":3", "field_count"),
         ("a.tsv", "text\tlabel\n\nalone\n", ":3", "field_count"),
         ("a.csv", 'text,label\n"a\nb",x\n"open,y\nz,z\n', ":4", "bad_quoting"),
+        ("a.csv", 'text,label\n"a\nb","open\nz,z\n', ":3", "bad_quoting"),
+        ("a.csv", 'text,label\n"open,y\nz,z\nz,"x" z\n', ":2", "bad_quoting"),
+        ("a.csv", 'text,label\na,y\n"a" z,x\n', ":3", "bad_quoting"),
         ("a.csv", 'text,label\n"a"b,x\n', ":2", "bad_quoting"),
         ("a.csv", "text,label\nx\ry,z\n", ":2", "bad_quoting"),
         ("a.csv", "text,text\na,b\n", ":1", "duplicate_column"),
@@ -268,3 +271,28 @@ def test_a_text_in_the_place_of_a_header_is_cut(tmp_path: Path) -> None:
     with pytest.raises(InputError) as error:
         read_table(table(tmp_path, "a.csv", f"{text},joy\nb,anger\n")).column("text")
     assert f" {text[:39]}…, joy" in (error.value.hint or "")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "is_reported"),
+    [
+        ("a.tsv", 'text\tlabel\na\t"glad, so"\nb\tsad\n', True),
+        ("a.tsv", 'text\tlabel\n"a" he said\tglad\n"b"\tsad\n', False),
+        ("a.csv", 'text,label\n"a,x\nb,y\nb,y\nb,y\nc",x\n', True),
+        ("a.csv", 'text,label\n"a, x\nb\nb, y, z\nb, y\nc",x\n', False),
+    ],
+)
+def test_quotes_that_are_read_in_an_unexpected_way_are_reported(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str, content: str, is_reported: bool
+) -> None:
+    read_table(table(tmp_path, name, content))
+    assert bool(caplog.messages) == is_reported
+
+
+def test_an_unclosed_quote_takes_linear_time(tmp_path: Path) -> None:
+    file = table(tmp_path, "a.csv", 'text,label\n"open,y\n' + "rain again,sad\n" * 100_000)
+    start = time.process_time()
+    with pytest.raises(InputError) as caught:
+        read_table(file)
+    assert (caught.value.code, caught.value.location) == ("bad_quoting", f"{file}:2")
+    assert time.process_time() - start < 5

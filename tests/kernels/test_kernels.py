@@ -647,7 +647,7 @@ def test_a_damaged_cache_is_compiled_again(
 def test_without_a_writable_folder_nothing_is_compiled(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(kernel_cache, "_is_writable", lambda folder: False)
+    monkeypatch.setattr(kernel_cache, "is_private_folder", lambda folder: False)
     monkeypatch.setattr(
         "bertsmith.kernels.background_compile.start_background_compile", lambda: pytest.fail("was started")
     )

@@ -13,6 +13,7 @@ import bertsmith as bs
 import tiny_run
 from bertsmith.errors import InputError
 from bertsmith.inference.output import csv_lines
+from bertsmith.io.sources import to_table
 from bertsmith.models.family import build_encoder
 from bertsmith.tasks.classification import TASK
 from bertsmith.tasks.classification.data import ClassificationData, collect_labels, label_ids
@@ -171,6 +172,28 @@ def test_names_that_are_numbers_are_names_only() -> None:
 
 def test_labels_equal_as_numbers_have_one_order() -> None:
     assert collect_labels([example(label) for label in ("1", "01", "0")]) == ["0", "01", "1"]
+
+
+def test_one_and_one_point_zero_are_one_label() -> None:
+    assert collect_labels([example(label) for label in ("1", "1.0", "0")]) == ["0", "1"]
+
+
+def test_integers_of_a_data_frame_with_nan_are_integers() -> None:
+    rows = [{"text": "a", "label": 1.0}, {"text": "b", "label": 0.0}]
+    data = ClassificationData(ClassSettings(), {})
+    examples = data.read(to_table(rows, "train"))
+    metadata = data.fit_metadata(examples, None)
+    assert (metadata["labels"], metadata["integer_labels"]) == (["0", "1"], True)
+
+
+@pytest.mark.parametrize(
+    ("labels", "code"),
+    [([f"text {i}" for i in range(200)], "labels_are_texts"), (["glad", "sad" * 500], "label_too_long")],
+)
+def test_labels_that_are_texts_are_refused(labels: list[str], code: str) -> None:
+    with pytest.raises(InputError) as caught:
+        collect_labels([example(label) for label in labels])
+    assert (caught.value.code, caught.value.argument) == (code, "label_column")
 
 
 def test_any_label_and_a_single_one_can_be_scored() -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import bertsmith as bs
 import tiny_run
 from bertsmith.errors import InputError
-from bertsmith.tasks.labels import read_label_names
+from bertsmith.tasks.labels import LabelMap, read_label_names
 
 CODES = {"0": "joy", "1": "fear"}
 
@@ -82,3 +83,20 @@ def test_codes_are_learnt_by_their_names(base: bs.Model, tmp_path: Path) -> None
     with pytest.raises(InputError) as caught:
         again.evaluate(tiny_run.table(tmp_path / "odd.csv", [("kaba", "8")]))
     assert (caught.value.code, caught.value.location) == ("unknown_label", f"{tmp_path}/odd.csv:2")
+
+
+@pytest.mark.parametrize(
+    ("metadata", "label", "name"),
+    [
+        ({"labels": ["0", "1"]}, "1.0", "1"),
+        ({"labels": ["0", "1"]}, "1.00", "1"),
+        ({"labels": ["0.0", "1.0"]}, "1", "1.0"),
+        ({"labels": ["-1", "1"]}, "-1.0", "-1"),
+        ({"labels": ["1", "01"]}, "01", "01"),
+        ({"labels": ["1", "01"]}, "1.0", "1"),
+        ({"labels": ["0", "1"]}, "1.5", "1.5"),
+        ({"labels": ["glad", "sad"], "numbered": True}, "1.00", "sad"),
+    ],
+)
+def test_another_spelling_of_an_integer_is_the_label(metadata: dict[str, Any], label: str, name: str) -> None:
+    assert LabelMap(metadata).name(label) == name

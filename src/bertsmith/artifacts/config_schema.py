@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from bertsmith.errors import InputError
 from bertsmith.formatting import shorten
 from bertsmith.hardware import Precision
+from bertsmith.io import atomic
 from bertsmith.io.jsonl import load_json
 from bertsmith.models.config import ModelConfig, ProblemType
 from bertsmith.models.family import FAMILIES, Family, get_family
@@ -145,7 +146,7 @@ def _read(path: Path) -> Any:
         if path.stat().st_size > _MAX_JSON_BYTES:
             message = f"the file is larger than {_MAX_JSON_BYTES // 2**20} MiB"
             raise InputError("json_too_large", message, location=path, hint=_HINT)
-        values = load_json(path.read_bytes().decode("utf-8"))
+        values = load_json(atomic.read_file(path).decode("utf-8"))
         key = _non_finite_key(values)
     except FileNotFoundError:
         raise not_found_error(path, hint="a model folder has one") from None

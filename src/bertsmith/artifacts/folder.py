@@ -32,7 +32,7 @@ from bertsmith.artifacts.config_schema import (
     validate,
 )
 from bertsmith.artifacts.locate import CONFIG_FILE
-from bertsmith.artifacts.sentence_transformers import POOLING_CONFIG, POOLING_FOLDER
+from bertsmith.artifacts.sentence_transformers import POOLING_CONFIG, POOLING_FOLDER, SENTENCE_FILES
 from bertsmith.artifacts.weights import (
     WEIGHTS_FILE,
     WeightFiles,
@@ -48,21 +48,24 @@ from bertsmith.device import stored_tensors
 from bertsmith.errors import InputError, MachineError
 from bertsmith.formatting import pluralize
 from bertsmith.io import atomic
+from bertsmith.io.folder_layout import FolderLayout
 from bertsmith.models.config import ModelConfig, ProblemType
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import build_encoder, get_family
 from bertsmith.models.task_heads import PART_BUILDERS
 from bertsmith.models.tensor_names import NameTable
 from bertsmith.suggestions import not_found_error
+from bertsmith.tokenizer.folder import TOKENIZER_FILES
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
 RECORD_FILE = "bertsmith.json"
-MODEL_FILES = (CONFIG_FILE, WEIGHTS_FILE, RECORD_FILE)
+MODEL_FILES = (CONFIG_FILE, WEIGHTS_FILE, RECORD_FILE, *SENTENCE_FILES)
 """The files that `write_folder` writes, except for the tokenizer's."""
-_LAYOUT = atomic.FolderLayout(
+MODEL_LAYOUT = FolderLayout("a model", CONFIG_FILE, (*MODEL_FILES, *TOKENIZER_FILES), "folder")
+_LAYOUT = FolderLayout(
     "a model",
     CONFIG_FILE,
-    ("*.safetensors", "*.json", "vocab.txt", "merges.txt", "spiece.model", POOLING_FOLDER),
+    ("*.safetensors", "*.json", "vocab.txt", "merges.txt", "spiece.model", POOLING_CONFIG),
     "folder",
 )
 _LABELED_PARTS = ("classifier", "tagger", "relater")  # heads with an output per label
@@ -269,7 +272,7 @@ def write_folder(
     record: Mapping[str, Any] | None = None,
     json_files: Mapping[str, Any] | None = None,
 ) -> Path:
-    """Write a model folder atomically; an earlier model folder of bertsmith is replaced.
+    """Write a model folder atomically; an earlier one of bertsmith is replaced, except for the user's files in it.
 
     Args:
         folder: The folder to write.
@@ -323,6 +326,7 @@ def write_folder(
                 "weights_sha256": atomic.sha256_of_file(new_folder / WEIGHTS_FILE),
             }
             _write_json(new_folder / RECORD_FILE, complete_record)
+            MODEL_LAYOUT.copy_other_files(folder, new_folder)
     except (OSError, SafetensorError) as error:
         raise MachineError(
             "model_not_written", f"cannot write the model: {error}", location=folder
@@ -357,9 +361,8 @@ def check_replaceable(folder: Path) -> None:
 
     Long jobs call this first, so that they do not fail at the end.
     """
-    if folder.exists() and not (
-        folder.is_dir() and ((folder / RECORD_FILE).is_file() or not any(folder.iterdir()))
-    ):
+    is_replaceable = folder.is_dir() and ((folder / RECORD_FILE).is_file() or not any(folder.iterdir()))
+    if folder.is_symlink() or (folder.exists() and not is_replaceable):
         message = "it exists and is not a model folder of bertsmith"
         hint = "name another folder"
         raise InputError("not_a_model_folder", message, location=folder, hint=hint)

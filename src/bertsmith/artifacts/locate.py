@@ -13,6 +13,7 @@ from typing import Any
 
 from bertsmith.errors import InputError, option
 from bertsmith.formatting import pluralize
+from bertsmith.io import atomic
 from bertsmith.io.jsonl import load_json
 from bertsmith.suggestions import not_found_error, similar_path
 
@@ -136,7 +137,7 @@ def check_single_run(folder: Path) -> None:
 def read_report(file: Path) -> dict[str, Any]:
     """Return the values of a report; {} if the file is missing or damaged."""
     try:
-        content = load_json(file.read_text(encoding="utf-8"))
+        content = load_json(atomic.read_file(file).decode("utf-8"))
     except (OSError, ValueError):
         return {}
     return content if isinstance(content, dict) else {}

@@ -18,6 +18,7 @@ POOLING_FOLDER = "1_Pooling"
 POOLING_CONFIG = f"{POOLING_FOLDER}/config.json"
 _TRANSFORMER_CONFIG = "sentence_bert_config.json"
 _LIBRARY_CONFIG = "config_sentence_transformers.json"
+SENTENCE_FILES = (MODULES, POOLING_CONFIG, _TRANSFORMER_CONFIG, _LIBRARY_CONFIG)
 _MAX_PLAUSIBLE_LENGTH = 10**9  # tokenizers without a limit have 1e30
 _MODULE_CLASSES = ("Transformer", "Pooling", "Normalize")
 _MODES: dict[str, Pooling] = {

@@ -140,7 +140,7 @@ def read_progress(path: Path) -> PreparationProgress | None:
 def _read_file(path: Path) -> bytes | None:
     """Return the contents of a file; None if there is no such file."""
     try:
-        return path.read_bytes()
+        return atomic.read_file(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:

@@ -22,12 +22,19 @@ from bertsmith.corpus.manifest import PreparationProgress, read_progress
 from bertsmith.errors import InputError, MachineError, command, option
 from bertsmith.formatting import pluralize
 from bertsmith.io import atomic
+from bertsmith.io.folder_layout import FolderLayout, in_folder
 from bertsmith.io.text_io import RejectedRow
+from bertsmith.tokenizer.folder import TOKENIZER_FILES
 
 logger = logging.getLogger(__name__)
 
-LAYOUT = atomic.FolderLayout(
-    "token shards", "manifest.json", ("manifest.json", "shard-*.arrow", "tokenizer", "rejects.jsonl")
+LAYOUT = FolderLayout(
+    "token shards",
+    "manifest.json",
+    ("manifest.json", "shard-*.arrow", "rejects.jsonl", *in_folder("tokenizer", TOKENIZER_FILES)),
+)
+_UNFINISHED_LAYOUT = FolderLayout(
+    "an unfinished preparation", "progress.json", (*LAYOUT.patterns, "progress.json", "encoded-*.arrow")
 )
 
 
@@ -71,6 +78,7 @@ class PrepareState:
         with atomic.folder_lock(folder, "preparation", display_path=out):
             # Another preparation may have finished before the lock was free.
             LAYOUT.check_replaceable(out, overwrite=replace)
+            _UNFINISHED_LAYOUT.check_only(folder)
             state = cls(target, folder, request, replace=replace)
             try:
                 yield state

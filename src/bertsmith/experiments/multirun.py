@@ -27,6 +27,7 @@ from bertsmith.finetuning.settings import OWN_ARGUMENTS, FinetuneSettings, setti
 from bertsmith.formatting import join_names, pluralize
 from bertsmith.inference.model import Model, load
 from bertsmith.io import atomic
+from bertsmith.io.folder_layout import FolderLayout, in_folder
 from bertsmith.io.sources import Source
 from bertsmith.keywords import FinetuneKeywords
 from bertsmith.log_handlers import RepeatFilter, without_repeats
@@ -38,8 +39,19 @@ from bertsmith.tasks.registry import get_task
 
 logger = logging.getLogger(__name__)
 
-_LAYOUT = atomic.FolderLayout(
-    "a folder of runs", RUNS_FILE, (RUNS_FILE, RUNS_REPORT_FILE, FEATURES, "seed-*", "fold-*", "run-*", "*=*")
+_LAYOUT = FolderLayout(
+    "a folder of runs",
+    RUNS_FILE,
+    (
+        RUNS_FILE,
+        RUNS_REPORT_FILE,
+        f"{FEATURES}/*.f32",
+        *(
+            path
+            for run in ("seed-*", "fold-*", "run-*", "*=*")
+            for path in in_folder(run, run_folder.RUN_LAYOUT.patterns)
+        ),
+    ),
 )
 _RESOLVED_BY_FIRST_RUN = ("train.precision", "train.device", "train.kernels")
 

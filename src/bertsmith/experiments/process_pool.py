@@ -20,6 +20,7 @@ from typing import Any
 
 from bertsmith import hardware, log_handlers
 from bertsmith.errors import BertsmithError, MachineError, Stopped, error_from_dict, option
+from bertsmith.io import atomic
 from bertsmith.training.signals import stop_signals
 
 logger = logging.getLogger(__name__)
@@ -93,7 +94,7 @@ def _start(module: str, call: Call, result_file: Path, num_processes: int) -> su
     arguments_file.write_text(json.dumps(call.arguments), encoding="utf-8")
     threads = max(1, (hardware.omp_num_threads() or hardware.available_cores()) // num_processes)
     call.log.parent.mkdir(parents=True, exist_ok=True)
-    with call.log.open("ab") as log:
+    with atomic.open_for_appending(call.log) as log:
         return subprocess.Popen(
             [sys.executable, "-P", "-m", module, str(arguments_file), str(result_file)],
             stdin=subprocess.DEVNULL,

@@ -44,7 +44,7 @@ logger = logging.getLogger(__name__)
 
 FEATURES = "features"
 """The folder of the states in a run folder."""
-_SUFFIX = ".f32"
+_NAME_LENGTH, _SUFFIX = 32, ".f32"
 _BYTES_PER_NUMBER = 4
 
 
@@ -294,7 +294,7 @@ class CachedEncoder(nn.Module):
         digest = hashlib.sha256("\n".join([weights_digest, *map(str, (self._layers, shape))]).encode("ascii"))
         for key in keys:
             digest.update(key)
-        file = self._folder / f"{digest.hexdigest()[:32]}{_SUFFIX}"
+        file = self._folder / f"{digest.hexdigest()[:_NAME_LENGTH]}{_SUFFIX}"
         if not file.is_file() or file.stat().st_size != _BYTES_PER_NUMBER * math.prod(shape):
             with atomic.atomic_file(file) as temporary:
                 self._write(temporary, [different[key] for key in keys])
@@ -372,7 +372,7 @@ def cached_encoder(
 
 def remove_features(folder: Path) -> None:
     """Remove a folder of states, which a finished run does not need."""
-    for file in folder.glob(f"*{_SUFFIX}"):
+    for file in folder.glob(f"{'[0-9a-f]' * _NAME_LENGTH}{_SUFFIX}"):
         file.unlink()
     with suppress(OSError):  # it does not exist, or holds other files
         atomic.remove_abandoned(folder)

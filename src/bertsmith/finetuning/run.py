@@ -13,6 +13,7 @@ from bertsmith.finetuning.model import FEATURES, build_model, create_context, re
 from bertsmith.finetuning.report import log_examples
 from bertsmith.finetuning.settings import OWN_ARGUMENTS, FinetuneSettings, settings_type
 from bertsmith.inference.model import Model, load
+from bertsmith.io import atomic
 from bertsmith.io.sources import Source, is_path
 from bertsmith.keywords import FinetuneKeywords
 from bertsmith.reports.run import StepTimer
@@ -73,7 +74,7 @@ def finetune(
     """
     hardware.check_single_process("finetune")
     start, out, declaration = hardware.clock(), Path(output_dir), get_task(task)
-    with run_folder.exclusive_run(out, resume=resume):
+    with atomic.folder_lock(out, "run"):
         base = load(model)
         changes = resolve(settings_type(declaration), settings, keywords, finetune, hidden=OWN_ARGUMENTS)
         is_resuming = run_folder.check_resume(out, resume=resume, overwrite=overwrite)
@@ -96,7 +97,7 @@ def finetune(
             job.settings.train, Throughput(), job.num_updates, start, explicit=explicit
         )
         with job.timer.step("training"):
-            output = Trainer(job.module, job.training_job(budget), job.context, resume=resume).fit()
+            output = Trainer(job.module, job.training_job(budget), job.context, resume=is_resuming).fit()
         run_folder.finish_run(out, output, job.save, resuming=is_resuming)
         remove_features(out / FEATURES)
         return load(out)

@@ -7,19 +7,21 @@ writer is killed. The next writer at the same destination removes hidden folders
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import re
 import shutil
+import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from fnmatch import fnmatch
+from io import BufferedReader
 from pathlib import Path
+from typing import BinaryIO
 
 from bertsmith.errors import InputError, MachineError, option
 
-_HIDDEN = re.compile(r"\..*\.[0-9a-f]{16}\.part", re.DOTALL)
+_HIDDEN = re.compile(r"\..*\.[0-9a-f]{16}\.bertsmith", re.DOTALL)
 _MAX_NAME_LENGTH = 48  # characters of a name that a hidden name repeats: file systems allow 255 bytes
 
 
@@ -100,41 +102,29 @@ def commit_folder(folder: Path, target: Path, *, replace: bool = False) -> None:
     fsync(target.parent)
 
 
-@dataclass(frozen=True)
-class FolderLayout:
-    """The layout by which an output folder is recognized, so that it may be replaced.
+def walk(folder: Path) -> Iterator[tuple[str, int]]:
+    """Yield relative path and mode of all in a folder but folders and what killed writers left; follow no link."""
+    for parent, subfolders, names in os.walk(folder):
+        subfolders[:] = [name for name in subfolders if not _HIDDEN.fullmatch(name)]
+        for path in (os.path.join(parent, name) for name in (*subfolders, *names)):
+            with suppress(FileNotFoundError):  # just removed
+                mode = os.lstat(path).st_mode
+                if not stat.S_ISDIR(mode):
+                    yield os.path.relpath(path, folder), mode
 
-    Attributes:
-        description: A description, such as "a trained tokenizer".
-        required_name: A file or folder that it always contains.
-        patterns: Patterns of all names in it.
-        argument: Python's name of the argument that names the folder.
+
+def check_files(folder: Path) -> None:
+    """Raise InputError for a link, a pipe, or a device in a folder to write into.
+
+    A link would lead to files outside of the folder. The folder itself may be a link.
     """
-
-    description: str
-    required_name: str
-    patterns: tuple[str, ...]
-    argument: str = "output_dir"
-
-    def check_replaceable(self, out: Path, *, overwrite: bool, in_place: bool = False) -> bool:
-        """Return True if `out` contains a folder of this layout to replace; False if it is missing or empty.
-
-        Raises:
-            InputError: As `check_output_folder` does, or if `out` contains anything else, which is never removed.
-        """
-        target = _resolve(out)
-        if not overwrite or not target.is_dir() or not any(target.iterdir()):
-            check_output_folder(out, in_place=in_place, argument=self.argument)
-            return False
-        names = sorted(os.listdir(target))
-        others = [name for name in names if not any(fnmatch(name, pattern) for pattern in self.patterns)]
-        if others or not (target / self.required_name).exists():
-            reason = f"it holds '{others[0]}'" if others else f"it has no {self.required_name}"
-            message = f"is not replaced, since it is not only {self.description}: {reason}"
-            hint = f"choose another {option(self.argument)}, or remove this folder"
-            raise InputError("not_replaceable", message, location=out, argument=self.argument, hint=hint)
-        _refuse_in_use(out, in_place)
-        return True
+    for name, mode in sorted(walk(folder)):
+        if not stat.S_ISREG(mode):
+            kind = "a symbolic link" if stat.S_ISLNK(mode) else "not a regular file"
+            hint = "remove it; to keep files on another disk, link the whole output folder"
+            raise InputError(
+                "not_a_file", f"is {kind}, which is not written to", location=folder / name, hint=hint
+            )
 
 
 def clear_folder(folder: Path) -> None:
@@ -158,14 +148,20 @@ def check_output_folder(out: Path, *, in_place: bool = False, argument: str = "o
         InputError: `out` is a file, is not empty, or cannot be replaced or written.
     """
     target = _resolve(out)
-    if os.path.lexists(target) and (not target.is_dir() or any(target.iterdir())):
+    if in_place and target.is_dir():
+        remove_abandoned(target)
+    content = walk(target) if in_place else target.iterdir()
+    if os.path.lexists(target) and (not target.is_dir() or any(content)):
         message = "already exists and is not empty"
-        hint = f"choose another {option(argument)}, or remove it; in Python, overwrite=True replaces it"
+        hint = f"choose another {option(argument)}"
+        if not in_place:
+            hint += ", or remove it; in Python, overwrite=True replaces it"
         raise InputError("output_exists", message, location=out, argument=argument, hint=hint)
-    _refuse_in_use(out, in_place)
+    refuse_in_use(out, in_place)
 
 
-def _refuse_in_use(out: Path, in_place: bool) -> None:
+def refuse_in_use(out: Path, in_place: bool) -> None:
+    """Raise InputError for a folder that cannot be replaced, or with `in_place` not written into."""
     target = _resolve(out)
     if not in_place and target.is_dir() and (target == Path.cwd() or target.is_mount()):
         message = "this folder is in use (as the current folder or a mount point) and cannot be replaced"
@@ -253,11 +249,36 @@ def fsync(path: Path) -> None:
         os.close(handle)
 
 
+def open_for_appending(path: Path, num_bytes: int | None = None) -> BinaryIO:
+    """Open a file for appending after its first bytes, or after all.
+
+    The file is a new copy of them: a link of this name, and other names of the same file, keep what they have.
+    """
+    with write_errors(path):
+        write_bytes(path, read_file(path)[:num_bytes] if path.exists() else b"")
+        return open(path, "ab", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW))
+
+
+def open_file(path: str | Path) -> BufferedReader:
+    """Open a regular file for reading; raise OSError for a pipe or a device, which would wait or never end."""
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+    return os.fdopen(handle, "rb")
+
+
+def read_file(path: str | Path) -> bytes:
+    """Return the content of a file, as `open_file` opens it."""
+    with open_file(path) as file:
+        return file.read()
+
+
 def sha256_of_file(path: Path) -> str:
     """Return the SHA-256 of a file in hex."""
     import hashlib  # takes milliseconds, which --help saves
 
-    with path.open("rb") as file:
+    with open_file(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
@@ -283,11 +304,11 @@ def _part_folder(target: Path) -> Iterator[Path]:
 
 def _hidden_name(target: Path) -> Path:
     """Return a random path next to `target` that matches `_HIDDEN`."""
-    return target.with_name(f".{target.name[:_MAX_NAME_LENGTH]}.{os.urandom(8).hex()}.part")
+    return target.with_name(f".{target.name[:_MAX_NAME_LENGTH]}.{os.urandom(8).hex()}.bertsmith")
 
 
 def _backup_name(target: Path) -> Path:
-    return target.with_name(f".{target.name[:_MAX_NAME_LENGTH]}.old")
+    return target.with_name(f".{target.name[:_MAX_NAME_LENGTH]}.old.bertsmith")
 
 
 def _flush(folder: Path) -> None:

@@ -1,30 +1,39 @@
 """Read the records of delimited text: .csv, .tsv, and the .txt files in which users label texts.
 
 Tabs separate plain fields: a `"` is a character there, as in GLUE's and most task files. Fields of tables with
-commas and other delimiters may have RFC 4180 quotes. An unclosed quote takes the rest of a file into its record:
-then only the record's first line is an error, and reading continues behind it.
+commas and other delimiters may have RFC 4180 quotes, and so do those of a .csv with tabs, and of a file whose
+first row has all its fields in quotes. An unclosed quote takes the rest of a file into its record: then only the
+record's first line is an error, and reading continues behind it. A first line `sep=;`, which spreadsheets obey,
+names the delimiter and is no row.
 """
 
 from __future__ import annotations
 
 import csv
 import difflib
+import logging
+import re
 import sys
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 
 from bertsmith.errors import InputError, option
-from bertsmith.formatting import shorten
+from bertsmith.formatting import pluralize, shorten
 from bertsmith.io import text_io
 from bertsmith.io.compression import FileError, format_suffix
 from bertsmith.io.text_io import ErrorCollector, Line, LineReader, too_long_error, utf8_blocks
 
+logger = logging.getLogger(__name__)
 csv.field_size_limit(sys.maxsize)  # The default of 131,072 characters refuses long documents.
 
 FOR_ALL_FILES = ", which applies to all files"
 """Follows the option that names the text column of a corpus."""
+TEXT_DELIMITERS = ";,|"
+"""Delimiters of a .txt in place of tabs."""
+QUOTED_FIELD = re.compile(r'\s*"(?:[^"]|"")*"\s*')
+"""A field in RFC 4180 quotes."""
 _SUFFIX_DELIMITERS = {".csv": ",", ".tsv": "\t", ".txt": "\t"}
 _CSV_ALTERNATIVES = "\t;|"  # delimiters of a .csv in place of commas
 _MAX_HINT_COLUMNS = 40
@@ -32,6 +41,10 @@ _MAX_NAME_CHARACTERS = 40
 _SNIFFED_LINES = 1000  # of a .txt, by which its delimiter is recognized
 _MIN_SAME_WIDTH = 0.95  # of these lines; the others are bad rows, which are errors when they are read
 _MAX_LABEL_CHARACTERS = 40
+_MIN_SWALLOWED_LINES = 3  # that look like rows, within a field
+_SEPARATOR_LINE = re.compile(r'"?sep=(\\t|\t|[^\w\s"])\1*"?', re.IGNORECASE)
+_HEADER_NAME = re.compile(r"[\w.-]+")
+_USUAL_NAMES = {"text", "sentence", "label"}  # of the columns in a header, one of which it has
 _QUOTING_HINT = 'a quote within a quoted field is doubled: ""; a line end within a field needs quotes'
 
 
@@ -40,33 +53,35 @@ def detect_delimiter(
 ) -> str | None:
     """Return the delimiter of a .csv, .tsv, or .txt file; None for a .txt with one text per line.
 
-    Without `delimiter` it is a tab for .tsv and a comma for .csv, unless its first two lines have no comma but a
-    tab, ";", or "|" (spreadsheets in half of the world). For .txt it is a tab if the first line has one; else
-    ";" or "," if nearly all lines have the same number and a column looks like labels.
+    Without `delimiter` it is that of a first line `sep=;`; else a tab for .tsv and a comma for .csv, unless its
+    first two lines have no comma but a tab, ";", or "|" (spreadsheets in half of the world). For .txt it is a tab
+    if the first line has one; else ";", ",", or "|" if the first line looks like a header, or nearly all lines
+    have the same number and a column looks like labels.
 
     Raises:
         InputError: The file is missing, its suffix does not determine a delimiter, or the delimiter is not valid.
     """
     suffix = format_suffix(path)
+    delimiter = "\t" if delimiter == "\\t" else delimiter
+    if delimiter is not None and (len(delimiter) != 1 or delimiter in '"\n\r'):
+        message = f"a delimiter is one character, not {delimiter!r}"
+        hint = f"for a tab, {_delimiter_hint(chr(9))}"
+        raise InputError("bad_delimiter", message, argument="delimiter", hint=hint)
+    lines = _first_lines(path, encoding, _SNIFFED_LINES if suffix == ".txt" else 2)
     if delimiter is not None:
-        if len(delimiter) != 1 or delimiter in '"\n\r':
-            message = f"a delimiter is one character, not {delimiter!r}"
-            hint = f"for a tab, {_delimiter_hint(chr(9))}"
-            raise InputError("bad_delimiter", message, argument="delimiter", hint=hint)
-        if suffix == ".txt":
-            lines = _first_lines(path, encoding, _SNIFFED_LINES)
-            return delimiter if any(delimiter in line for line in lines) else None
-        return delimiter
+        return delimiter if suffix != ".txt" or any(delimiter in line for line in lines) else None
+    if lines and (match := _SEPARATOR_LINE.fullmatch(lines[0].strip(" \r"))):
+        return "\t" if match[1] == "\\t" else match[1]
     if suffix == ".txt":
-        return _label_delimiter(_first_lines(path, encoding, _SNIFFED_LINES))
+        return _label_delimiter(lines)
     if suffix == ".csv":
-        return _csv_delimiter(_first_lines(path, encoding, 2))
+        return _csv_delimiter(lines)
     if suffix not in _SUFFIX_DELIMITERS:
         # A missing file or a workbook: no delimiter would help it.
         utf8_blocks(path, encoding)
-        comma = "','"
+        mark = repr(_csv_delimiter(lines))
         message = f"the suffix '{suffix}' does not determine what separates columns"
-        hint = f"add {option('delimiter', comma)}"
+        hint = f"add {option('delimiter', mark)}"
         raise InputError("delimiter_unknown", message, location=path, argument="delimiter", hint=hint)
     return _SUFFIX_DELIMITERS[suffix]
 
@@ -90,7 +105,11 @@ def _label_delimiter(lines: Sequence[str]) -> str | None:
     lines = [line.replace("\r", " ").rstrip(" ") for line in lines]  # csv refuses carriage returns
     if lines and "\t" in lines[0]:
         return "\t"
-    return next((mark for mark in ";," if lines and _separates_labels(lines, mark)), None)
+    for mark in TEXT_DELIMITERS if lines else "":
+        names = [name.strip() for name in lines[0].split(mark)]
+        if len(names) > 1 and all(map(_HEADER_NAME.fullmatch, names)) and _USUAL_NAMES & {*names}:
+            return mark
+    return next((mark for mark in TEXT_DELIMITERS if lines and _separates_labels(lines, mark)), None)
 
 
 def _separates_labels(lines: Sequence[str], delimiter: str) -> bool:
@@ -142,11 +161,14 @@ def missing_column_hint(
         return f"the header has one column, {shorten(columns[0], _MAX_NAME_CHARACTERS)!r}: {_delimiter_hint(mark)}"
     # In a file without a header the name of a column is a text.
     names = [shorten(column, _MAX_NAME_CHARACTERS) for column in columns]
+    others = [column for column in columns if column.lower() not in ("text", "label")]
     by_lower_case = dict(zip(map(str.lower, reversed(columns)), reversed(names), strict=True))
     similar = difflib.get_close_matches(name.lower(), list(by_lower_case), n=1)
     question = f"did you mean '{by_lower_case[similar[0]]}'? " if similar else ""
     more = f", … ({len(columns):,} in all)" if len(columns) > _MAX_HINT_COLUMNS else ""
-    advice = f"; name it with {option(argument)}{note}" if argument else ""
+    candidates = [by_lower_case[name] for name in similar] or others
+    value = repr(candidates[0]) if len(candidates) == 1 else ...
+    advice = f"; name it with {option(argument, value)}{note}" if argument else ""
     return f"{question}the {unit} are {', '.join(names[:_MAX_HINT_COLUMNS])}{more}{advice}"
 
 
@@ -173,13 +195,11 @@ def field_count_error(
 
 
 def _other_delimiter(header: str) -> str:
-    return next((mark for mark in _CSV_ALTERNATIVES if mark in header), "")
+    return next((mark for mark in (*_CSV_ALTERNATIVES, ",") if mark in header), "")
 
 
 def _delimiter_hint(mark: str) -> str:
-    """Return the advice to set a delimiter; a shell and Python write a tab in different ways."""
-    if mark == "\t":
-        return f"set {option('delimiter')} to a tab ($'\\t' in a shell, '\\t' in Python)"
+    """Return the advice to set a delimiter."""
     return f"add {option('delimiter', repr(mark))}"
 
 
@@ -235,6 +255,8 @@ def read_rows(
             continue
         if fields == header_fields:
             message, hint = "the header is repeated here", "remove this line"
+            if text_column is None:
+                hint += f"; or, if the file has no header, add {option('header', False)}"
             error = InputError("header_repeated", message, location=location, hint=hint)
         else:
             error = field_count_error(len(fields), columns, delimiter, location, header=header)
@@ -244,12 +266,16 @@ def read_rows(
 
 def read_records(lines: LineReader, delimiter: str) -> Iterator[tuple[list[Line], list[str]]]:
     """Yield the lines and the fields of each record; skip blank lines, and add bad records to `lines.errors`."""
-    if delimiter == "\t":
-        for line in lines:
+    source = iter(lines)
+    first = [line for line in islice(source, 1) if not _SEPARATOR_LINE.fullmatch(line.text.strip(" \r"))]
+    first += islice(source, 1 - len(first))
+    source = chain(first, source)
+    if delimiter == "\t" and not any(_has_quoting(lines.path, line.text) for line in first):
+        for line in source:
             if text := line.text.removesuffix("\r"):
                 yield [line], text.split("\t")
         return
-    feed = _RecordLines(lines)
+    feed = _RecordLines(source)
     reader = csv.reader(feed, delimiter=delimiter, strict=True)
     while True:
         feed.start_record()
@@ -260,14 +286,21 @@ def read_records(lines: LineReader, delimiter: str) -> Iterator[tuple[list[Line]
         except csv.Error as error:
             if lines.is_truncated and not feed.pending:
                 return  # The end of the file, an error of its own, cut this record off.
-            first, *others = feed.lines
+            opening, *others = feed.lines
             reported = _record_error(error, feed, lines.path, delimiter)
-            lines.errors.add(reported, first.number, first.byte, first.raw)
+            lines.errors.add(reported, opening.number, opening.byte, opening.raw)
             feed.pending.extendleft(reversed(others))
             reader = csv.reader(feed, delimiter=delimiter, strict=True)
         else:
             if fields:
+                _warn_of_swallowed_lines(feed.lines, len(fields), lines.path, delimiter)
                 yield feed.lines, fields
+
+
+def _has_quoting(path: str, first_line: str) -> bool:
+    """Return True if the fields of a file with tabs may have RFC 4180 quotes."""
+    fields = first_line.split("\t")
+    return format_suffix(path) == ".csv" or (len(fields) > 1 and all(map(QUOTED_FIELD.fullmatch, fields)))
 
 
 class _RowTooLongError(csv.Error):
@@ -277,8 +310,8 @@ class _RowTooLongError(csv.Error):
 class _RecordLines:
     """Feed lines to the csv module, and hold those of the current record."""
 
-    def __init__(self, lines: LineReader) -> None:
-        self._lines = iter(lines)
+    def __init__(self, lines: Iterator[Line]) -> None:
+        self._lines = lines
         self.pending: deque[Line] = deque()  # lines of a bad record behind its first, which are read again
         self.header = ""  # the first line that is not blank
         self.start_record()
@@ -300,15 +333,36 @@ class _RecordLines:
         return line.text.removesuffix("\r") + "\n"
 
 
+def _opening_line(record: Sequence[Line], end: int) -> int:
+    """Return the number of the line in which the quote opens that is open behind the first `end` lines."""
+    opening, is_open = record[-1].number, False
+    for line in record[:end]:
+        for _ in range(line.text.replace('""', "").count('"')):
+            is_open = not is_open
+            opening = line.number if is_open else record[-1].number
+    return opening
+
+
+def _warn_of_swallowed_lines(record: Sequence[Line], num_fields: int, path: str, delimiter: str) -> None:
+    """Log a warning if the lines within a field look like rows, since a quote may open there by mistake."""
+    inner = [line.text.count(delimiter) for line in record[1:-1]]
+    if num_fields > 1 and inner.count(num_fields - 1) >= max(
+        _MIN_SWALLOWED_LINES, _MIN_SAME_WIDTH * len(inner)
+    ):
+        message = "%s:%d: a quote opens here, and the next %s are one field; if they are rows, remove it"
+        logger.warning(message, path, _opening_line(record, 1), pluralize(len(record) - 1, "line"))
+
+
 def _record_error(error: csv.Error, feed: _RecordLines, path: str, delimiter: str) -> InputError:
-    location = f"{path}:{feed.lines[0].number}"
+    follows_quote = "expected after" in str(error)
+    location = f"{path}:{_opening_line(feed.lines, len(feed.lines) - follows_quote)}"
     if isinstance(error, _RowTooLongError):
         return too_long_error(location, "row (does a quote in it never close?)", _QUOTING_HINT)
     message = str(error)
     if "unexpected end" in message:
-        message = "a quote opens in this row and never closes"
-    elif "expected after" in message:
-        message = "text follows a closing quote"
+        message = "a quote opens in this line and never closes"
+    elif follows_quote:
+        message = f"text follows a closing quote in line {feed.lines[-1].number}"
     elif "new-line" in message:
         message = "a carriage return is in a field without quotes"
     hint = _wrong_delimiter_hint(delimiter, feed.header) or _QUOTING_HINT

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,14 +17,21 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertsmith.errors import InputError, option
-from bertsmith.formatting import join_names
+from bertsmith.formatting import join_names, pluralize
 from bertsmith.io import parquet
 from bertsmith.io.compression import format_suffix
-from bertsmith.io.delimited import detect_delimiter, missing_column_hint, read_rows
+from bertsmith.io.delimited import (
+    QUOTED_FIELD,
+    TEXT_DELIMITERS,
+    detect_delimiter,
+    missing_column_hint,
+    read_rows,
+)
 from bertsmith.io.jsonl import load_json, read_json, read_objects
 from bertsmith.io.text_io import ErrorCollector, LineReader, read_lines
 from bertsmith.io.values import display_text, to_python, to_text
 
+logger = logging.getLogger(__name__)
 IN_MEMORY = " (in memory)"
 """Follows the name of data in memory in locations."""
 
@@ -117,8 +125,11 @@ class Table:
             message = f"column '{name}' is missing"
             if self.is_plain:
                 message += ": this file has one text per line and no delimiter"
-                commands = "finetune, evaluate, and predict"
-                hint = f"give a .csv, .tsv, or .jsonl file; {commands} also take {option('delimiter')}"
+                hint = "give a .csv, .tsv, or .jsonl file"
+                lines = [line for row in self if (line := row.values["1"]).strip()]
+                for mark in TEXT_DELIMITERS:
+                    if all(mark in line for line in lines):
+                        hint = f"if {mark!r} separates columns, add {option('delimiter', repr(mark))}{note}"
             raise InputError("column_missing", message, location=self.start, argument=argument, hint=hint)
         for row in rows:
             if name not in row.values:
@@ -201,7 +212,22 @@ def read_table(
         return Table(str(source), ["1"], rows, is_plain=True)
     lines = LineReader(ErrorCollector(source), encoding)
     numbered = read_rows(lines, delimiter, header=header, keep_blank=keep_blank)
-    return _table_of_rows(source, (Row(values, f"{source}:{line.number}") for line, values in numbered))
+    table = _table_of_rows(source, (Row(values, f"{source}:{line.number}") for line, values in numbered))
+    if delimiter == "\t" and suffix != ".csv":
+        _warn_of_quotes(table)
+    return table
+
+
+def _warn_of_quotes(table: Table) -> None:
+    """Log a warning for columns all of whose quotes enclose a value, since they are read as characters."""
+    for column in table.columns:
+        quoted = [value for row in table if '"' in (value := row.values[column])]
+        if quoted and all(map(QUOTED_FIELD.fullmatch, quoted)):
+            message = (
+                "%s: the quotes around %s of the column '%s' are characters; if the file has quotes as in "
+            )
+            message += "CSV, let its name end in .csv"
+            logger.warning(message, table.name, pluralize(len(quoted), "value"), column)
 
 
 def make_row(values: Mapping[Any, Any], location: str) -> Row:

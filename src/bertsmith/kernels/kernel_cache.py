@@ -3,6 +3,8 @@
 Numba checks for changes of the file that defines a kernel, but not of the files that it imports. The folder's name
 therefore contains a digest of all files with compiled code, so that a change of any of them starts an empty
 cache. A marker file tells that the cache is complete.
+
+Numba unpickles what is in the cache and runs it, so a cache that another user can write to is not used.
 """
 
 from __future__ import annotations
@@ -11,24 +13,28 @@ import hashlib
 import os
 import re
 import sys
-import tempfile
 from functools import cache
 from pathlib import Path
+
+from bertsmith.private_folder import is_private_folder
 
 SOURCES = Path(__file__).parent / "cpu"
 MARKER = "complete"
 
 
 def cache_folder() -> Path | None:
-    """Return the folder of compiled kernels, which is created if necessary; None if none can be written to.
+    """Return the folder of compiled kernels, which is created if necessary; None if none can be used.
 
     It is in NUMBA_CACHE_DIR, or else next to the code, or else in the user's cache.
     """
     configured = os.environ.get("NUMBA_CACHE_DIR")
-    users = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    parents = [*([Path(configured)] if configured else []), SOURCES / "__pycache__", users / "bertsmith"]
+    users = Path(
+        os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    )  # "~" is kept without a home
+    parents = [SOURCES / "__pycache__", *([users / "bertsmith"] if users.is_absolute() else [])]
+    parents = [Path(configured), *parents] if configured else parents
     folders = (parent / f"kernels-{_digest(SOURCES)}" for parent in parents)
-    return next((folder for folder in folders if _is_writable(folder)), None)
+    return next((folder for folder in folders if is_private_folder(folder)), None)
 
 
 def is_complete() -> bool:
@@ -60,12 +66,3 @@ def _digest(sources: Path) -> str:
         if re.search(rb"from numba|@kernel", source):
             digest.update(source)
     return digest.hexdigest()[:16]
-
-
-def _is_writable(folder: Path) -> bool:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=folder).close()
-    except OSError:
-        return False
-    return True

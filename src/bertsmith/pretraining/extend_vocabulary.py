@@ -21,6 +21,7 @@ from bertsmith.errors import InputError, option
 from bertsmith.formatting import pluralize
 from bertsmith.io import atomic
 from bertsmith.io.documents import Reading
+from bertsmith.io.folder_layout import FolderLayout
 from bertsmith.io.sources import Sources, to_sources
 from bertsmith.io.tables import Table
 from bertsmith.keywords import ExtendKeywords
@@ -36,8 +37,8 @@ from bertsmith.tokenizer_training.extend import NewWord
 Init = Literal["mean", "first"]
 
 RECORD = "extension.json"
-_TOKENIZER_LAYOUT = atomic.FolderLayout("an extended tokenizer", RECORD, (RECORD, *TOKENIZER_FILES))
-_MODEL_LAYOUT = atomic.FolderLayout("an extended model", RECORD, (RECORD, *TOKENIZER_FILES, *MODEL_FILES))
+_TOKENIZER_LAYOUT = FolderLayout("an extended tokenizer", RECORD, (RECORD, *TOKENIZER_FILES))
+_MODEL_LAYOUT = FolderLayout("an extended model", RECORD, (RECORD, *TOKENIZER_FILES, *MODEL_FILES))
 _TENSORS_BY_TOKEN = (
     "encoder.embeddings.token.weight",
     "beside.encoder.embeddings.token.weight",
@@ -136,7 +137,7 @@ def extend_tokenizer(
     if out is None:
         return report
     if folder is not None:
-        _write_model(out, folder, old, extended, report)
+        _write_model(out.resolve(), folder, old, extended, report)
     else:
         with atomic.write_errors(out), atomic.atomic_folder(out, replace=replace) as new_folder:
             extended.save(new_folder)

@@ -9,6 +9,7 @@ from bertsmith import hardware
 from bertsmith.corpus.shards import Shards
 from bertsmith.device import ComputeContext
 from bertsmith.inference.model import Model, load
+from bertsmith.io import atomic
 from bertsmith.keywords import PretrainKeywords
 from bertsmith.pretraining.data import PretrainData, check_lengths
 from bertsmith.pretraining.job import PretrainJob, log_epochs, log_settings, read_evaluation_pairs
@@ -72,7 +73,7 @@ def pretrain(
         Stopped: A signal stopped the run, which is saved.
     """
     start, out = hardware.clock() if start_time is None else start_time, Path(output_dir)
-    with rank_group() as ranks, ranks.on_main(run_folder.exclusive_run(out, resume=resume)):
+    with rank_group() as ranks, ranks.on_main(atomic.folder_lock(out, "run")):
         shards = data if isinstance(data, Shards) else Shards.open(data)
         shards.verify()
         run_type = settings_type_of_arguments(preset, recipe, settings, keywords)
@@ -113,7 +114,7 @@ def pretrain(
             ranks.run_on_main(lambda: run_folder.start_run(out, job.settings, *inputs))
 
         training_job = job.training_job(budget, throughput)
-        output = Trainer(job.module, training_job, job.context, resume=resume, ranks=ranks).fit()
+        output = Trainer(job.module, training_job, job.context, resume=is_resuming, ranks=ranks).fit()
         ranks.run_on_main(lambda: run_folder.finish_run(out, output, job.save, resuming=is_resuming))
         return load(out)
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 REPORT, PAGE, FIGURES = "report.json", "report.html", "figures"
+_FIGURE_NAMES = ("loss", "scores", "learning_rate", "confusion", "reliability", "numbers")
 _MAX_EVALUATIONS = 50  # rows
 _MAX_LOCATIONS = 20  # of a finding
 _CHANCE = "chance"  # key of the accuracy of random choices, which some tasks report
@@ -76,8 +77,9 @@ def write_figures(folder: Path, report: Mapping[str, Any]) -> list[ReportFigure]
     """Write the figures of a report to FOLDER/figures/*.png, replacing earlier ones, and return them."""
     figures = list(report_figures(report))
     with atomic.write_errors(folder / FIGURES):
-        if (folder / FIGURES).is_dir():
-            atomic.remove_folder(folder / FIGURES)
+        for path in (folder / FIGURES).glob("*.png"):
+            if path.stem in _FIGURE_NAMES or path.stem.startswith("lengths_"):
+                path.unlink()
         for figure in figures:
             atomic.write_bytes(folder / FIGURES / f"{figure.name}.png", plots.to_png(figure.figure))
     return figures

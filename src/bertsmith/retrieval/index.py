@@ -21,6 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from bertsmith.errors import InputError, MachineError, option
 from bertsmith.formatting import pluralize
 from bertsmith.io import atomic
+from bertsmith.io.folder_layout import FolderLayout
 from bertsmith.io.tables import TextRow
 from bertsmith.models.config import Pooling
 from bertsmith.retrieval.nearest_neighbors import (
@@ -44,7 +45,7 @@ from bertsmith.retrieval.vector_file import (
 )
 
 MANIFEST, VECTORS, TEXTS = "index.json", "vectors.npy", "texts.arrow"
-LAYOUT = atomic.FolderLayout("an index", MANIFEST, (MANIFEST, VECTORS, TEXTS, GRAPH))
+LAYOUT = FolderLayout("an index", MANIFEST, (MANIFEST, VECTORS, TEXTS, GRAPH))
 _REBUILD = "build the index again"
 _NUM_SAMPLED = 8  # texts that are embedded again to recognize vectors of another model or pooling
 _MAX_DISTANCE = 0.2  # of such a text's two vectors; those in int8 and fp32 have a distance below 0.1

@@ -11,18 +11,20 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from bertsmith.artifacts.folder import check_replaceable, write_folder
+from bertsmith.artifacts.folder import MODEL_LAYOUT, check_replaceable, write_folder
 from bertsmith.artifacts.locate import read_report
 from bertsmith.errors import InputError, Stopped, option
 from bertsmith.formatting import pluralize
 from bertsmith.io import atomic
+from bertsmith.io.folder_layout import FolderLayout, in_folder
 from bertsmith.io.jsonl import load_json
 from bertsmith.models.family import get_family
-from bertsmith.objectives.objective import GENERATOR, ModelParts
+from bertsmith.objectives.objective import GENERATOR, MODEL, ModelParts
 from bertsmith.runs.compute_setup import without_other_budgets
 from bertsmith.settings import Settings
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.training.callbacks import TrainerCallback
+from bertsmith.training.checkpoint import LAYOUT as CHECKPOINT_LAYOUT
 from bertsmith.training.checkpoint import newest_name
 from bertsmith.training.settings import TrainSettings
 from bertsmith.training.training_job import TrainOutput, TrainState
@@ -42,39 +44,28 @@ _CHOSEN_AT_START = {  # settings that the run chooses when it starts, with the v
     "train.eval_steps": None,
 }
 
-_LAYOUT = atomic.FolderLayout(
+RUN_LAYOUT = FolderLayout(
     "a run",
     SETTINGS,
     (
         SETTINGS,
-        CHECKPOINTS,
         REPORT,
         "report.html",
-        "figures",
         "log.jsonl",
         "plan.jsonl",
         "speed.jsonl",
-        "tensorboard",
-        "split",
-        "features",
-        "model*",
-        GENERATOR,
+        "figures/*.png",
+        "tensorboard/events.*",
+        "split/*.jsonl",
+        "features/*.f32",
+        "checkpoints/best-*.safetensors",
+        *in_folder(f"{CHECKPOINTS}/step-*", CHECKPOINT_LAYOUT.patterns),
+        *(path for name in (MODEL, GENERATOR) for path in in_folder(name, MODEL_LAYOUT.patterns)),
     ),
 )
 
 
 AnySettings = TypeVar("AnySettings", bound=Settings)
-
-
-@contextmanager
-def exclusive_run(out: Path, *, resume: bool) -> Iterator[None]:
-    """Lock a run folder; raise InputError if another process has locked it, or there is no run to resume."""
-    if resume and not holds_run(out):
-        message = "this folder holds no run to resume"
-        hint = f"check the name; to start a new run, remove {option('resume', True)}"
-        raise InputError("run_missing", message, location=out, argument="output_dir", hint=hint)
-    with atomic.folder_lock(out, "run"):
-        yield
 
 
 @contextmanager
@@ -98,20 +89,22 @@ def holds_run(folder: Path) -> bool:
 def check_resume(out: Path, *, resume: bool, overwrite: bool = False) -> bool:
     """Return True if `output_dir` holds a run to resume, and False if a new one starts.
 
+    A run that was killed before it saved anything is replaced by a new one, unless `resume` is set.
+
     Raises:
         InputError: The folder holds a run and neither `resume` nor `overwrite` is set, or something else.
     """
     check_resume_or_overwrite(out, resume=resume, overwrite=overwrite)
     settings, checkpoint = out / SETTINGS, newest_name(out / CHECKPOINTS)
+    is_saved = checkpoint is not None or any((out / name).exists() for name in (MODEL, GENERATOR, REPORT))
+    if holds_run(out) and (overwrite or not (resume or is_saved)):
+        RUN_LAYOUT.check_replaceable(out, overwrite=True, in_place=True)
+        return False
+    check_new_or_resume(out, is_started=holds_run(out), resume=resume)
     if not holds_run(out):
-        if out.is_dir():
-            atomic.remove_abandoned(out)
-        atomic.check_output_folder(out, in_place=True)
+        if resume:
+            logger.info("%s: there is no run to resume; a new one starts", out)
         return False
-    if overwrite:
-        _LAYOUT.check_replaceable(out, overwrite=True, in_place=True)
-        return False
-    check_new_or_resume(out, is_started=True, resume=resume)
     if not settings.is_file() or not settings.stat().st_size:
         message = (
             f"the file of settings is {'empty' if settings.exists() else 'missing'}, and "
@@ -136,7 +129,9 @@ def check_new_or_resume(out: Path, *, is_started: bool, resume: bool) -> None:
     """
     if not is_started:
         atomic.check_output_folder(out, in_place=True)
-    elif not resume:
+        return
+    atomic.check_files(out)
+    if not resume:
         message = "this folder already holds a run"
         hint = (
             f"continue it with {option('resume', True)}, or choose another {option('output_dir')}; in "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -21,6 +22,9 @@ LabelNames = Sequence[str] | Mapping[str, str]
 """Names of labels from a user: in the order of the ids, or by code."""
 
 _MAX_LISTED = 10  # labels in a hint
+_MAX_COMPARED = 100  # characters of a label, since difflib is slow for long texts
+_MAX_LENGTH = 1000  # characters of a label; a longer one is a text
+_NUMBER = re.compile(r"([+-]?)0*(\d+)(?:\.0*)?")
 _FILE_HINT = "write one name per row, or a code and its name: 0,joy"
 _COLUMN_NAMES = {"code", "id", "label_id", "label", "name", "label_name", "class", "category"}  # of a header
 
@@ -53,24 +57,24 @@ class LabelMap:
     def __init__(self, metadata: Mapping[str, Any]) -> None:
         """Create the map of a model's metadata, with values as in `LabelMetadata`.
 
-        Ids in files are not translated if a label is a number itself.
+        Ids in files are not translated if a label is a number itself; but spreadsheets and data frames may write
+        the number 1 as 1.0 or 01.
         """
         labels: list[str] = metadata["labels"]
         self.ids = {label: i for i, label in enumerate(labels)}
         self._codes: dict[str, str] = dict(metadata.get("codes") or {})
         if metadata.get("numbered") and not any(map(is_integer, labels)):
             self._codes = {str(i): label for i, label in enumerate(labels)}
+        codes = self._codes or {label: label for label in labels}
+        numbers = {code: plain_number(code) for code in codes}
+        counts = Counter(numbers.values())
+        self._by_number = {n: codes[c] for c, n in numbers.items() if n and (counts[n] == 1 or n == c)}
 
     def name(self, label: str) -> str:
-        """Return the model's label for a label of a file; the same if there is none.
-
-        Spreadsheets may write the number 1 as 1.0 or 01.
-        """
-        if label in self.ids or not self._codes:
+        """Return the model's label for a label of a file; the same if there is none."""
+        if label in self.ids:
             return label
-        number = label.removesuffix(".0")
-        normalized = str(int(number)) if number.isdecimal() else label
-        return self._codes.get(label) or self._codes.get(normalized, label)
+        return self._codes.get(label) or self._by_number.get(plain_number(label), label)
 
     def id(self, label: str) -> int | None:
         """Return the id of a label of a file; None if the model does not have it."""
@@ -86,8 +90,9 @@ class LabelMap:
         """
         if label in MISSING_SPELLINGS:
             return missing_label_error(label, location)
-        matches = difflib.get_close_matches(label.casefold(), {name.casefold() for name in self.ids}, 1, 0.75)
-        suggestion = next((name for name in self.ids if [name.casefold()] == matches), None)
+        names = {name[:_MAX_COMPARED].casefold(): name for name in reversed(self.ids)}
+        matches = difflib.get_close_matches(label[:_MAX_COMPARED].casefold(), names, 1, 0.75)
+        suggestion = names[matches[0]] if matches else None
         did_you_mean = f"did you mean '{suggestion}'? " if suggestion is not None else ""
         labels = ", ".join(list(self.ids)[:_MAX_LISTED]) + (", …" if len(self.ids) > _MAX_LISTED else "")
         message = f"the label '{label}' is unknown"
@@ -170,6 +175,20 @@ def sorted_labels(labels: Iterable[str]) -> list[str]:
     if all(map(is_integer, distinct)):
         return sorted(distinct, key=lambda label: (int(label), label))
     return sorted(distinct)
+
+
+def plain_number(text: str) -> str:
+    """Return the usual spelling of an integer, such as 1 for 1.0, 1. and 01; "" for other texts."""
+    match = _NUMBER.fullmatch(text)
+    return str(int(match[1] + match[2])) if match else ""
+
+
+def check_length(label: str, location: str, argument: str = "label_column") -> None:
+    """Raise InputError for a label that is so long that it is a text."""
+    if len(label) > _MAX_LENGTH:
+        message = f"the label has {len(label):,} characters, which are more than {_MAX_LENGTH:,}"
+        hint = f"check {option(argument)}, and in a .csv that each quote closes"
+        raise InputError("label_too_long", message, location=location, argument=argument, hint=hint)
 
 
 def is_integer(text: str) -> bool:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import groupby, islice
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,8 @@ _TEXT_HINT = (
     f"write each text as one string, or name its column with {option('text_column')}; the second text of a pair "
     f"has a column of its own, {option('second_column')}"
 )
+_GUESS_ROWS = 200
+_DELIMITERS = re.compile("[;|,]")
 
 
 @dataclass(frozen=True)
@@ -102,32 +105,33 @@ class TextData(TaskData):
         settings = self.settings
         table = read_task_table(source, settings, labeled=labeled)
         has_lines, nothing = table.is_plain and not labeled, [None] * len(table)
-        note = f" {option('label_column', 2)})" if labeled else ")"
-        texts = table.texts(
-            "1" if has_lines else settings.text_column,
-            "text_column",
-            f" (of pairs the second one with {option('second_column')}; without a header: "
-            f"{option('header', False)} {option('text_column', 1)}{note}",
-            _TEXT_HINT,
-        )
+        text_number, label_number = _column_numbers(table)
+        note = f"without a header: {option('header', False)} {option('text_column', text_number)}"
+        note += f" {option('label_column', label_number)}" if labeled else ""
+        pair_note = f" (of pairs the second one with {option('second_column')}; {note})"
+        text_column = "1" if has_lines else settings.text_column
+        texts = table.texts(text_column, "text_column", pair_note, _TEXT_HINT)
         has_pairs = settings.second_column is not None and not has_lines
         seconds = (
             table.texts(settings.second_column, "second_column", hint=_TEXT_HINT) if has_pairs else nothing
         )
-        labels = self.read_labels(table) if labeled else nothing
+        labels = self.read_labels(table, f" ({note})") if labeled else nothing
         examples = []
         for row, text, second, label in zip(table, texts, seconds, labels, strict=True):
             stripped, values = None if label is None else label.strip(), None if has_lines else row.texts
             if stripped == "" and not self.allow_empty_label:
                 raise missing_label_error("", row.location)
-            is_changed, is_integer = stripped != label, _is_integer(row.values.get(settings.label_column))
+            is_changed, value = stripped != label, row.values.get(settings.label_column)
+            if type(value) is float and value.is_integer():  # as data frames write integers beside NaN
+                stripped = f"{value:.0f}"
+            is_integer = _is_integer(value)
             example = self.example_type(text, second, stripped, row.location, values, is_changed, is_integer)
             examples.append(example)
         return examples
 
-    def read_labels(self, table: Table) -> Sequence[str]:
-        """Return the label of each row."""
-        return table.texts(self.settings.label_column, "label_column")
+    def read_labels(self, table: Table, note: str = "") -> Sequence[str]:
+        """Return the label of each row; `note` is appended to the hint if the column is missing."""
+        return table.texts(self.settings.label_column, "label_column", note)
 
     def from_inputs(
         self, columns: Mapping[str, Sequence[Any]], locations: Sequence[str]
@@ -320,8 +324,23 @@ def parse_number(label: str | None, location: str) -> float:
     raise InputError("not_a_number", message, location=location, argument="label_column", hint=hint)
 
 
+def _column_numbers(table: Table) -> tuple[int, int]:
+    """Return the numbers of the columns that hold texts and labels, as far as the first rows show it."""
+    rows = [list(map(str, row.values.values())) for row in islice(table, _GUESS_ROWS)]
+    if table.is_plain:
+        rows = [_DELIMITERS.split(line) for (line,) in rows if line.strip()]
+    columns = dict(enumerate(zip(*rows, strict=False), start=1))
+    if len(columns) < 2:
+        return 1, 2
+    text = max(columns, key=lambda number: sum(map(len, columns[number])))
+    label = min(columns.keys() - {text}, key=lambda number: (len(set(columns[number])), -number))
+    return text, label
+
+
 def _is_integer(label: Any) -> bool:
     """Return True for an integer, or a list of integers."""
+    if type(label) is float:
+        return label.is_integer()
     labels = label if isinstance(label, list) else [label]
     return bool(labels) and all(type(value) is int for value in labels)
 

@@ -226,7 +226,10 @@ def read_config(folder: Path) -> TokenizerConfig:
 def read_json_object(file: Path) -> dict[str, Any]:
     """Read a file that contains one JSON object."""
     try:
-        value = load_json(file.read_bytes().decode("utf-8"))
+        value = load_json(atomic.read_file(file).decode("utf-8"))
+    except OSError as error:
+        message = f"cannot be read ({error.strerror})"
+        raise corrupt_file_error("unreadable_file", message, location=file) from None
     except ValueError:  # not UTF-8, not JSON, a number of 5,000 digits
         raise corrupt_file_error("invalid_json", "the file is not complete JSON", location=file) from None
     if not isinstance(value, dict):
@@ -313,7 +316,7 @@ def _from_vocab_json(
 def _from_sentencepiece(
     file: Path, lowercase: bool | None, config: TokenizerConfig
 ) -> _BackendWithSpecialTokens:
-    model = unigram.parse_model(file.read_bytes(), file)
+    model = unigram.parse_model(atomic.read_file(file), file)
     token_ids = {piece: i for i, (piece, _) in enumerate(model.pieces)}
     special_tokens = _special_tokens_by_role("unigram", token_ids, config, file)
     backend = unigram.build_unigram(

@@ -20,6 +20,7 @@ from bertsmith import console
 from bertsmith.errors import InputError, option
 from bertsmith.io import atomic
 from bertsmith.io.documents import Reading
+from bertsmith.io.folder_layout import FolderLayout
 from bertsmith.io.folders import CorpusNotes
 from bertsmith.io.sources import Sources, to_sources
 from bertsmith.keywords import ReadingKeywords
@@ -103,9 +104,7 @@ class TrainingRecord:
     files_empty: int
 
 
-_FOLDER_LAYOUT = atomic.FolderLayout(
-    "a trained tokenizer", "training.json", ("training.json", *TOKENIZER_FILES)
-)
+_FOLDER_LAYOUT = FolderLayout("a trained tokenizer", "training.json", ("training.json", *TOKENIZER_FILES))
 
 
 @console.with_progress_bar("reading")

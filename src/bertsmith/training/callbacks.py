@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from bertsmith.console import ProgressBar
 from bertsmith.errors import MachineError
 from bertsmith.formatting import pluralize
+from bertsmith.io import atomic
 
 if TYPE_CHECKING:
     from bertsmith.training.trainer import Trainer
@@ -142,10 +143,8 @@ class MetricLogger(TrainerCallback):
         run.mkdir(parents=True, exist_ok=True)
         self._path = run / LOG
         log_bytes = _last_line_end(self._path, log_bytes)
-        self._log = self._path.open("r+b" if self._path.exists() else "w+b")
-        self._log.truncate(log_bytes)
-        self._log.seek(log_bytes)
-        self._speed_log = (run / "speed.jsonl").open("ab")
+        self._log = atomic.open_for_appending(self._path, log_bytes)
+        self._speed_log = atomic.open_for_appending(run / "speed.jsonl")
         self._bar = ProgressBar(title, num_updates, initial=step, unit="updates")
         self._start, self._tokens_since_start, self._tokens_per_second = time.perf_counter(), 0, 0.0
         self._loss: float | None = None

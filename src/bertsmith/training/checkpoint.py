@@ -26,6 +26,7 @@ from torch import Tensor
 from bertsmith.errors import InputError, MachineError, option
 from bertsmith.formatting import pluralize
 from bertsmith.io import atomic
+from bertsmith.io.folder_layout import FolderLayout
 from bertsmith.training.data_loader import Count
 from bertsmith.training.training_job import Digest, TrainState
 
@@ -33,6 +34,7 @@ logger = logging.getLogger(__name__)
 
 _MANIFEST, _STATE = "manifest.json", "state.json"
 _REQUIRED_FILES = {"weights.safetensors", "optimizer.safetensors", "generator.safetensors", _STATE}
+LAYOUT = FolderLayout("a checkpoint", _MANIFEST, (_MANIFEST, *sorted(_REQUIRED_FILES)))
 _PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 _MAX_JSON_BYTES = 2**24
 
@@ -133,6 +135,7 @@ def _write(folder: Path, checkpoint: Checkpoint) -> None:
         }
         manifest = {"step": checkpoint.state.step, "files": files}
         (temporary / _MANIFEST).write_text(json.dumps(manifest, indent=1))
+        LAYOUT.copy_other_files(folder, temporary)
 
 
 def _save_tensors(tensors: Mapping[str, Tensor], file: Path) -> None:
@@ -160,14 +163,16 @@ def prune(folder: Path, keep: int) -> None:
     newest = existing[-keep:]
     if not any(_find_damage(folder / f"step-{step}") is None for step in newest[::-1]):
         return
-    for step in existing[:-keep]:
-        atomic.remove_folder(folder / f"step-{step}")
+    for path in (folder / f"step-{step}" for step in existing[:-keep]):
+        if not LAYOUT.other_files(path):  # others are the user's
+            atomic.remove_folder(path)
     try:
         best_files = {_best_file(folder, _read_state(folder / f"step-{step}").best_step) for step in newest}
     except _DamagedError:
         return
     for file in set(folder.glob("best-*.safetensors")) - best_files:
-        file.unlink()
+        if file.stem.removeprefix("best-").isdecimal():
+            file.unlink()
 
 
 def steps(folder: Path) -> list[int]:
@@ -292,7 +297,7 @@ def _parse(schema: type[_SchemaT], file: Path, title: str) -> _SchemaT:
     try:
         if file.stat().st_size > _MAX_JSON_BYTES:
             raise _DamagedError(file, f"the {title} is damaged (larger than any of its kind)")
-        return schema.model_validate_json(file.read_bytes())
+        return schema.model_validate_json(atomic.read_file(file))
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise _DamagedError(file, f"the {title} cannot be read ({reason})") from None

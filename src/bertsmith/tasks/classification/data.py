@@ -19,8 +19,10 @@ from bertsmith.tasks.labels import (
     LabelMap,
     LabelMetadata,
     LabelNames,
+    check_length,
     check_spellings,
     label_metadata,
+    plain_number,
     sorted_labels,
 )
 from bertsmith.tasks.settings import ClassSettings
@@ -33,6 +35,8 @@ _IS_TRUE = {
 }
 _MULTI_LABEL_HINT = f"for texts with several labels, add {option('multi_label', True)}"
 _MAX_FRACTIONS = 10  # different ones that may be classes; more are measurements
+_MAX_SINGLE_LABELS = 100  # labels that may have one example each; of more, most need several
+_MAX_DISTINCT_RATIO = 0.9  # of the examples
 
 
 class ClassificationMetadata(TextMetadata, LabelMetadata):
@@ -68,12 +72,12 @@ class ClassificationData(TextData):
         self.allow_empty_label = bool(settings.multi_label or metadata.get("separator"))
         self.example_type = TextExample if self.allow_empty_label else SingleLabelExample
 
-    def read_labels(self, table: Table) -> Sequence[str]:
+    def read_labels(self, table: Table, note: str = "") -> Sequence[str]:
         """Return the label of each row; lists of labels, and columns of 0 and 1, as JSON lists."""
         column, names = self.settings.label_column, self._indicator_columns
         if column not in table.columns and len(names) > 1 and not set(names).isdisjoint(table.columns):
             return self._indicated_labels(table, names)
-        values = zip(table.column(column, "label_column"), table, strict=True)
+        values = zip(table.column(column, "label_column", note), table, strict=True)
         return [self._label_of(value, row.location) for value, row in values]
 
     def _label_of(self, value: Any, location: str) -> str:
@@ -183,8 +187,11 @@ def split_labels(example: TextExample, separator: str | None) -> list[str]:
     Raises:
         InputError: One of several labels is empty or a list, or the list cannot be read.
     """
-    if separator is None or example.label is None:
-        return [] if example.label is None else [example.label]
+    if example.label is None:
+        return []
+    if separator is None:
+        check_length(example.label, example.location)
+        return [example.label]
     text, where = example.label.strip(), {"location": example.location, "argument": "label_column"}
     if (values := parse_collection(text)) is not None:
         labels = [to_text(value, "label", **where).strip() for value in values]
@@ -197,6 +204,8 @@ def split_labels(example: TextExample, separator: str | None) -> list[str]:
         raise InputError("not_a_label_list", message, hint=hint, **where)
     else:
         labels = [label.strip() for label in text.split(separator)] if text else []
+    for label in labels:
+        check_length(label, example.location)
     if not all(labels):
         hint = f"separate labels by {separator!r}, or set {option('label_separator')}"
         hint = "remove it from the list" if values is not None else hint
@@ -228,19 +237,23 @@ def collect_labels(examples: Sequence[TextExample], separator: str | None = None
     ]
     check_spellings(located)
     labels = {label for label, _ in located}
+    for label in [label for label in labels if "." in label and plain_number(label) in labels]:
+        labels.remove(label)  # 1 and 1.0 are one label
+    where: Any = {"location": examples[0].location, "argument": "label_column"}
+    check = f"check {option('label_column')}"
     if len(labels) < 2:
-        separated = "" if separator is None else f" and {option('label_separator')}, which is {separator!r}"
         message = f"the examples have no labels but {', '.join(labels) or 'none'}"
-        hint = f"a classifier needs at least two labels; check {option('label_column')}{separated}"
-        raise InputError(
-            "single_label", message, location=examples[0].location, argument="label_column", hint=hint
-        )
+        separated = "" if separator is None else f" and {option('label_separator')}, which is {separator!r}"
+        hint = f"a classifier needs at least two labels; {check}{separated}"
+        raise InputError("single_label", message, hint=hint, **where)
     if separator is None and len(labels) > _MAX_FRACTIONS and all(map(_FRACTION.fullmatch, labels)):
         message = f"the labels are {len(labels):,} different numbers ({join_names(sorted_labels(labels), 3)})"
-        hint = f"to predict a number, use {command('finetune', 'regress')}; or check {option('label_column')}"
-        raise InputError(
-            "labels_are_numbers", message, location=examples[0].location, argument="label_column", hint=hint
-        )
+        hint = f"to predict a number, use {command('finetune', 'regress')}; or {check}"
+        raise InputError("labels_are_numbers", message, hint=hint, **where)
+    if len(labels) > max(_MAX_SINGLE_LABELS, _MAX_DISTINCT_RATIO * len(examples)):
+        message = f"{len(examples):,} examples have {len(labels):,} different labels, as texts would"
+        hint = f"{check}; each label needs several examples"
+        raise InputError("labels_are_texts", message, hint=hint, **where)
     return sorted_labels(labels)
 
 

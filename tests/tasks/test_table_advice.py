@@ -1,0 +1,161 @@
+"""Tables that are not as expected: they are read, or the advice of the error, when it is followed, reads them."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zstandard
+
+from bertsmith.errors import InputError
+from bertsmith.tasks.registry import get_task
+from task_files import task_data
+
+ROWS = [("the sun sings, now", "glad"), ("rain; café", "sad"), ("a day", "glad"), ("the dark night", "sad")]
+Rows = list[tuple[str, str]]
+
+
+def table(mark: str, header: str | None = "text,label", rows: Rows = ROWS, *, quoted: bool = False) -> str:
+    """Return the rows as delimited text; fields that have the delimiter are in quotes."""
+
+    def field(value: str) -> str:
+        return f'"{value}"' if quoted or mark in value else value
+
+    head = [] if header is None else [header.split(",")]
+    return "".join(mark.join(map(field, row)) + "\n" for row in (*head, *rows))
+
+
+def swapped(rows: Rows) -> Rows:
+    return [(label, text) for text, label in rows]
+
+
+def with_ids(mark: str, header: str | None) -> str:
+    head = [] if header is None else [header.replace(",", mark)]
+    return "\n".join([*head, *(mark.join((str(i), *row)) for i, row in enumerate(ROWS))]) + "\n"
+
+
+RECORDS = [{"text": text, "label": label} for text, label in ROWS]
+LINES = "".join(json.dumps(record) + "\n" for record in RECORDS)
+NO_MARKS = [(text.replace(";", "").replace(",", ""), label) for text, label in ROWS]
+
+# By name: the name of the file and its content.
+FILES: dict[str, tuple[str, str | bytes]] = {
+    "semicolons": ("a.csv", table(";")),
+    "bars": ("a.csv", table("|")),
+    "tabs in a .csv": ("a.csv", table("\t")),
+    "tabs and quotes in a .csv": ("a.csv", table("\t", quoted=True)),
+    "all in quotes in a .tsv": ("a.tsv", table("\t", quoted=True)),
+    "quotes in a .tsv": ("a.tsv", table("\t", None, [("text", "label")]) + table("\t", None, quoted=True)),
+    "commas in a .tsv": ("a.tsv", table(",")),
+    "semicolons in a .tsv": ("a.tsv", table(";")),
+    "sep=;": ("a.csv", "sep=;\n" + table(";")),
+    "SEP=, in quotes": ("a.csv", '"SEP=,"\r\n' + table(",").replace("\n", "\r\n")),
+    "sep=, padded": ("a.csv", "sep=,,\n" + table(",")),
+    "sep=tab behind a mark": ("a.csv", "\ufeffsep=\\t\n" + table("\t")),
+    "sep=tab, a tab": ("a.csv", "sep=\t\n" + table("\t")),
+    "sep=; in a .txt": ("a.txt", "sep=;\n" + table(";")),
+    "sep=; in a .tsv": ("a.tsv", "sep=;\n" + table(";")),
+    "sep=;, no header": ("a.csv", "sep=;\n" + table(";", None)),
+    "no header": ("a.csv", table(",", None)),
+    "no header, swapped": ("a.csv", table(",", None, swapped(ROWS))),
+    "no header in a .tsv": ("a.tsv", table("\t", None)),
+    "no header, the first row again": ("a.tsv", table("\t", None, ROWS * 2)),
+    "no header, with ids": ("a.tsv", with_ids("\t", None)),
+    "semicolons, no header": ("a.csv", table(";", None, NO_MARKS)),
+    "swapped": ("a.csv", table(",", "label,text", swapped(ROWS))),
+    "more columns": ("a.tsv", with_ids("\t", "id,text,label")),
+    "other names": ("a.csv", table(",", "review,sentiment")),
+    "another text": ("a.csv", table(",", "sentence,label")),
+    "another label": ("a.csv", table(",", "text,class")),
+    "capitals": ("a.csv", table(",", "Text,Label")),
+    "spaces in names": ("a.csv", table(",", "the text,the label")),
+    "a mark": ("a.csv", "\ufeff" + table(",")),
+    "semicolons in a .txt": ("a.txt", table(";")),
+    "commas in a .txt": ("a.txt", table(",")),
+    "bars in a .txt": ("a.txt", table("|")),
+    "tabs in a .txt": ("a.txt", table("\t")),
+    "semicolons in a .txt, no header": ("a.txt", table(";", None, [(t, f"so {y}") for t, y in ROWS])),
+    "semicolons in a .txt, swapped": ("a.txt", table(";", None, [(f"so {y}", t) for t, y in ROWS])),
+    "another suffix": ("a.dat", table(",")),
+    "another suffix, semicolons": ("a.dat", table(";")),
+    "no suffix": ("train", table("\t")),
+    "lines in a .json": ("a.json", LINES),
+    "an array in a .json": ("a.json", json.dumps(RECORDS)),
+    # "an array in a .jsonl": ("a.jsonl", json.dumps(RECORDS)),
+    # "an array on lines in a .jsonl": ("a.jsonl", json.dumps(RECORDS, indent=1)),
+    "other keys": ("a.jsonl", LINES.replace('"text"', '"review"').replace('"label"', '"stars"')),
+    "a mark in a .jsonl": ("a.jsonl", "\ufeff" + LINES),
+    "cp1252": ("a.csv", table(",").encode("cp1252")),
+    "UTF-16": ("a.csv", table(",").encode("utf-16")),
+    "UTF-16 without a mark": ("a.csv", table("\t").encode("utf-16-le")),
+    "gzip": ("a.csv.gz", gzip.compress(table(";").encode())),
+    "zstandard": ("a.tsv.zst", zstandard.compress(table("\t", None).encode())),
+    "gzip, misnamed": ("a.csv", gzip.compress(table(",").encode())),
+    "zstandard, misnamed": ("a.csv", zstandard.compress(table(",").encode())),
+}
+OPTION = re.compile(r"--(no-)?([a-z]+(?:-[a-z]+)*)((?: (?:'[^']*'|[^\s,;:()'-][^\s,;:()]*))?)")
+
+
+def remedies(hint: str, chosen: dict[str, str]) -> Iterator[dict[str, Any]]:
+    """Yield the settings that each alternative of a hint names; a value that it leaves open is chosen."""
+    for alternative in re.split(r"[()]|; ", hint):
+        settings: dict[str, Any] = {}
+        for no, name, value in OPTION.findall(alternative):
+            name = name.replace("-", "_")
+            if no or name == "header":
+                settings[name] = not no
+            elif value:
+                (settings[name],) = shlex.split(value)
+            elif name in chosen:
+                settings[name] = chosen[name]
+        settings.pop("second_column", None)
+        if (rename := re.search(r"end in (\.\w+)", alternative)) is not None:
+            settings["suffix"] = rename[1]
+        if settings:
+            yield settings
+
+
+def read(file: Path, settings: dict[str, Any]) -> tuple[Rows, str]:
+    """Return the rows, or the hint of the error."""
+    values = {name: value for name, value in settings.items() if name != "suffix"}
+    if "suffix" in settings:
+        file = file.rename(file.with_name(file.name + settings["suffix"]))
+    try:
+        examples = task_data("classify", get_task("classify").settings_type(**values)).read(file)
+    except InputError as error:
+        return [], error.hint_for("command line") or ""
+    finally:
+        if "suffix" in settings:
+            file.rename(file.with_name(file.name.removesuffix(settings["suffix"])))
+    return [(example.text, str(example.label).removeprefix("so ")) for example in examples], ""
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_table_is_read_after_at_most_two_remedies(
+    tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    file_name, content = FILES[name]
+    file = tmp_path / file_name
+    file.write_bytes(content if isinstance(content, bytes) else content.encode())
+    rows = NO_MARKS if file_name.endswith(".csv") and name == "semicolons, no header" else ROWS
+    rows = rows * 2 if name.endswith("again") else rows
+    chosen = {"text_column": "review", "label_column": "stars" if "keys" in name else "sentiment"}
+    if "spaces" in name:
+        chosen = {"text_column": "the text", "label_column": "the label"}
+    tried: list[tuple[dict[str, Any], str]] = [({}, "")]
+    for _ in range(3):
+        following: list[tuple[dict[str, Any], str]] = []
+        for settings, _ in tried:
+            found, hint = read(file, settings)
+            if found == rows:
+                return
+            hint = " ".join([hint, *caplog.messages])
+            following += [(settings | remedy, hint) for remedy in remedies(hint, chosen)]
+        tried, earlier = following, tried
+    pytest.fail(f"{earlier}")
