@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 # With other values, products of cuBLAS vary from call to call.
 _DETERMINISTIC_CUBLAS = ("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-LONG_RUN_UPDATES, LONG_RUN_MINUTES = 500, 3.0  # from which a minute of compiling kernels pays
+LONG_RUN_UPDATES, LONG_RUN_MINUTES = 500, 3.0  # from which compiling kernels pays
 
 
 class SupportsTo(Protocol):
@@ -107,16 +107,18 @@ class ComputeContext:
         Args:
             settings: The settings `train` of the run.
             hidden_size: The hidden size of the model.
-            num_updates: The number of updates; None: many. A short run does not wait for compilation.
+            num_updates: The number of updates; None: many. A preview, without updates, and a run of less than
+                three minutes do not wait for the compilation of kernels for a CPU. Others do, so that a run
+                computes the same before and after.
 
         Raises:
             InputError: The kernels are not available.
         """
         has_time = (settings.max_minutes or LONG_RUN_MINUTES) >= LONG_RUN_MINUTES
-        is_long = has_time and (num_updates is None or num_updates >= LONG_RUN_UPDATES)
         if self.is_cpu:
-            kernels = select_training_backend(settings.kernels, hidden_size, is_long=is_long)
-            return replace(self, kernels=kernels)
+            waits = has_time and num_updates != 0
+            return replace(self, kernels=select_training_backend(settings.kernels, hidden_size, waits=waits))
+        is_long = has_time and (num_updates is None or num_updates >= LONG_RUN_UPDATES)
         if settings.kernels == "auto" and (self.precision == "fp32" or not self.is_async):
             return self
         return replace(self, kernels=select_gpu_backend(settings.kernels, self.device, is_long=is_long))

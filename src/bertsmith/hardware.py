@@ -293,9 +293,10 @@ def set_num_threads(count: int) -> None:
 def configure_process(threads: int | None = None) -> int:
     """Set up this process for long numeric work; call it before the first tensor is created.
 
-    Denormal numbers are flushed to zero: AdamW's moments of embeddings that are seldom used decay into them, and a
-    product with a denormal takes about 30 times as long. glibc keeps freed memory, instead of returning each large
-    block to the kernel and getting it back by page faults in every step.
+    The number of threads, on which the order of sums depends, is fixed. Denormal numbers are flushed to zero:
+    AdamW's moments of embeddings that are seldom used decay into them, and a product with a denormal takes about
+    30 times as long. glibc keeps freed memory, instead of returning each large block to the kernel and getting it
+    back by page faults in every step.
 
     Args:
         threads: The number of torch's threads; None: that of `num_threads`.
@@ -303,11 +304,15 @@ def configure_process(threads: int | None = None) -> int:
     Returns:
         The number of threads.
     """
+    import ctypes  # imported here to keep --help fast
+
     import torch
 
     count = num_threads(threads)
     torch.set_flush_denormal(True)
-    set_num_threads(count)
+    torch.set_num_threads(count)  # even if it is the number already: MKL then uses no fewer of its own accord
+    if omp_set_dynamic := getattr(ctypes.CDLL(None), "omp_set_dynamic", None):
+        omp_set_dynamic(0)  # OMP_DYNAMIC=true would use fewer threads on a busy machine
     m_trim_threshold, m_mmap_max = -1, -4  # malloc.h
     _set_malloc_options({m_mmap_max: 0, m_trim_threshold: 2**31 - 1})
     return count

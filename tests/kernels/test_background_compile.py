@@ -1,4 +1,4 @@
-"""Kernels that are not compiled yet: long runs wait, short commands compile them in the background."""
+"""Kernels that are not compiled yet: training waits, other commands compile them in the background."""
 
 from __future__ import annotations
 
@@ -19,11 +19,9 @@ import bertsmith as bs
 import tiny_run
 from bertsmith import device
 from bertsmith.device import ComputeContext
-from bertsmith.experiments.ablation import _wait_for_kernels
 from bertsmith.kernels import backend_selection, background_compile, kernel_cache
 from bertsmith.kernels.reference import REFERENCE, KernelBackend
-from bertsmith.models.family import preset
-from bertsmith.pretraining.settings import PretrainSettings, PretrainTrainSettings
+from bertsmith.pretraining.settings import PretrainTrainSettings
 from bertsmith.training.settings import TrainSettings
 
 if not backend_selection.is_numba_available():
@@ -37,35 +35,34 @@ def loads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(kernel_cache, "is_complete", lambda: False)
     monkeypatch.setattr(background_compile, "start_background_compile", lambda: names.append("background"))
     monkeypatch.setattr(backend_selection, "load_backend", lambda name: names.append(name))
-    monkeypatch.setattr(device, "LONG_RUN_UPDATES", 500)
     monkeypatch.setattr(device, "LONG_RUN_MINUTES", 3.0)
     return names
 
 
-def test_a_short_run_does_not_wait(loads: list[str], caplog: pytest.LogCaptureFixture) -> None:
+def test_inference_does_not_wait(loads: list[str], caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "bertsmith")
     caplog.clear()
-    assert backend_selection.select_training_backend("auto", 128, is_long=False).name == "torch"
+    assert backend_selection.select_training_backend("auto", 128, waits=False).name == "torch"
     assert loads == ["background"]
     assert caplog.messages == [
         "kernels are being compiled for this machine, once, in the background; until then torch computes "
         "without them"
     ]
     loads.clear()
-    for name, hidden_size, is_long, expected in (
+    for name, hidden_size, waits, expected in (
         ("auto", 64, False, "torch"),  # needs none
         ("torch", 128, False, "torch"),
         ("numba", 128, False, "numba"),  # explicit
         ("auto", 128, True, "numba"),
     ):
-        backend_selection.select_training_backend(name, hidden_size, is_long=is_long)
+        backend_selection.select_training_backend(name, hidden_size, waits=waits)
         assert loads.pop() == expected
     assert len(caplog.messages) == 1
 
 
-def test_compiled_kernels_are_used_by_short_runs(loads: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiled_kernels_are_used_at_once(loads: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernel_cache, "is_complete", lambda: True)
-    backend_selection.select_training_backend("auto", 128, is_long=False)
+    backend_selection.select_training_backend("auto", 128, waits=False)
     assert loads == ["numba"]
 
 
@@ -74,13 +71,13 @@ def test_compiled_kernels_are_used_by_short_runs(loads: list[str], monkeypatch: 
     [
         (None, None, True),
         (500, None, True),
-        (499, None, False),
-        (0, None, False),
+        (1, None, True),
+        (0, None, False),  # a preview
         (None, 2.9, False),
         (None, 3, True),
     ],
 )
-def test_long_runs_wait(loads: list[str], updates: int | None, minutes: float | None, waits: bool) -> None:
+def test_training_waits(loads: list[str], updates: int | None, minutes: float | None, waits: bool) -> None:
     train = PretrainTrainSettings(max_minutes=minutes)
     ComputeContext.create("cpu", "fp32").with_kernels(train, 128, updates)
     assert loads == ["numba" if waits else "background"]
@@ -200,19 +197,10 @@ def test_repeated_runs_use_the_backend_of_the_first(tmp_path: Path, monkeypatch:
     assert names == ["auto", "torch", "torch"]
 
 
-def test_an_ablation_waits(loads: list[str]) -> None:
-    rows = [
-        PretrainSettings(model=preset(name), train=PretrainTrainSettings(device="cpu", max_steps=3))
-        for name in ("bert-tiny-uncased", "bert-mini-uncased")
-    ]
-    _wait_for_kernels(rows)
-    assert loads == ["numba", "numba"]
-
-
 def test_a_numba_that_cannot_be_imported_is_reported(
     loads: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(backend_selection, "is_numba_available", lambda: True)
     monkeypatch.setitem(sys.modules, "numba", None)
-    backend_selection.select_training_backend("auto", 128, is_long=False)
+    backend_selection.select_training_backend("auto", 128, waits=False)
     assert loads == ["numba"]  # which reports the error

@@ -653,7 +653,7 @@ def test_without_a_writable_folder_nothing_is_compiled(
     )
     caplog.set_level(logging.INFO, "bertsmith")
     caplog.clear()
-    assert backend_selection.select_training_backend("auto", 128, is_long=False).name == "torch"
+    assert backend_selection.select_training_backend("auto", 128, waits=False).name == "torch"
     assert "name one in the environment variable NUMBA_CACHE_DIR" in caplog.messages[0]
 
     def compile_all() -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,6 @@ from bertsmith.finetuning.run import finetune
 from bertsmith.inference.minimal_pairs import read_pairs
 from bertsmith.inference.model import Model
 from bertsmith.io import atomic
-from bertsmith.kernels.backend_selection import select_training_backend
 from bertsmith.pretraining.run import pretrain
 from bertsmith.pretraining.settings import PretrainSettings
 from bertsmith.reports.result_plots import plot_paper_values, plot_seeds
@@ -188,7 +186,6 @@ def ablate(
     precision = previous.get("precision") or _choose_precision(row_settings)
     if precision != "auto" and all(settings.train.precision == "auto" for settings in row_settings):
         changes = {_PRECISION: precision, **changes}
-    _wait_for_kernels(row_settings)
     ablation = Ablation(
         recipe=table,
         out=out,
@@ -213,14 +210,6 @@ def _choose_precision(row_settings: Sequence[PretrainSettings]) -> str:
     context = ComputeContext.create(devices.pop())
     logger.info("computing in %s on %s", context.precision, hardware.device_name(context.device))
     return context.precision
-
-
-def _wait_for_kernels(row_settings: Sequence[PretrainSettings]) -> None:
-    """Compile the kernels first, since short runs would not wait for them, and rows would differ by rounding."""
-    for settings in row_settings:
-        with suppress(InputError):  # the row's own run raises it
-            if is_cpu(settings.train.device):
-                select_training_backend(settings.train.kernels, settings.model.hidden_size)
 
 
 def _default_jobs(row_settings: Sequence[PretrainSettings]) -> int:

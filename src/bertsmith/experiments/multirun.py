@@ -53,7 +53,7 @@ _LAYOUT = FolderLayout(
         ),
     ),
 )
-_RESOLVED_BY_FIRST_RUN = ("train.precision", "train.device", "train.kernels")
+_RESOLVED_BY_FIRST_RUN = ("train.precision", "train.device", "train.kernels", "train.threads")
 
 
 @dataclass(frozen=True)
@@ -180,8 +180,8 @@ def finetune_repeatedly(
 ) -> MultirunReport:
     """Fine-tune a model several times, each run in a subfolder of `output_dir`.
 
-    The precision, device, and kernels that the first run chooses hold for all runs. Hidden states of a frozen
-    encoder are computed once. A run that diverges is reported, and the others follow.
+    The precision, device, kernels, and threads that the first run chooses hold for all runs. Hidden states of a
+    frozen encoder are computed once. A run that diverges is reported, and the others follow.
 
     Args:
         task: The task, as in `finetune`.

@@ -141,23 +141,23 @@ def _clear_damaged_cache(error: Exception) -> None:
     kernel_cache.clear()
 
 
-def select_training_backend(name: str, hidden_size: int, *, is_long: bool = True) -> KernelBackend:
+def select_training_backend(name: str, hidden_size: int, *, waits: bool = True) -> KernelBackend:
     """Return the backend of a run on a CPU.
 
-    With "auto" a run uses PyTorch, and logs it, if the kernels cannot be compiled. A short run also does so if
-    they are not compiled yet; they are then compiled in the background for later runs.
+    With "auto" a run uses PyTorch, and logs it, if the kernels cannot be compiled. A run that does not wait also
+    does so if they are not compiled yet; they are then compiled in the background for later runs.
 
     Args:
         name: The setting `train.kernels`.
         hidden_size: The model's hidden size.
-        is_long: True if the run is worth waiting for compilation.
+        waits: Wait for compilation.
 
     Raises:
         InputError: The backend is not available.
     """
     resolved = resolve_backend_name(name, hidden_size)
-    may_wait = name != "auto" or resolved != "numba" or is_long
-    if not may_wait and not kernel_cache.is_complete() and _can_import_numba():
+    waits = waits or name != "auto" or resolved != "numba"
+    if not waits and not kernel_cache.is_complete() and _can_import_numba():
         from bertsmith.kernels.background_compile import start_background_compile
 
         if kernel_cache.cache_folder() is None:
@@ -241,8 +241,8 @@ def _first_line(error: BaseException) -> str:
 
 
 def select_inference_backend(hidden_size: int) -> KernelBackend:
-    """Return the backend of inference on a CPU; like a short run, inference does not wait for compilation."""
-    if select_training_backend("auto", hidden_size, is_long=False) is REFERENCE:
+    """Return the backend of inference on a CPU, which does not wait for compilation."""
+    if select_training_backend("auto", hidden_size, waits=False) is REFERENCE:
         return REFERENCE
     _import_kernels("bertsmith.kernels.cpu.inference")
     from bertsmith.kernels.cpu.inference import NumbaInferenceBackend

@@ -280,6 +280,11 @@ class KernelBackend(MatmulBackend, Int8Backend, VocabularyLossBackend, Optimizer
         normalized: Tensor = norm(dropout.add_residual(residual, x))
         return normalized
 
+    def layer_norm(self, x: Tensor, norm: nn.Module) -> Tensor:
+        """Compute norm(x), [N, H]."""
+        normalized: Tensor = norm(x)
+        return normalized
+
     def has_fast_matmul(self, x: Tensor) -> bool:
         """Return True if this backend multiplies x faster than PyTorch's libraries."""
         return False

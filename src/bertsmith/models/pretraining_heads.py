@@ -81,7 +81,7 @@ class MaskedLMHead(nn.Module):
 
     def decoder_inputs(self, hidden_rows: Tensor) -> Tensor:
         """Compute the input of the decoder, LayerNorm(activation(Linear)): [M, H] → [M, E]."""
-        return self.norm(self.activation(self.transform(hidden_rows)))  # type: ignore[no-any-return]
+        return self.kernels.layer_norm(self.activation(self.transform(hidden_rows)), self.norm)
 
     def decoder_weight(self, embedding: Tensor) -> Tensor:
         """Return the decoder's weights, [V, E]: the given token embeddings if tied, or else its own."""

@@ -47,9 +47,9 @@ def budget_limits(train: TrainSettings) -> dict[str, float]:
 
 
 def with_context(train: TrainSettings, context: ComputeContext) -> TrainSettings:
-    """Return the settings with the precision, device, and kernels of a compute context."""
+    """Return the settings with the precision, device, and kernels of a context, and the number of threads."""
     values = {"precision": context.precision, "device": str(context.device), "kernels": context.kernels.name}
-    return train.model_copy(update=values)
+    return train.model_copy(update={**values, "threads": hardware.num_threads(train.threads)})
 
 
 def run_fingerprint(settings: Settings, *digests: str) -> str:
@@ -190,7 +190,7 @@ def training_budget(
         budget_limits(train),
         updates,
         threads,
-        keeps_threads=not (is_new or names_threads or hardware.omp_num_threads()),
+        keeps_threads=not (is_new or names_threads),
         is_explicit=is_new or not names.isdisjoint({*_LIMITS, "train.num_train_epochs"}),
         start_time=start_time,
         num_processes=num_processes,

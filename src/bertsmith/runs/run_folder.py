@@ -41,6 +41,7 @@ _CHOSEN_AT_START = {  # settings that the run chooses when it starts, with the v
     "train.precision": "auto",
     "train.device": "auto",
     "train.kernels": "auto",
+    "train.threads": None,
     "train.eval_steps": None,
 }
 

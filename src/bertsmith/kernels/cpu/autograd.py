@@ -177,14 +177,14 @@ class EmbedFunction(torch.autograd.Function):
         grad = grad.to(ctx.dtype).contiguous()
         grads = torch.empty_like(x), torch.zeros_like(first), torch.zeros_like(second)
         x_grad, first_grad, second_grad = grads
-        param_grads = torch.zeros(torch.get_num_threads(), 2, len(weight))
+        param_grads = torch.zeros(layer_functions.num_row_parts(len(x)), 2, len(weight))
         launch(
             embedding.backward,
             *(is_bf16(grad), x, first, ctx.indices[0], second, ctx.indices[1], *x.shape),
             *(weight, stats, *ctx.seeds, grad, first_grad, second_grad, x_grad),
-            *(param_grads, len(first), len(second)),
+            *(param_grads, len(first), len(second), len(param_grads)),
         )
-        return *grads, *layer_functions.sum_over_threads(param_grads, launch), None, None, None, None
+        return *grads, *layer_functions.sum_over_parts(param_grads, launch), None, None, None, None
 
 
 class EncoderLayerFunction(torch.autograd.Function):

@@ -7,7 +7,7 @@ from numba import njit
 
 from bertsmith.kernels.cpu.arrays import bf16s, float_from_bits, floats, int64s, load_element, store_element
 from bertsmith.kernels.cpu.compilation import JIT_OPTIONS, float32, kernel
-from bertsmith.kernels.cpu.launcher import barrier, num_threads, thread_index, thread_range
+from bertsmith.kernels.cpu.launcher import barrier, thread_range
 from bertsmith.kernels.cpu.vector_functions import dropout_scale, load_dropout
 
 # Slots: 0 True for a bf16 result, 1 word embeddings [tokens, columns], 2 and 4 weights of two more embeddings
@@ -15,7 +15,7 @@ from bertsmith.kernels.cpu.vector_functions import dropout_scale, load_dropout
 # mean and 1 / standard deviation, 10 and 11 seed of dropout, 12 number of 65,536 elements that are dropped, 13
 # scale of the others, 14 the result, 15 bias, 16 eps, 19 and 20 numbers of rows of the two embeddings. In the
 # backward pass 14 is the gradient of the result, 15 and 16 the gradients of the two embeddings, 17 that of slot
-# 1, 18 the gradients of weight and bias [threads, 2, columns].
+# 1, 18 the gradients of weight and bias [parts, 2, columns], 21 parts of the tokens.
 
 
 @njit(**JIT_OPTIONS)
@@ -137,21 +137,24 @@ def forward(s):
 @kernel
 def backward(s):
     tokens, columns = s[6], s[7]
-    first, last = thread_range(tokens)
     indices = int64s(s[3], tokens), int64s(s[5], tokens)
     embeddings = floats(s[2], s[19] * columns), floats(s[4], s[20] * columns)
     words, weight, stats = (floats(s[1], tokens * columns), floats(s[8], columns), floats(s[9], 2 * tokens))
-    dropout = load_dropout(s, 10)
-    start, grads = thread_index() * 2 * columns, floats(s[17], tokens * columns)
-    sums = floats(s[18], 2 * columns * num_threads())[start : start + 2 * columns]
-    if s[0]:
-        out = bf16s(s[14], tokens * columns)
-        _backward(words, embeddings, indices, columns, weight, stats, dropout, out, grads, sums, first, last)
-    else:
-        out32 = floats(s[14], tokens * columns)
-        _backward(
-            words, embeddings, indices, columns, weight, stats, dropout, out32, grads, sums, first, last
-        )
+    dropout, grads = load_dropout(s, 10), floats(s[17], tokens * columns)
+    first_part, last_part = thread_range(s[21])
+    for part in range(first_part, last_part):
+        first, last = tokens * part // s[21], tokens * (part + 1) // s[21]
+        sums = floats(s[18] + 8 * columns * part, 2 * columns)
+        if s[0]:
+            out = bf16s(s[14], tokens * columns)
+            _backward(
+                words, embeddings, indices, columns, weight, stats, dropout, out, grads, sums, first, last
+            )
+        else:
+            out32 = floats(s[14], tokens * columns)
+            _backward(
+                words, embeddings, indices, columns, weight, stats, dropout, out32, grads, sums, first, last
+            )
     barrier()
     first, last = thread_range(columns)
     _accumulate(grads, indices[0], floats(s[15], s[19] * columns), columns, first, last)

@@ -17,6 +17,8 @@ from bertsmith.kernels.cpu.launcher import Launcher, float_bits, is_bf16
 from bertsmith.kernels.cpu.matmul import PackedMatrix, matmul, matmul_transposed_left
 from bertsmith.kernels.reference import DropoutLike, LayerNormParams
 
+_MAX_ROW_PARTS, _MIN_PART_ROWS = 64, 32
+
 DropoutSeeds = tuple[int, int, int, int]
 """Two 32-bit seeds, the number of elements of 65,536 that are dropped, and the bits of the others' scale."""
 
@@ -200,19 +202,35 @@ def add_layer_norm_backward(
     """
     residual_grad = torch.empty_like(x)
     x_grad = torch.empty_like(x) if seeds[2] else residual_grad
-    param_grads = torch.zeros(torch.get_num_threads(), 2, len(weight))
+    param_grads = torch.zeros(num_row_parts(len(x)), 2, len(weight))
     run(
         layer_norm.add_layer_norm_backward_kernel,
         *(is_bf16(x), x, residual, residual_grad, *x.shape),
-        *(weight, 0, stats, 0, *seeds, grad, x_grad, param_grads, _row_workspace(x, 2, run)),
+        *(
+            weight,
+            0,
+            stats,
+            0,
+            *seeds,
+            grad,
+            x_grad,
+            param_grads,
+            _row_workspace(x, 2, run),
+            len(param_grads),
+        ),
     )
-    return residual_grad, x_grad, sum_over_threads(param_grads, run)
+    return residual_grad, x_grad, sum_over_parts(param_grads, run)
 
 
-def sum_over_threads(values: Tensor, run: Launcher) -> Tensor:
-    """Return the sum over the first axis of [threads, …]."""
+def num_row_parts(num_rows: int) -> int:
+    """Return the number of parts of rows whose sums are added in order, so that threads do not change the sum."""
+    return max(1, min(_MAX_ROW_PARTS, num_rows // _MIN_PART_ROWS))
+
+
+def sum_over_parts(values: Tensor, run: Launcher) -> Tensor:
+    """Return the sum over the first axis of [parts, …]."""
     total = torch.empty(values.shape[1:])
-    run(row_kernels.sum_over_threads, values, total, len(values), total.numel())
+    run(row_kernels.sum_over_parts, values, total, len(values), total.numel())
     return total
 
 

@@ -75,7 +75,7 @@ def _normalize(is_bf16, row, columns, mean, rstd, weight, bias, out):
 # rows, 5 columns, 6 weight, 7 bias, 8 stats [rows, 2]: mean and 1 / standard deviation, 9 eps, 10 and 11 seed
 # of dropout, 12 number of 65,536 elements that are dropped, 13 scale of the others, 17 workspace: a row in fp32
 # for each thread, two in the backward pass. Of the backward pass alone: 14 gradient of the result, 15 gradient of
-# x, 16 gradients of weight and bias [threads, 2, columns].
+# x, 16 gradients of weight and bias [parts, 2, columns], 18 parts of the rows.
 
 
 @kernel
@@ -151,15 +151,19 @@ def _input_grads(
 
 @kernel
 def add_layer_norm_backward_kernel(s):
-    is_bf16, columns, stats, thread = s[0], s[5], floats(s[8], 2 * s[4]), thread_index()
+    is_bf16, columns, stats = s[0], s[5], floats(s[8], 2 * s[4])
     dropout, itemsize = load_dropout(s, 10), 2 if is_bf16 else 4
-    row, param_grads = s[17] + 8 * columns * thread, s[16] + 8 * columns * thread
+    row = s[17] + 8 * columns * thread_index()
     grads = row + 4 * columns
-    first, last = thread_range(s[4])
-    for i in range(first, last):
-        start, mean, rstd = i * columns, stats[2 * i], stats[2 * i + 1]
-        _add_dropout(is_bf16, s[1], s[2], start, columns, dropout, row)
-        grad_mean, product_mean = _normalized_grads(
-            is_bf16, row, grads, s[14] + itemsize * start, columns, mean, rstd, s[6], param_grads
-        )
-        _input_grads(is_bf16, row, grads, start, columns, grad_mean, product_mean, rstd, dropout, s[3], s[15])
+    first_part, last_part = thread_range(s[18])
+    for part in range(first_part, last_part):
+        param_grads = s[16] + 8 * columns * part
+        for i in range(s[4] * part // s[18], s[4] * (part + 1) // s[18]):
+            start, mean, rstd = i * columns, stats[2 * i], stats[2 * i + 1]
+            _add_dropout(is_bf16, s[1], s[2], start, columns, dropout, row)
+            grad_mean, product_mean = _normalized_grads(
+                is_bf16, row, grads, s[14] + itemsize * start, columns, mean, rstd, s[6], param_grads
+            )
+            _input_grads(
+                is_bf16, row, grads, start, columns, grad_mean, product_mean, rstd, dropout, s[3], s[15]
+            )

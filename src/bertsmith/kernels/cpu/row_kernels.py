@@ -15,7 +15,7 @@ from numba import njit
 from bertsmith.kernels.cpu import arrays, simd, vector_functions
 from bertsmith.kernels.cpu.arrays import bf16s, floats, int64s, load_element, store_element
 from bertsmith.kernels.cpu.compilation import JIT_OPTIONS, float32, kernel, uint32
-from bertsmith.kernels.cpu.launcher import thread_index, thread_range
+from bertsmith.kernels.cpu.launcher import thread_range
 from bertsmith.kernels.cpu.vector_functions import dropout_scale, exp_nonpositive, load_dropout
 
 _NUM_MAXIMA = 64
@@ -132,18 +132,19 @@ def add(s):
         simd.store_vector(is_bf16, s[1] + offset, value)
 
 
-# Slots: 0 partial sums [threads, n], 1 their sum [n], 2 threads, 3 n.
+# Slots: 0 partial sums [parts, n], 1 their sum [n], 2 parts, 3 n.
 
 
 @kernel
-def sum_over_threads(s):
+def sum_over_parts(s):
     n = s[3]
     partial_sums, sums = floats(s[0], s[2] * n), floats(s[1], n)
     first, last = thread_range(n)
     for j in range(first, last):
         sums[j] = partial_sums[j]
-        for thread in range(1, s[2]):
-            sums[j] += partial_sums[thread * n + j]
+    for start in range(n, s[2] * n, n):
+        for j in range(first, last):
+            sums[j] += partial_sums[start + j]
 
 
 # Softmax of attention scores, then dropout. Slots: 0 True for bf16, 1 scores [rows, columns], in the backward
@@ -234,12 +235,12 @@ def softmax_backward(s):
 
 # Cross-entropy over the vocabulary. Slots: 0 True for bf16, 1 logits [rows, columns], which become their
 # gradients, 2 rows, 3 columns, 4 bias, 5 labels [rows], 6 losses [rows], 7 whether the label has the largest
-# logit [rows], 8 sums of the gradients over rows [threads, columns].
+# logit [rows], 8 sums of the gradients over rows [parts, columns], 9 parts of the rows.
 
 
 @njit(**JIT_OPTIONS)
-def _cross_entropy_rows(logits, bias, labels, losses, is_correct, grad_sums):
-    columns, (first, last) = len(bias), thread_range(len(labels))
+def _cross_entropy_rows(logits, bias, labels, losses, is_correct, grad_sums, first, last):
+    columns = len(bias)
     values, maxima = np.empty(columns, np.float32), np.empty(_NUM_MAXIMA, np.float32)
     for row in range(first, last):
         logit_row, label = logits[row * columns : row * columns + columns], labels[row]
@@ -266,13 +267,16 @@ def fused_cross_entropy(s):
     num_rows, columns = s[2], s[3]
     bias, labels = floats(s[4], columns), int64s(s[5], num_rows)
     losses, is_correct = floats(s[6], num_rows), int64s(s[7], num_rows)
-    grad_sums = floats(s[8] + 4 * columns * thread_index(), columns)
-    if s[0]:
-        logits = bf16s(s[1], num_rows * columns)
-        _cross_entropy_rows(logits, bias, labels, losses, is_correct, grad_sums)
-    else:
-        logits32 = floats(s[1], num_rows * columns)
-        _cross_entropy_rows(logits32, bias, labels, losses, is_correct, grad_sums)
+    first_part, last_part = thread_range(s[9])
+    for part in range(first_part, last_part):
+        grad_sums = floats(s[8] + 4 * columns * part, columns)
+        first, last = num_rows * part // s[9], num_rows * (part + 1) // s[9]
+        if s[0]:
+            logits = bf16s(s[1], num_rows * columns)
+            _cross_entropy_rows(logits, bias, labels, losses, is_correct, grad_sums, first, last)
+        else:
+            logits32 = floats(s[1], num_rows * columns)
+            _cross_entropy_rows(logits32, bias, labels, losses, is_correct, grad_sums, first, last)
 
 
 # Cross-entropy by chunks of the vocabulary: logits [rows, columns] have a row for each entry of a chunk and a

@@ -20,7 +20,13 @@ from bertsmith.kernels.cpu.attention_common import DIRECTIONS
 from bertsmith.kernels.cpu.compilation import has_avx512_bf16
 from bertsmith.kernels.cpu.encoder_layer import layer_config, layer_weights
 from bertsmith.kernels.cpu.launcher import float_bits, is_bf16, launch
-from bertsmith.kernels.cpu.layer_functions import AttentionConfig, draw_dropout_seeds, linear_weight_grads
+from bertsmith.kernels.cpu.layer_functions import (
+    AttentionConfig,
+    draw_dropout_seeds,
+    linear_weight_grads,
+    num_row_parts,
+    sum_over_parts,
+)
 from bertsmith.kernels.reference import (
     AdamWStep,
     AdamWTensors,
@@ -89,6 +95,15 @@ class NumbaTrainingBackend(KernelBackend):
         seeds = draw_dropout_seeds(dropout)
         return autograd.apply(
             autograd.AddLayerNormFunction, residual.to(x.dtype), x, norm.weight, norm.bias, norm.eps, seeds
+        )
+
+    def layer_norm(self, x: Tensor, norm: nn.Module) -> Tensor:
+        """Compute norm(x), whose weights' gradients depend on the number of threads in PyTorch."""
+        if not has_layer_norm_params(norm) or not self._supports(x):
+            return super().layer_norm(x, norm)
+        seeds = draw_dropout_seeds(None)
+        return autograd.apply(
+            autograd.AddLayerNormFunction, torch.zeros_like(x), x, norm.weight, norm.bias, norm.eps, seeds
         )
 
     def has_fast_matmul(self, x: Tensor) -> bool:
@@ -284,13 +299,13 @@ class NumbaTrainingBackend(KernelBackend):
             return super().fused_cross_entropy(logits, bias, labels)
         num_rows, num_columns = logits.shape
         losses, is_correct = torch.empty(num_rows), torch.empty(num_rows, dtype=torch.int64)
-        bias_grads = torch.zeros(torch.get_num_threads(), num_columns)
+        bias_grads = torch.zeros(num_row_parts(num_rows), num_columns)
         launch(
             row_kernels.fused_cross_entropy,
             *(is_bf16(logits), logits, num_rows, num_columns, bias, labels),
-            *(losses, is_correct, bias_grads),
+            *(losses, is_correct, bias_grads, len(bias_grads)),
         )
-        return losses.sum(), is_correct.sum(), bias_grads.sum(0)
+        return losses.sum(), is_correct.sum(), sum_over_parts(bias_grads, launch)
 
     def prefers_chunked_loss(self, x: Tensor) -> bool:
         """Return True in fp32, and in bf16 if products are computed by kernels, which read the weights in fp32.
