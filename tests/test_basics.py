@@ -184,6 +184,9 @@ def test_all_out_of_memory_errors_are_recognized() -> None:
     assert hardware.is_out_of_memory(caught.value)
     assert hardware.is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory"))
     assert hardware.is_out_of_memory(MemoryError())
+    assert hardware.is_out_of_memory(RuntimeError("can't start new thread"))
+    assert hardware.is_out_of_memory(ImportError("x.so: failed to map segment from shared object"))
+    assert not hardware.is_out_of_memory(ImportError("No module named x"))
     assert not hardware.is_out_of_memory(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
 
 

@@ -85,9 +85,9 @@ class _FinetunedEstimator(_SavedModelMixin, BaseEstimator):  # type: ignore[misc
 
     model: str | Path = "bert-base-uncased"
     _: KW_ONLY
-    num_train_epochs: float = 3.0
+    num_train_epochs: float | None = None
     batch_size: int = 32
-    learning_rate: float = 5e-5
+    learning_rate: float | None = None
     max_length: int | None = None
     validation_fraction: float | None = None
     random_state: Any = None
@@ -108,7 +108,7 @@ class _FinetunedEstimator(_SavedModelMixin, BaseEstimator):  # type: ignore[misc
         settings = {
             "train.num_train_epochs": self.num_train_epochs,
             "train.batch_size": self.batch_size,
-            "train.learning_rate": self.learning_rate,
+            **({} if self.learning_rate is None else {"train.learning_rate": self.learning_rate}),
             "train.seed": seed,
             "train.device": self.device,
             "train.report_to": "none",
@@ -161,9 +161,9 @@ class BertClassifier(ClassifierMixin, _FinetunedEstimator):  # type: ignore[misc
         model: The model to start from: a run, a model folder, or a published name.
         class_weight: The weight of each label in the loss: "balanced" (inversely proportional to its frequency),
             or a dict from label to weight.
-        num_train_epochs: Passes over the training texts.
+        num_train_epochs: Passes over the training texts; None: 3, or more of few texts.
         batch_size: Texts per batch.
-        learning_rate: The peak learning rate, after warm-up.
+        learning_rate: The peak learning rate, after warm-up; None: by the size of the model.
         max_length: Maximum number of tokens of a text, special tokens included; None: the model's maximum.
         validation_fraction: The fraction of the training texts to hold out, stratified by label. The weights of
             the epoch with the best accuracy on them are kept. None: train on all texts and keep the last weights.

@@ -175,7 +175,7 @@ def error_to_report(error: BaseException) -> BertsmithError | None:
             is_input = isinstance(error, PermissionError | NotADirectoryError | IsADirectoryError)
             message = (error.strerror or str(error)).lower()
             return (InputError if is_input else MachineError)("os_error", message, location=error.filename)
-        case MemoryError() | RuntimeError() if hardware.is_out_of_memory(error):
+        case MemoryError() | RuntimeError() | ImportError() if hardware.is_out_of_memory(error):
             hint = "lower train.batch_size, or choose a smaller preset"
             return MachineError("out_of_memory", "there is not enough memory", hint=hint)
     return None

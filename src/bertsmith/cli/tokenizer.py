@@ -153,7 +153,7 @@ def tokenizer_inspect(
 @click.option("--model", type=DIR, help="A run or model folder whose vocabulary and vectors to extend.")
 @click.option("--tokenizer", type=DIR, help="A tokenizer without a model.")
 @click.option("--output-dir", type=DIR, help="The folder to write; without it, only show the words.")
-@click.option("--words", type=Integer(1), default=1000, help="Maximum number of new words.")
+@click.option("--words", type=Integer(1, 1_000_000), default=1000, help="Maximum number of new words.")
 @click.option("--min-frequency", type=Integer(1), default=5, help="Minimum count of a new word.")
 @click.option("--min-pieces", type=Integer(2), default=2, help="Minimum pieces of a new word.")
 @click.option("--against", multiple=True, type=FILE, help="General text: its common words are not proposed.")

@@ -354,6 +354,9 @@ def _encoder(
 
 
 def _num_workers(workers: int | None, max_ram: int | None, engine: str) -> int | None:
+    if workers is not None and not 1 <= workers <= 1024:
+        message, hint = f"{workers} is not from 1 to 1024", "use about as many workers as there are cores"
+        raise InputError("workers_out_of_range", message, argument="workers", hint=hint)
     if engine == "ray":
         return workers
     workers = workers or min(hardware.available_cores(), _MAX_WORKERS)

@@ -19,7 +19,7 @@ OWN_ARGUMENTS = ("files", "base")
 
 
 def _updates_or_epoch(value: Any) -> Any:
-    if value is None or value == "epoch" or (type(value) is int and value >= 1):
+    if value is None or value == "epoch" or (type(value) is int and 1 <= value <= 10**15):
         return value
     raise ValueError("this is a number of updates, or epoch")
 
@@ -37,10 +37,15 @@ class FileSettings(Settings):
     folds: int | None = Field(
         None,
         ge=2,
+        le=1000,
         description="without a validation file: into how many parts to split train, one of them held out",
     )
-    fold: int | None = Field(None, ge=1, description="with folds: the part that is held out, from 1 on")
-    sample: int | None = Field(None, ge=1, description="use only so many examples of train, drawn at random")
+    fold: int | None = Field(
+        None, ge=1, le=1000, description="with folds: the part that is held out, from 1 on"
+    )
+    sample: int | None = Field(
+        None, ge=1, le=10**12, description="use only so many examples of train, drawn at random"
+    )
     seed: int = Field(
         0, ge=0, lt=2**63, description="the seed of sample and split; train.seed leaves them alone"
     )
@@ -58,23 +63,38 @@ class FileSettings(Settings):
 
 
 class FinetuneTrainSettings(TrainSettings):
-    """Settings of training: by default a few epochs at a low rate (Devlin et al. 2019, A.3)."""
+    """Settings of training. The size of the model and the number of examples decide what is left open."""
 
-    num_train_epochs: MayChange[float] = Field(
-        3.0, gt=0, le=1e6, description="passes over the examples, where no other budget is given"
+    num_train_epochs: MayChange[float | None] = Field(
+        None,
+        gt=0,
+        le=1e6,
+        description="passes over the examples, if no other budget is set; none: 3, or for few examples up to 20, "
+        "so that there are 400 updates",
     )
     learning_rate: float = Field(
-        5e-5, gt=0, le=10, description="the highest learning rate, at the end of warm-up"
+        5e-5,
+        gt=0,
+        le=10,
+        description="the highest learning rate, at the end of warm-up; if it is not set, 5e-5 at a hidden size of "
+        "768 or more, and higher for smaller models",
+    )
+    head_probe: bool | None = Field(
+        None,
+        description="first train the head alone on the frozen encoder's states, which also shows what they are "
+        "worth (LP-FT, Kumar et al. 2022); none: if the number of epochs is none and the head is new",
     )
     patience: int | None = Field(
         None,
         ge=1,
+        le=1_000_000,
         description="early stopping: evaluations in a row without a better score after which the run ends; none: "
-        "never",
+        "never, or after 10 if the number of epochs is none",
     )
     lr_patience: int = Field(
         2,
         ge=1,
+        le=1_000_000,
         description="evaluations in a row without a better score after which reduce_lr_on_plateau lowers the rate",
     )
     freeze_encoder: bool = Field(
@@ -84,7 +104,10 @@ class FinetuneTrainSettings(TrainSettings):
     )
     freeze_embeddings: bool = Field(False, description="leave the embeddings as the base has them")
     freeze_layers: int = Field(
-        0, ge=0, description="number of first layers that are not trained, nor the embeddings below them"
+        0,
+        ge=0,
+        le=1000,
+        description="number of first layers that are not trained, nor the embeddings below them",
     )
     unfreeze_every: Annotated[int | Literal["epoch"] | None, BeforeValidator(_updates_or_epoch)] = Field(
         None,

@@ -28,6 +28,7 @@ from bertsmith.inference.precision import (
     compare_task,
     compare_vectors,
 )
+from bertsmith.inference.predictor import not_finite_error
 from bertsmith.inference.task_predictor import TaskInterface, TaskPredictor
 from bertsmith.io.jsonl import load_json
 from bertsmith.io.sources import Source, column_values
@@ -299,7 +300,10 @@ class Model(CheckedModel, TaskInterface):
         """
         from bertsmith.explain.attention import compute_attention
 
-        return compute_attention(self.encoder, self.tokenizer, self._fp32_context, text, text_pair)
+        maps = compute_attention(self.encoder, self.tokenizer, self._fp32_context, text, text_pair)
+        if not np.isfinite(maps.weights).all():
+            raise not_finite_error(self.path, text)
+        return maps
 
     def info(self) -> dict[str, Any]:
         """Return the architecture, the sizes, the parameters by term, the labels, and the training record."""

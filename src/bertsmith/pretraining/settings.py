@@ -28,6 +28,7 @@ class EvaluateSettings(Settings):
     pairs_sample: MayChange[int | None] = Field(
         1000,
         ge=1,
+        le=10**12,
         description="pairs scored at each evaluation, always the same ones, in proportion from each group; none: "
         "all",
     )
@@ -76,6 +77,7 @@ class PretrainTrainSettings(TrainSettings):
     batch_tokens: int | None = Field(
         None,
         ge=8,
+        le=1 << 27,
         description="maximum number of tokens in a batch, of instances of similar length; replaces batch_size",
     )
 

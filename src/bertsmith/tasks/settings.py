@@ -42,7 +42,10 @@ class TextSettings(Settings):
     header: Header = True
     encoding: FileEncoding = None
     max_length: int | None = Field(
-        None, ge=3, description="maximum number of tokens, special tokens included; none: the model's maximum"
+        None,
+        ge=3,
+        le=1_000_000,
+        description="maximum number of tokens, special tokens included; none: the model's maximum",
     )
     stride: int | None = Field(
         None,
@@ -130,7 +133,10 @@ class TagSettings(Settings):
     second_encoder: SecondEncoderRun = ""
     encoding: FileEncoding = None
     max_length: int | None = Field(
-        None, ge=3, description="maximum number of tokens of a window; none: the model's maximum"
+        None,
+        ge=3,
+        le=1_000_000,
+        description="maximum number of tokens of a window; none: the model's maximum",
     )
 
 
@@ -149,7 +155,10 @@ class AnswerSettings(Settings):
     stride: int = Field(128, ge=1, le=100_000, description="tokens between the starts of two windows")
     encoding: FileEncoding = None
     max_length: int | None = Field(
-        None, ge=8, description="maximum number of tokens of a window; none: the model's maximum"
+        None,
+        ge=8,
+        le=1_000_000,
+        description="maximum number of tokens of a window; none: the model's maximum",
     )
     n_best: int = Field(20, ge=1, le=1000, description="answers to list for each question, the best first")
     max_answer_length: int = Field(30, ge=1, le=10_000, description="maximum number of tokens of an answer")
@@ -189,6 +198,7 @@ class ChooseSettings(Settings):
     max_length: int | None = Field(
         None,
         ge=8,
+        le=1_000_000,
         description="maximum number of tokens; none: the model's maximum; the end of the context is truncated",
     )
     head: Head = "linear"
@@ -219,7 +229,10 @@ class RelateSettings(Settings):
     delimiter: Delimiter = None
     encoding: FileEncoding = None
     max_length: int | None = Field(
-        None, ge=8, description="maximum number of tokens around both entities; none: the model's maximum"
+        None,
+        ge=8,
+        le=1_000_000,
+        description="maximum number of tokens around both entities; none: the model's maximum",
     )
     head: Head = "linear"
     second_encoder: SecondEncoderRun = ""
@@ -242,6 +255,7 @@ class EmbedSettings(Settings):
     max_length: int | None = Field(
         None,
         ge=3,
+        le=1_000_000,
         description="maximum number of tokens; none: that of a base model for embeddings, or the model's maximum",
     )
     pooling: Pooling | None = Field(

@@ -37,6 +37,7 @@ _TEXT_HINT = (
     f"write each text as one string, or name its column with {option('text_column')}; the second text of a pair "
     f"has a column of its own, {option('second_column')}"
 )
+_MAX_NUMBER = 1e15  # the squared errors of larger numbers may not be finite
 _GUESS_ROWS = 200
 _DELIMITERS = re.compile("[;|,]")
 
@@ -307,17 +308,20 @@ def parse_number(label: str | None, location: str) -> float:
     """Return a label as a finite number.
 
     Raises:
-        InputError: The label is not a number.
+        InputError: The label is not a number, or so large that squared errors would overflow.
     """
     label = label or ""
     try:
         value = float(label)
     except ValueError:
         value = math.nan
-    if math.isfinite(value):
+    if abs(value) <= _MAX_NUMBER:
         return value
     if label in MISSING_SPELLINGS:
         raise missing_label_error(label, location)
+    if not math.isnan(value):
+        message, hint = f"'{label}' is too large to learn", f"scale the numbers to at most {_MAX_NUMBER:g}"
+        raise InputError("number_too_large", message, location=location, argument="label_column", hint=hint)
     hint = f"use a decimal point, or name another column with {option('label_column')}; for words, use "
     message = f"'{label}' is not a number"
     hint = hint + command("finetune", "classify")

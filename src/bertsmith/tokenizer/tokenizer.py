@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, overload
@@ -19,7 +19,6 @@ import tokenizers
 from numpy.typing import NDArray
 
 from bertsmith.errors import InputError
-from bertsmith.io.values import to_text
 from bertsmith.tokenizer import byte_level_bpe, unigram, wordpiece
 from bertsmith.tokenizer.folder import (
     TokenizerKind,
@@ -30,6 +29,8 @@ from bertsmith.tokenizer.folder import (
     tokenizer_kind,
     write_folder,
 )
+from bertsmith.tokenizer.long_texts import encode_texts
+from bertsmith.tokenizer.long_texts import validate_texts as validate_texts
 from bertsmith.tokenizer.post_processor import Encoding as Encoding
 from bertsmith.tokenizer.post_processor import PostProcessor
 from bertsmith.tokenizer.post_processor import Truncation as Truncation
@@ -228,8 +229,8 @@ class Tokenizer:
         else:
             backend = self._mask_backend if special_strings == "mask" else self._parse_backend
         batches = [texts] if text_pairs is None else [texts, text_pairs]
-        encoded = [_encode_with_backend(backend, batch, with_offsets=with_offsets) for batch in batches]
         limit = self.max_length if max_length is None else max_length
+        encoded = [encode_texts(backend, batch, limit, with_offsets=with_offsets) for batch in batches]
         return [
             self._post_processor.process(row, limit, truncation, self.tokens, with_offsets=with_offsets)
             for row in zip(*encoded, strict=True)
@@ -376,19 +377,3 @@ class Tokenizer:
     def __reduce__(self) -> tuple[type[Tokenizer], TokenizerSource]:
         # Pickling a backend would lose `encode_special_tokens`.
         return Tokenizer, self._source
-
-
-def _encode_with_backend(
-    backend: tokenizers.Tokenizer, texts: Sequence[str], *, with_offsets: bool
-) -> list[Any]:
-    encode = backend.encode_batch if with_offsets else backend.encode_batch_fast
-    try:
-        return list(encode(list(texts), add_special_tokens=False))
-    except (TypeError, UnicodeEncodeError):  # numbers, or an error that names the text
-        return list(encode(list(validate_texts(texts)), add_special_tokens=False))
-
-
-def validate_texts(texts: Iterable[Any]) -> Iterator[str]:
-    """Yield the texts; raise an `InputError` with the number (from 1) of the first that is not a text."""
-    for number, text in enumerate(texts, start=1):
-        yield to_text(text, "text", f"text {number}")

@@ -51,12 +51,12 @@ class TrainSettings(Settings):
         description="minutes that the run may take, from its start to the written model; with --resume the "
         "earlier parts count",
     )
-    num_train_epochs: MayChange[float] = Field(
+    num_train_epochs: MayChange[float | None] = Field(
         1.0, gt=0, le=1e6, description="passes over the data, if no other budget is set"
     )
-    batch_size: int = Field(32, ge=1, description="sequences in a batch, over all processes")
+    batch_size: int = Field(32, ge=1, le=1 << 17, description="sequences in a batch, over all processes")
     gradient_accumulation_steps: int = Field(
-        1, ge=1, description="batches whose gradients are accumulated for one update"
+        1, ge=1, le=100_000, description="batches whose gradients are accumulated for one update"
     )
     optim: Literal["adamw", "muon"] = Field(
         "adamw",
@@ -113,15 +113,22 @@ class TrainSettings(Settings):
         "its first update is 3.16 times the learning rate",
     )
     max_grad_norm: float = Field(1.0, gt=0, description="norm to which gradients are clipped")
-    logging_steps: int = Field(10, ge=1, description="updates between two lines of log.jsonl")
+    logging_steps: int = Field(
+        10, ge=1, le=_MAX_UPDATES, description="updates between two lines of log.jsonl"
+    )
     eval_steps: int | None = Field(
         None,
         ge=1,
+        le=_MAX_UPDATES,
         description="updates between two evaluations; none: once an epoch in "
         "fine-tuning, and after the last update only in pre-training",
     )
-    save_steps: MayChange[int] = Field(500, ge=1, description="updates between two checkpoints")
-    save_total_limit: MayChange[int] = Field(2, ge=1, description="number of checkpoints to keep")
+    save_steps: MayChange[int] = Field(
+        500, ge=1, le=_MAX_UPDATES, description="updates between two checkpoints"
+    )
+    save_total_limit: MayChange[int] = Field(
+        2, ge=1, le=1_000_000, description="number of checkpoints to keep"
+    )
     seed: int = Field(0, ge=0, lt=2**63, description="seed of everything random")
     precision: Literal["auto", "fp32", "bf16"] = Field(
         "auto",
@@ -149,7 +156,7 @@ class TrainSettings(Settings):
         None, ge=1, le=1024, description="number of threads; none: OMP_NUM_THREADS, or the number of cores"
     )
     dataloader_num_workers: MayChange[int] = Field(
-        1, ge=0, description="threads that build batches in advance; 0: the training loop builds them"
+        1, ge=0, le=256, description="threads that build batches in advance; 0: the training loop builds them"
     )
     fsdp: MayChange[bool] = Field(
         False,

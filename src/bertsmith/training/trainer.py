@@ -91,6 +91,8 @@ class Trainer:
         """
         state = self.state
         with self._session() as signals, closing(self._updates()) as updates:
+            if state.step == 0 and self.job.evaluation is not None and self.job.evaluation.at_start:
+                self._evaluate()
             start = hardware.clock()
             for update in updates:
                 step, learning_rate = state.step + 1, self._learning_rate(state.step + 1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -99,6 +99,25 @@ class TagMetrics(TaskMetrics):
             [TagPrediction(list(e.words), [tag] * len(e.words), [1.0] * len(e.words)) for e in validation],
             validation,
         )
+
+    def text_baselines(
+        self, training: Sequence[TagExample], validation: Sequence[TagExample]
+    ) -> dict[str, Metrics]:
+        """Return the metrics of the most frequent tag of each word; of an unknown word, that of all words."""
+        tags_of_word: dict[str, Counter[str]] = defaultdict(Counter)
+        for example, tags in zip(training, self.labels(training), strict=True):
+            for word, tag in zip(example.words, tags, strict=True):
+                tags_of_word[word][tag] += 1
+        default = sum(tags_of_word.values(), Counter[str]())
+        predictions = [
+            TagPrediction(
+                list(example.words),
+                [tags_of_word.get(word, default).most_common(1)[0][0] for word in example.words],
+                [1.0] * len(example.words),
+            )
+            for example in validation
+        ]
+        return {"frequent tag of each word": self.compute(predictions, validation)}
 
     def example_losses(self, answers: Answers) -> list[float | None]:
         """Return the loss of each sentence; None if a tag is new, or under a CRF if a word has no token."""
