@@ -19,7 +19,15 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar, get_args, get_origin
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
@@ -76,9 +84,9 @@ class Settings(BaseModel):
 
     @field_validator("*")
     @classmethod
-    def _check_int64(cls, value: Any) -> Any:
-        if isinstance(value, int) and abs(value) >= 2**63:
-            raise ValueError("the number is too large: give one below 2^63")
+    def _check_size(cls, value: Any, info: ValidationInfo) -> Any:
+        if isinstance(value, int) and abs(value) > (2**63 - 1 if info.field_name == "seed" else 10**15):
+            raise ValueError("the number is too large")
         return value
 
     @classmethod

@@ -40,12 +40,8 @@ class FileSettings(Settings):
         le=1000,
         description="without a validation file: into how many parts to split train, one of them held out",
     )
-    fold: int | None = Field(
-        None, ge=1, le=1000, description="with folds: the part that is held out, from 1 on"
-    )
-    sample: int | None = Field(
-        None, ge=1, le=10**12, description="use only so many examples of train, drawn at random"
-    )
+    fold: int | None = Field(None, ge=1, description="with folds: the part that is held out, from 1 on")
+    sample: int | None = Field(None, ge=1, description="use only so many examples of train, drawn at random")
     seed: int = Field(
         0, ge=0, lt=2**63, description="the seed of sample and split; train.seed leaves them alone"
     )
@@ -87,14 +83,12 @@ class FinetuneTrainSettings(TrainSettings):
     patience: int | None = Field(
         None,
         ge=1,
-        le=1_000_000,
         description="early stopping: evaluations in a row without a better score after which the run ends; none: "
         "never, or after 10 if the number of epochs is none",
     )
     lr_patience: int = Field(
         2,
         ge=1,
-        le=1_000_000,
         description="evaluations in a row without a better score after which reduce_lr_on_plateau lowers the rate",
     )
     freeze_encoder: bool = Field(
@@ -104,10 +98,7 @@ class FinetuneTrainSettings(TrainSettings):
     )
     freeze_embeddings: bool = Field(False, description="leave the embeddings as the base has them")
     freeze_layers: int = Field(
-        0,
-        ge=0,
-        le=1000,
-        description="number of first layers that are not trained, nor the embeddings below them",
+        0, ge=0, description="number of first layers that are not trained, nor the embeddings below them"
     )
     unfreeze_every: Annotated[int | Literal["epoch"] | None, BeforeValidator(_updates_or_epoch)] = Field(
         None,

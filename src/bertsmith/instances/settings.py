@@ -61,7 +61,6 @@ class DataSettings(Settings):
     max_predictions_per_seq: int | None = Field(
         None,
         ge=1,
-        le=1_000_000,
         description="maximum predicted tokens per instance, in both phases; an instance whose words are all "
         "longer has none; none: no limit",
     )
@@ -123,10 +122,7 @@ class DataSettings(Settings):
         "subset of a larger one, and the validation split stays the same",
     )
     max_validation_instances: int = Field(
-        1024,
-        ge=1,
-        le=10**9,
-        description="maximum instances to validate on; their masks are the same for every seed",
+        1024, ge=1, description="maximum instances to validate on; their masks are the same for every seed"
     )
 
     @model_validator(mode="after")

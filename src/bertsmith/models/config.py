@@ -50,10 +50,7 @@ class ModelConfig(Settings):
         "none", description="parameters that all layers share: none, the whole layer, or a part of it"
     )
     share_groups: int = Field(
-        1,
-        ge=1,
-        le=1000,
-        description="groups of consecutive layers; layers share parameters inside their group only",
+        1, ge=1, description="groups of consecutive layers; layers share parameters inside their group only"
     )
     hidden_act: Literal["gelu", "gelu_new", "relu"] = Field(
         "gelu",
@@ -102,7 +99,7 @@ class ModelConfig(Settings):
     )
     layer_norm_eps: float = Field(1e-12, gt=0, le=1, description="epsilon added to the variance in LayerNorm")
     pad_token_id: int = Field(
-        0, ge=0, le=1 << 31, description="id of the padding token, whose embedding is initially zero"
+        0, ge=0, description="id of the padding token, whose embedding is initially zero"
     )
 
     @model_validator(mode="after")

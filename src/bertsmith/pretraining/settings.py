@@ -28,7 +28,6 @@ class EvaluateSettings(Settings):
     pairs_sample: MayChange[int | None] = Field(
         1000,
         ge=1,
-        le=10**12,
         description="pairs scored at each evaluation, always the same ones, in proportion from each group; none: "
         "all",
     )

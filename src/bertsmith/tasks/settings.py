@@ -42,10 +42,7 @@ class TextSettings(Settings):
     header: Header = True
     encoding: FileEncoding = None
     max_length: int | None = Field(
-        None,
-        ge=3,
-        le=1_000_000,
-        description="maximum number of tokens, special tokens included; none: the model's maximum",
+        None, ge=3, description="maximum number of tokens, special tokens included; none: the model's maximum"
     )
     stride: int | None = Field(
         None,
@@ -133,10 +130,7 @@ class TagSettings(Settings):
     second_encoder: SecondEncoderRun = ""
     encoding: FileEncoding = None
     max_length: int | None = Field(
-        None,
-        ge=3,
-        le=1_000_000,
-        description="maximum number of tokens of a window; none: the model's maximum",
+        None, ge=3, description="maximum number of tokens of a window; none: the model's maximum"
     )
 
 
@@ -155,10 +149,7 @@ class AnswerSettings(Settings):
     stride: int = Field(128, ge=1, le=100_000, description="tokens between the starts of two windows")
     encoding: FileEncoding = None
     max_length: int | None = Field(
-        None,
-        ge=8,
-        le=1_000_000,
-        description="maximum number of tokens of a window; none: the model's maximum",
+        None, ge=8, description="maximum number of tokens of a window; none: the model's maximum"
     )
     n_best: int = Field(20, ge=1, le=1000, description="answers to list for each question, the best first")
     max_answer_length: int = Field(30, ge=1, le=10_000, description="maximum number of tokens of an answer")
@@ -198,7 +189,6 @@ class ChooseSettings(Settings):
     max_length: int | None = Field(
         None,
         ge=8,
-        le=1_000_000,
         description="maximum number of tokens; none: the model's maximum; the end of the context is truncated",
     )
     head: Head = "linear"
@@ -229,10 +219,7 @@ class RelateSettings(Settings):
     delimiter: Delimiter = None
     encoding: FileEncoding = None
     max_length: int | None = Field(
-        None,
-        ge=8,
-        le=1_000_000,
-        description="maximum number of tokens around both entities; none: the model's maximum",
+        None, ge=8, description="maximum number of tokens around both entities; none: the model's maximum"
     )
     head: Head = "linear"
     second_encoder: SecondEncoderRun = ""
@@ -255,7 +242,6 @@ class EmbedSettings(Settings):
     max_length: int | None = Field(
         None,
         ge=3,
-        le=1_000_000,
         description="maximum number of tokens; none: that of a base model for embeddings, or the model's maximum",
     )
     pooling: Pooling | None = Field(
