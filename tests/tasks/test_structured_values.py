@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from bertsmith.errors import InputError
-from bertsmith.io.sources import to_source
+from bertsmith.io.sources import column_values, to_source
 from bertsmith.tasks.classification.data import label_ids
 from bertsmith.tasks.labels import LabelMap
 from bertsmith.tasks.registry import get_task
@@ -181,3 +181,13 @@ def test_the_fields_of_every_task(task: str, row: dict[str, Any]) -> None:
 def test_a_json_object_that_is_not_rows_is_refused(tmp_path: Path, content: str) -> None:
     (tmp_path / "a.json").write_text(content)
     assert error_of(tmp_path / "a.json").code == "not_rows"
+
+
+@pytest.mark.parametrize("values", [{"a", "b"}, frozenset("ab"), {"text": {"a", "b"}}])
+def test_a_set_has_no_order(values: Any) -> None:
+    for take in (to_source,) if isinstance(values, dict) else (to_source, column_values):
+        with pytest.raises(InputError) as caught:
+            take(values, "texts")
+        assert caught.value.code == "no_order"
+    assert column_values({"a": 1, "b": 2}.keys(), "texts") == ["a", "b"]
+    assert column_values((text for text in "ab"), "texts") == ["a", "b"]
