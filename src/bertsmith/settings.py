@@ -178,6 +178,8 @@ def describe_error(name: str, error: ErrorDetails) -> str:
     """Return a message for a validation error of pydantic."""
     message, value = error["msg"].removeprefix("Value error, "), error["input"]
     message = f"{message[:1].lower()}{message[1:]}"
+    if error["type"] == "model_type":
+        return f"{name} is {value!r:.40}, and it is a group of settings: give their values, or remove it"
     # An error of a group: the message names its settings, and all settings together have no name.
     if isinstance(value, dict):
         return f"{name}: {message}" if name else message

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bertsmith.errors import InputError, option
+from bertsmith.errors import InputError
 from bertsmith.tasks.relation_extraction.data import (
     RelationExample,
     add_tags,
@@ -94,7 +94,7 @@ def test_columns_by_other_names(tmp_path: Path) -> None:
         with pytest.raises(InputError) as caught:
             read(file, label_column=relation)
         assert (caught.value.code, caught.value.argument) == (code, "label_column")
-        for text in ("text, kind", option("label_column")):
+        for text in ("text, kind", "label_column"):
             assert text in (caught.value.hint or "")
     assert read(file, labeled=False, label_column="rel")[0].relation is None
 

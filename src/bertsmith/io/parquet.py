@@ -1,4 +1,7 @@
-"""Read parquet files in batches: all columns as rows, or one column as the texts of a corpus."""
+"""Read parquet files in batches: all columns as rows, or one column as the texts of a corpus.
+
+Rows are also read of Arrow files: .arrow (a file or a stream) and .feather.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from bertsmith.errors import InputError, option
 from bertsmith.io import text_io
-from bertsmith.io.compression import FileError, is_compressed, open_binary
+from bertsmith.io.compression import FileError, format_suffix, is_compressed, open_binary
 from bertsmith.io.delimited import missing_column_error
 from bertsmith.io.text_io import ErrorCollector, too_long_error
 from bertsmith.io.values import to_text
@@ -18,6 +21,9 @@ from bertsmith.io.values import to_text
 if TYPE_CHECKING:
     import pyarrow as pa
 
+COLUMNAR_SUFFIXES = (".parquet", ".arrow", ".feather")
+"""The suffixes of files whose rows are read here."""
+_ARROW_MAGIC = b"ARROW1"
 _BATCH_BYTES = 1 << 22  # of a column, on average
 _MAX_BATCH_ROWS = 256  # since some texts of a column may be far longer than the average
 _TABLE_BATCH_ROWS = 1024
@@ -26,10 +32,16 @@ _DICTIONARY_ROW_BYTES = 16  # columns with fewer are indices of texts that are s
 
 def read_rows(path: str | Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the values of each row with its number, from 1."""
+    import pyarrow as pa
     import pyarrow.parquet
 
-    with _parquet_errors(path), pyarrow.parquet.ParquetFile(str(path)) as file:
-        batches = file.iter_batches(_TABLE_BATCH_ROWS)
+    with _parquet_errors(path), open_binary(path) as file:
+        if format_suffix(path) == ".parquet":
+            batches = pyarrow.parquet.ParquetFile(file).iter_batches(_TABLE_BATCH_ROWS)
+        else:
+            is_file = file.peek(len(_ARROW_MAGIC)).startswith(_ARROW_MAGIC)  # type: ignore[attr-defined]
+            table = (pa.ipc.open_file if is_file else pa.ipc.open_stream)(file).read_all()
+            batches = iter(table.to_batches(_TABLE_BATCH_ROWS))
         yield from enumerate(chain.from_iterable(batch.to_pylist() for batch in batches), start=1)
 
 
@@ -44,7 +56,8 @@ def _parquet_errors(path: str | Path) -> Iterator[None]:
         yield
     except (pa.ArrowException, OSError, MemoryError, UnicodeDecodeError) as error:
         reason = str(error).split("\n")[0][:200].rstrip(".")
-        message, hint = f"this is not a whole parquet file ({reason})", "write or download it again"
+        message = f"this is not a whole {format_suffix(path)[1:]} file ({reason})"
+        hint = "write or download it again"
         raise FileError("bad_parquet", message, location=path, hint=hint, raw=head) from None
 
 

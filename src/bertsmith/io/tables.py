@@ -28,6 +28,7 @@ from bertsmith.io.delimited import (
     read_rows,
 )
 from bertsmith.io.jsonl import load_json, read_json, read_objects
+from bertsmith.io.parquet import COLUMNAR_SUFFIXES
 from bertsmith.io.text_io import ErrorCollector, LineReader, read_lines
 from bertsmith.io.values import display_text, to_python, to_text
 
@@ -198,9 +199,7 @@ def read_table(
             raise _empty_table_error(source)
         return source
     suffix = format_suffix(source)
-    if suffix == ".parquet":
-        return _table_of_rows(source, (make_row(v, f"{source}:{n}") for n, v in parquet.read_rows(source)))
-    if suffix in (".jsonl", ".json"):
+    if is_json_source(source):
         return _table_of_rows(source, json_rows(source, encoding))
     delimiter = detect_delimiter(source, delimiter, encoding)
     if delimiter is None:
@@ -223,10 +222,8 @@ def _warn_of_quotes(table: Table) -> None:
     for column in table.columns:
         quoted = [value for row in table if '"' in (value := row.values[column])]
         if quoted and all(map(QUOTED_FIELD.fullmatch, quoted)):
-            message = (
-                "%s: the quotes around %s of the column '%s' are characters; if the file has quotes as in "
-            )
-            message += "CSV, let its name end in .csv"
+            message = "%s: the quotes around %s of the column '%s' are characters; if the file has quotes "
+            message += "as in CSV, let its name end in .csv"
             logger.warning(message, table.name, pluralize(len(quoted), "value"), column)
 
 
@@ -236,8 +233,8 @@ def make_row(values: Mapping[Any, Any], location: str) -> Row:
 
 
 def is_json_source(source: str | Path | Table) -> bool:
-    """Return True for rows that `json_rows` reads: a .jsonl or .json file, or data in memory."""
-    return isinstance(source, Table) or format_suffix(source) in (".jsonl", ".json")
+    """Return True for rows that `json_rows` reads: .jsonl, .json, .parquet, Arrow, or data in memory."""
+    return isinstance(source, Table) or format_suffix(source) in (".jsonl", ".json", *COLUMNAR_SUFFIXES)
 
 
 def json_rows(source: str | Path | Table, encoding: str | None = None) -> Iterator[Row]:
@@ -248,6 +245,9 @@ def json_rows(source: str | Path | Table, encoding: str | None = None) -> Iterat
     """
     if isinstance(source, Table):
         yield from source
+        return
+    if format_suffix(source) in COLUMNAR_SUFFIXES:
+        yield from (make_row(values, f"{source}:{number}") for number, values in parquet.read_rows(source))
         return
     if has_json_lines(source, encoding):
         for line, values in read_objects(LineReader(ErrorCollector(source), encoding)):

@@ -23,7 +23,6 @@ LabelNames = Sequence[str] | Mapping[str, str]
 
 _MAX_LISTED = 10  # labels in a hint
 _MAX_COMPARED = 100  # characters of a label, since difflib is slow for long texts
-_MAX_LENGTH = 1000  # characters of a label; a longer one is a text
 _NUMBER = re.compile(r"([+-]?)0*(\d+)(?:\.0*)?")
 _FILE_HINT = "write one name per row, or a code and its name: 0,joy"
 _COLUMN_NAMES = {"code", "id", "label_id", "label", "name", "label_name", "class", "category"}  # of a header
@@ -170,8 +169,9 @@ def label_metadata(names: LabelNames) -> dict[str, Any]:
 
 
 def sorted_labels(labels: Iterable[str]) -> list[str]:
-    """Return the different labels in order: by value if all are integers."""
+    """Return the different labels in order, by value if all are integers; 1.0 is no other label than 1."""
     distinct = set(labels)
+    distinct -= {label for label in distinct if "." in label and plain_number(label) in distinct}
     if all(map(is_integer, distinct)):
         return sorted(distinct, key=lambda label: (int(label), label))
     return sorted(distinct)
@@ -181,14 +181,6 @@ def plain_number(text: str) -> str:
     """Return the usual spelling of an integer, such as 1 for 1.0, 1. and 01; "" for other texts."""
     match = _NUMBER.fullmatch(text)
     return str(int(match[1] + match[2])) if match else ""
-
-
-def check_length(label: str, location: str, argument: str = "label_column") -> None:
-    """Raise InputError for a label that is so long that it is a text."""
-    if len(label) > _MAX_LENGTH:
-        message = f"the label has {len(label):,} characters, which are more than {_MAX_LENGTH:,}"
-        hint = f"check {option(argument)}, and in a .csv that each quote closes"
-        raise InputError("label_too_long", message, location=location, argument=argument, hint=hint)
 
 
 def is_integer(text: str) -> bool:

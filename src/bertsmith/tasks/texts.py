@@ -39,6 +39,7 @@ _TEXT_HINT = (
 )
 _MAX_NUMBER = 1e15  # the squared errors of larger numbers may not be finite
 _GUESS_ROWS = 200
+_MAX_LABEL_LENGTH = 1000  # characters; a longer one is a text
 _DELIMITERS = re.compile("[;|,]")
 
 
@@ -122,6 +123,11 @@ class TextData(TaskData):
             stripped, values = None if label is None else label.strip(), None if has_lines else row.texts
             if stripped == "" and not self.allow_empty_label:
                 raise missing_label_error("", row.location)
+            names = _DELIMITERS.split(stripped or "") if self.allow_empty_label else [stripped or ""]
+            if (length := max(map(len, names))) > _MAX_LABEL_LENGTH:
+                message = f"the label has {length:,} characters, more than {_MAX_LABEL_LENGTH:,}"
+                hint = f"check {option('label_column')}, and in a .csv that each quote closes"
+                raise InputError("label_too_long", message, location=row.location, hint=hint)
             is_changed, value = stripped != label, row.values.get(settings.label_column)
             if type(value) is float and value.is_integer():  # as data frames write integers beside NaN
                 stripped = f"{value:.0f}"

@@ -24,6 +24,7 @@ from bertsmith.tokenizer.folder import (
     TokenizerKind,
     TokenizerSource,
     build_backend,
+    library_errors,
     lowercases,
     read_folder,
     tokenizer_kind,
@@ -75,6 +76,7 @@ class Tokenizer:
         """
         self._source = TokenizerSource(definition, max_length, special_tokens, sentencepiece_model)
         self.definition, self.max_length = definition, max_length
+        self._location = "tokenizer"  # in errors
         content = json.loads(definition)
         self.kind: TokenizerKind = tokenizer_kind(content)
         self.lowercase = lowercases(content)
@@ -111,7 +113,9 @@ class Tokenizer:
         Raises:
             InputError: The path is not a valid tokenizer; the error names the file.
         """
-        return cls(*read_folder(Path(path), lowercase, normalizer))
+        tokenizer = cls(*read_folder(Path(path), lowercase, normalizer))
+        tokenizer._location = str(path)
+        return tokenizer
 
     @classmethod
     def from_vocabulary(
@@ -178,8 +182,7 @@ class Tokenizer:
     ) -> Encoding:
         """Encode a text as `[CLS] text [SEP]`, or a pair of texts as `[CLS] text [SEP] text_pair [SEP]`.
 
-        The second text and the `[SEP]` after it have segment id 1. This is BERT's template; other tokenizers have
-        their own.
+        This is BERT's template, with segment id 1 for the second text and its `[SEP]`; other tokenizers differ.
 
         Args:
             text: The text.
@@ -221,8 +224,7 @@ class Tokenizer:
             special_strings: See `encode`.
             with_offsets: Return `offsets` and `word_ids`; without them, encoding takes half the time.
 
-        Returns:
-            One encoding per text.
+        Returns: One encoding per text.
         """
         if special_strings == "text":
             backend = self._text_backend
@@ -230,7 +232,8 @@ class Tokenizer:
             backend = self._mask_backend if special_strings == "mask" else self._parse_backend
         batches = [texts] if text_pairs is None else [texts, text_pairs]
         limit = self.max_length if max_length is None else max_length
-        encoded = [encode_texts(backend, batch, limit, with_offsets=with_offsets) for batch in batches]
+        with library_errors(self._location):
+            encoded = [encode_texts(backend, batch, limit, with_offsets=with_offsets) for batch in batches]
         return [
             self._post_processor.process(row, limit, truncation, self.tokens, with_offsets=with_offsets)
             for row in zip(*encoded, strict=True)
@@ -238,7 +241,10 @@ class Tokenizer:
 
     def encode_ids(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the ids of each text without special tokens or truncation; the fast path for corpora."""
-        return [e.ids for e in self._text_backend.encode_batch_fast(list(texts), add_special_tokens=False)]
+        with library_errors(self._location):
+            return [
+                e.ids for e in self._text_backend.encode_batch_fast(list(texts), add_special_tokens=False)
+            ]
 
     def decode(self, ids: Iterable[int], *, keep_special_tokens: bool = False) -> str:
         """Return the text of ids: joined pieces, without spaces before punctuation and in contractions.
@@ -293,13 +299,7 @@ class Tokenizer:
         WordPiece: tokens that do not start with the continuation prefix `##`. Unigram: tokens that start with ▁ or
         punctuation, and tokens after punctuation. Byte-level BPE: tokens that start with Ġ, and tokens whose first
         character has another class (letter, number, other, space) than the last character before it, as in GPT-2's
-        pattern, but no token that starts within a character's bytes.
-
-        Args:
-            ids: Token ids of N successive tokens, int [N].
-
-        Returns:
-            True for tokens that start a word, bool [N].
+        pattern, but no token that starts within a character's bytes. The ids are int [N], the result is bool [N].
         """
         return self._word_start_function(np.asarray(ids, dtype=np.int64))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import logging
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -11,7 +12,7 @@ from typing import Any
 
 from bertsmith.artifacts.folder import ModelFolder
 from bertsmith.errors import InputError, command, option
-from bertsmith.formatting import join_names
+from bertsmith.formatting import format_bytes, join_names
 from bertsmith.io.tables import Table
 from bertsmith.io.values import is_unordered, parse_collection, to_text
 from bertsmith.tasks.base import Metadata
@@ -19,15 +20,15 @@ from bertsmith.tasks.labels import (
     LabelMap,
     LabelMetadata,
     LabelNames,
-    check_length,
     check_spellings,
     label_metadata,
-    plain_number,
     sorted_labels,
 )
 from bertsmith.tasks.settings import ClassSettings
 from bertsmith.tasks.texts import TextData, TextExample, TextMetadata
 
+logger = logging.getLogger(__name__)
+_MANY_BYTES = 500_000_000  # of scores of all validation examples
 _FRACTION = re.compile(r"-?\d+\.\d+")
 _IS_TRUE = {
     **dict.fromkeys(("1", "1.0", "true", "yes", "y", "t"), True),
@@ -161,6 +162,12 @@ class ClassificationData(TextData):
             for label in split_labels(example, metadata.get("separator"))
         )
         LabelMap(metadata).check_validation(labels, "label_column")
+        num_bytes = 4 * len(metadata["labels"]) * len(examples)
+        if num_bytes > _MANY_BYTES:
+            message = (
+                "each evaluation holds %s of scores (%d examples, %d labels); validate on fewer examples"
+            )
+            logger.warning(message, format_bytes(num_bytes), len(examples), len(metadata["labels"]))
 
     def metadata_from_hf(self, folder: ModelFolder) -> Metadata | None:
         """Return the labels of a classifier with at least two labels."""
@@ -187,11 +194,8 @@ def split_labels(example: TextExample, separator: str | None) -> list[str]:
     Raises:
         InputError: One of several labels is empty or a list, or the list cannot be read.
     """
-    if example.label is None:
-        return []
-    if separator is None:
-        check_length(example.label, example.location)
-        return [example.label]
+    if separator is None or example.label is None:
+        return [] if example.label is None else [example.label]
     text, where = example.label.strip(), {"location": example.location, "argument": "label_column"}
     if (values := parse_collection(text)) is not None:
         labels = [to_text(value, "label", **where).strip() for value in values]
@@ -204,8 +208,6 @@ def split_labels(example: TextExample, separator: str | None) -> list[str]:
         raise InputError("not_a_label_list", message, hint=hint, **where)
     else:
         labels = [label.strip() for label in text.split(separator)] if text else []
-    for label in labels:
-        check_length(label, example.location)
     if not all(labels):
         hint = f"separate labels by {separator!r}, or set {option('label_separator')}"
         hint = "remove it from the list" if values is not None else hint
@@ -237,8 +239,6 @@ def collect_labels(examples: Sequence[TextExample], separator: str | None = None
     ]
     check_spellings(located)
     labels = {label for label, _ in located}
-    for label in [label for label in labels if "." in label and plain_number(label) in labels]:
-        labels.remove(label)  # 1 and 1.0 are one label
     where: Any = {"location": examples[0].location, "argument": "label_column"}
     check = f"check {option('label_column')}"
     if len(labels) < 2:

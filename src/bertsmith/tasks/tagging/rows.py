@@ -15,7 +15,7 @@ from bertsmith.formatting import pluralize
 from bertsmith.io.compression import format_suffix
 from bertsmith.io.delimited import detect_delimiter
 from bertsmith.io.sources import Source
-from bertsmith.io.tables import Row, Table, read_table
+from bertsmith.io.tables import Row, Table, is_json_source, read_table
 from bertsmith.io.text_io import read_lines
 from bertsmith.metrics.tagging import OUTSIDE
 from bertsmith.tasks.labels import is_integer
@@ -34,7 +34,7 @@ _LISTS = ("['", '["')  # as pandas and json write lists into cells
 def read_named_rows(source: Source, settings: TagSettings, *, labeled: bool) -> list[TagExample] | None:
     """Return the sentences of a table, JSON file, or text file with a header; None for columns without names."""
     encoding, suffix = settings.encoding, "" if isinstance(source, Table) else format_suffix(source)
-    if isinstance(source, Table) or suffix in (".jsonl", ".json", ".parquet"):
+    if is_json_source(source) or suffix == ".json":
         return list(_sentences(read_table(source, encoding=encoding), settings, labeled=labeled))
     first_line = next((line for _, line in read_lines(source, encoding) if line.strip()), "")
     is_csv = suffix == ".csv"

@@ -222,6 +222,8 @@ class _Layout(NamedTuple):
                 raise InputError("field_count", message, location=location, hint=hint)
             if not all(row.fields[index] for index in filled):
                 message, hint = "the word or its tag is empty", "give each word a tag, or remove the row"
+                if self.annotation == -1 and (filled_fields := sum(map(bool, row.fields))) > 1:
+                    hint += f"; if tabs end each line, add {option('tag_column', filled_fields)}"
                 raise InputError("empty_cell", message, location=location, hint=hint)
 
     def output_row(self, row: _Row) -> str:
