@@ -30,6 +30,7 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, c
 
 from bertsmith.finetuning.run import finetune
 from bertsmith.inference.model import Model, load
+from bertsmith.io.values import MISSING_SPELLINGS, is_missing
 from bertsmith.models.config import Pooling
 from bertsmith.runs.run_folder import CHECKPOINTS
 
@@ -195,7 +196,7 @@ class BertClassifier(ClassifierMixin, _FinetunedEstimator):  # type: ignore[misc
         """
         columns = _text_columns(X)
         check_consistent_length(columns["text"], y)
-        labels = column_or_1d(y, warn=True)
+        labels = _label_array(y)
         check_classification_targets(labels)
         classes, codes = np.unique(labels, return_inverse=True)
         if len(classes) < 2:
@@ -252,9 +253,7 @@ class BertRegressor(RegressorMixin, _FinetunedEstimator):  # type: ignore[misc]
         """
         columns = _text_columns(X)
         check_consistent_length(columns["text"], y)
-        targets = check_array(
-            column_or_1d(y, warn=True), ensure_2d=False, dtype=np.float64, ensure_min_samples=2
-        )
+        targets = check_array(_label_array(y), ensure_2d=False, dtype=np.float64, ensure_min_samples=2)
         self.model_ = self._finetune("regress", columns, targets.tolist())
         self.mean_ = float(targets.mean())
         return self
@@ -348,12 +347,23 @@ def _to_texts(cells: NDArray[Any], name: str) -> list[str]:
     """Return the cells as texts; a missing value becomes an empty text."""
     texts = []
     for row, cell in enumerate(cells):
-        if cell is None or (isinstance(cell, float) and np.isnan(cell)):
-            cell = ""
+        cell = "" if is_missing(cell) else cell
         if not isinstance(cell, str):
             raise TypeError(f"{name} has {cell!r:.40} in row {row}, which is not a text")
         texts.append(str(cell))
     return texts
+
+
+def _label_array(y: Any) -> NDArray[Any]:
+    """Return labels [n]; raise ValueError for one that is missing or not a single value, with its row, from 0."""
+    cells = np.asarray(y, dtype=object)
+    for row, label in enumerate(cells.ravel().tolist() if cells.ndim else ()):
+        is_text, is_list = isinstance(label, str), isinstance(label, list | tuple | dict | set)
+        if is_missing(label) or (is_text and label in MISSING_SPELLINGS):
+            raise ValueError(f"y has {label!r} in row {row}, which is missing: remove the row")
+        if is_list or is_text != isinstance(cells.flat[0], str):
+            raise ValueError(f"y has {label!r:.40} in row {row}: give each text one label, all of one type")
+    return np.asarray(column_or_1d(y, warn=True))
 
 
 def _label_names(classes: NDArray[Any]) -> list[str]:

@@ -138,7 +138,7 @@ ROW = {"text": TAGGED, "relation": "r"}
         ("b.jsonl", {"tokens": TOKENS, "head": [0, 1], "tail": [7, 9], "relation": "r"},
          ":1", "span_out_of_range"),
         ("b.jsonl", {"tokens": "a b", "head": [0, 1], "tail": [1, 2], "relation": "r"}, ":1", "not_a_list"),
-        ("c.json", {"a": 1}, ":1", "relation_missing"),
+        ("c.json", {"a": 1}, ": [0]", "relation_missing"),
         ("c.json", [ROW, 3], ": [1]", "not_an_object"),
         ("d.csv", f"text,relation\n{TAGGED},\n", ":2", "relation_missing"),
     ],

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import logging
 import math
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from itertools import chain, islice
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -20,6 +22,7 @@ from bertsmith.tasks.batching import Answers, Item
 from bertsmith.tasks.fitted_task import FittedTask
 from bertsmith.tasks.report import prediction_report
 from bertsmith.tasks.results import DataSummary, Metrics
+from bertsmith.tokenizer.script_coverage import text_warnings
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.training.callbacks import LOG
 from bertsmith.training.training_job import TrainOutput
@@ -31,6 +34,7 @@ FROZEN_ENCODER = "frozen encoder"
 
 _MAX_LOCATIONS = 5  # of a diagnostic in a terminal
 _MAX_UNKNOWN_RATIO = 0.05  # of the tokens; with more, the vocabulary hardly fits the texts
+_SAMPLE_CHARACTERS = 1_000_000  # by which the script of the texts is recognized
 _MAX_POINTS = 400  # of a curve
 _LONGER_FACTOR = 3  # times the budget, if that was too small
 
@@ -66,14 +70,17 @@ def log_examples(summary: DataSummary, files: FileSettings) -> None:
 
 def log_truncation(task: FittedTask, items: Sequence[Item], examples: Examples, tokenizer: Tokenizer) -> None:
     """Log what truncation loses, and warn if the vocabulary or the special tokens do not fit the texts."""
-    if getattr(task.settings, "specials_in_text", "text") == "parse":
-        texts = [
-            text
-            for example in [*examples.train, *examples.validation]
-            for text in example.display_inputs.values()
-        ]
-        if message := describe_doubled_special_tokens(texts, tokenizer):
-            logger.warning("%s, or keep task.specials_in_text=text", message)
+    texts = [
+        text
+        for example in [*examples.train, *examples.validation]
+        for text in example.display_inputs.values()
+    ]
+    sample = islice(chain.from_iterable(texts), _SAMPLE_CHARACTERS)
+    for warning in text_warnings(Counter(sample), tokenizer):
+        logger.warning("%s", warning)
+    parses_specials = getattr(task.settings, "specials_in_text", "text") == "parse"
+    if parses_specials and (message := describe_doubled_special_tokens(texts, tokenizer)):
+        logger.warning("%s, or keep task.specials_in_text=text", message)
     stats = task.truncation(items)
     for message in stats.messages(task.encoder.truncation_hint):
         logger.info("%s", message)

@@ -15,6 +15,7 @@ from pydantic import BaseModel, Field
 from bertsmith.errors import InputError, option
 from bertsmith.formatting import join_names
 from bertsmith.io.tables import read_table
+from bertsmith.io.values import MISSING_SPELLINGS
 from bertsmith.suggestions import not_found_error
 
 LabelNames = Sequence[str] | Mapping[str, str]
@@ -86,6 +87,8 @@ class LabelMap:
             location: The location of its example.
             argument: The argument that names the column of labels.
         """
+        if label in MISSING_SPELLINGS:
+            return missing_label_error(label, location)
         names = {name[:_MAX_COMPARED].casefold(): name for name in reversed(self.ids)}
         matches = difflib.get_close_matches(label[:_MAX_COMPARED].casefold(), names, 1, 0.75)
         suggestion = names[matches[0]] if matches else None
@@ -112,6 +115,28 @@ class LabelMap:
             more = join_names(f"'{other}' ({at})" for other, at in others)
             error.message += f", and also {more}"
         raise error
+
+
+def missing_label_error(label: str, location: str, *, has_names: bool = False) -> InputError:
+    """Return the error for a row whose label is empty, or a spelling of a missing value.
+
+    Args:
+        label: The label.
+        location: The location of the row.
+        has_names: The task takes the names of all labels, which may be such spellings.
+    """
+    message, hint = "the label is missing", "give each row a label, or remove the row"
+    if label:
+        message += f" ('{label}')"
+        hint += f"; if it is a label, name all labels with {option('label_names')}" if has_names else ""
+    return InputError("empty_label", message, location=location, argument="label_column", hint=hint)
+
+
+def check_spellings(labels: Iterable[tuple[str, str]]) -> None:
+    """Raise InputError for a label that is a spelling of a missing value; each comes with its location."""
+    for label, location in labels:
+        if label in MISSING_SPELLINGS:
+            raise missing_label_error(label, location, has_names=True)
 
 
 def label_metadata(names: LabelNames) -> dict[str, Any]:

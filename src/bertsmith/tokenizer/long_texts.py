@@ -12,7 +12,7 @@ from typing import Any
 
 import tokenizers
 
-from bertsmith.errors import InputError
+from bertsmith.io.values import to_text
 
 PIECE_SIZE = 1 << 16  # characters
 
@@ -70,17 +70,13 @@ def encode_texts(
     Raises:
         InputError: A text is not a string, or not valid Unicode.
     """
-    try:
-        encodings = _encode_batch(
-            backend, [text if len(text) <= PIECE_SIZE else "" for text in texts], with_offsets=with_offsets
-        )
-        for i, text in enumerate(texts):
-            if len(text) > PIECE_SIZE:
-                encodings[i] = PiecewiseEncoding(backend, text, limit, with_offsets=with_offsets)
-        return encodings
-    except (TypeError, UnicodeEncodeError):  # The backend accepts only text that UTF-8 can represent.
-        list(validate_texts(texts))  # raises an error that names the text
-        raise
+    texts = list(validate_texts(texts))
+    short_texts = [text if len(text) <= PIECE_SIZE else "" for text in texts]
+    encodings = _encode_batch(backend, short_texts, with_offsets=with_offsets)
+    for i, text in enumerate(texts):
+        if len(text) > PIECE_SIZE:
+            encodings[i] = PiecewiseEncoding(backend, text, limit, with_offsets=with_offsets)
+    return encodings
 
 
 def _encode_batch(backend: tokenizers.Tokenizer, texts: list[str], *, with_offsets: bool) -> list[Any]:
@@ -89,17 +85,6 @@ def _encode_batch(backend: tokenizers.Tokenizer, texts: list[str], *, with_offse
 
 
 def validate_texts(texts: Iterable[Any]) -> Iterator[str]:
-    """Yield the texts; raise an `InputError` with the number (from 1) of the first that is not valid Unicode."""
+    """Yield the texts; raise an `InputError` with the number (from 1) of the first that is not a text."""
     for number, text in enumerate(texts, start=1):
-        location = f"text {number}"
-        if not isinstance(text, str):
-            message = f"{text!r:.60} is not a string"
-            raise InputError(
-                "text_not_a_string", message, location=location, hint="pass each text as a string"
-            )
-        try:
-            text.encode()
-        except UnicodeEncodeError:
-            message = "the text contains half a character (a lone surrogate)"
-            raise InputError("lone_surrogate", message, location=location, hint="correct the text") from None
-        yield text
+        yield to_text(text, "text", f"text {number}")

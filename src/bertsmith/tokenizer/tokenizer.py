@@ -257,6 +257,11 @@ class Tokenizer:
         text = str(self._full_backend.decode([int(i) for i in ids], skip_special_tokens=skip))
         return wordpiece.join_contractions(text) if self.kind == "wordpiece" else text
 
+    def normalize(self, text: str) -> str:
+        """Return a text as the model of the tokenizer reads it, such as in lower case."""
+        normalizer = self._text_backend.normalizer
+        return text if normalizer is None else str(normalizer.normalize_str(text))
+
     @cached_property
     def tokens(self) -> list[str]:
         """Return the tokens by id, V strings."""
