@@ -429,8 +429,8 @@ def test_masks_of_several_texts(bert: bs.Model) -> None:
         bert.fill_mask(texts[0], top_k=0)
     assert (caught.value.code, caught.value.argument) == ("top_k_too_small", "top_k")
     with pytest.raises(bs.InputError) as caught:
-        bert.fill_mask([3])  # type: ignore[list-item]
-    assert caught.value.code == "text_not_a_string"
+        bert.fill_mask([["a"]])  # type: ignore[list-item]
+    assert caught.value.code == "not_a_string"
     with pytest.raises(bs.InputError) as caught:
         bert.fill_mask({"text": texts})  # type: ignore[call-overload]
     assert caught.value.code == "is_a_table"
@@ -623,7 +623,7 @@ def test_embeddings_are_the_pooled_hidden_states_of_each_text(bert: bs.Model) ->
     assert not np.allclose(bert.embed(texts[1:2], max_length=3), vectors[1])
     np.testing.assert_array_equal(bert.embed("kaba"), bert.embed(["kaba"])[0])
     with pytest.raises(bs.InputError) as caught:
-        bert.embed([3])
+        bert.embed([["kaba"]])
     assert str(caught.value.location) == "text 1"
     with pytest.raises(bs.InputError) as caught:
         bert.embed(texts, pooling="sum")  # type: ignore[arg-type]

@@ -14,6 +14,7 @@ import torch
 
 from bertsmith import console, hardware
 from bertsmith.errors import BertsmithError, InputError, MachineError, Stopped
+from bertsmith.formatting import escape_control_characters, format_message
 from bertsmith.loss import Loss
 from bertsmith.registry import lookup
 
@@ -113,8 +114,8 @@ ESCAPED = r"a\x1b[31mb\x07\r\x9b2J\u202ec\xff\x7f"
 
 
 def test_control_characters_are_printed_as_escapes(capsys: pytest.CaptureFixture[str]) -> None:
-    assert console.escape_control_characters("blank, tab\t, ü, 字, line\n") == "blank, tab\t, ü, 字, line\n"
-    assert console.escape_control_characters("one\nline\t", one_line=True) == r"one\nline\t"
+    assert escape_control_characters("blank, tab\t, ü, 字, line\n") == "blank, tab\t, ü, 字, line\n"
+    assert escape_control_characters("one\nline\t", one_line=True) == r"one\nline\t"
     console.print_note(CONTROL)
     console.print_result(CONTROL)
     console.print_table(CONTROL, [CONTROL], [(CONTROL + "\nb",)])
@@ -144,16 +145,33 @@ def test_control_characters_in_json_are_escaped(
     assert json.loads(ascii_only.read()) == document
 
 
-def test_a_closed_stderr_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("error", [OSError(5, "Input/output error"), BrokenPipeError()])
+def test_a_closed_stderr_is_ignored(monkeypatch: pytest.MonkeyPatch, error: OSError) -> None:
     class Closed(io.StringIO):
         def write(self, text: str) -> int:
-            raise OSError(5, "Input/output error")
+            raise error
 
     monkeypatch.setattr("sys.stderr", Closed())
     console.print_note("still there?")
     with console.ProgressBar("title", 2) as bar:
         bar._last_note -= 60
         bar.update(1, "text")
+
+
+def test_a_message_is_one_short_line_without_control_characters() -> None:
+    value = "it's\n\x1b[31m" + "x" * 1_000_000
+    for text in (
+        f"the label '{value}' is unknown",
+        f"no file {value}",
+        f"the label '{value[:1000]}' is unknown",
+    ):
+        error = InputError("unknown", text, location=value, hint=text)
+        for line in (error.sentence_for("python"), str(error.hint_for("command line"))):
+            assert len(line) < 10_000
+            assert line.isprintable()
+    assert len(format_message(f"the label '{value[:3000]}' is unknown, not '{value[:9]}'")) < 200
+    text = "'a' is short, " + "and " * 100 + "'b' is, too; it's so"
+    assert format_message(text) == text
 
 
 # --- memory --------------------------------------------------------------------------------------------------
@@ -184,6 +202,9 @@ def test_all_out_of_memory_errors_are_recognized() -> None:
     assert hardware.is_out_of_memory(caught.value)
     assert hardware.is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory"))
     assert hardware.is_out_of_memory(MemoryError())
+    assert hardware.is_out_of_memory(RuntimeError("can't start new thread"))
+    assert hardware.is_out_of_memory(ImportError("x.so: failed to map segment from shared object"))
+    assert not hardware.is_out_of_memory(ImportError("No module named x"))
     assert not hardware.is_out_of_memory(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
 
 

@@ -202,3 +202,11 @@ def test_a_setting_says_where_it_is_declared_whether_it_may_change_on_resume() -
         "files.train",
         "files.validation",
     }
+
+
+def test_a_group_without_settings_is_named_as_a_group(tmp_path: Path) -> None:
+    (tmp_path / "recipe.yaml").write_text("inner: null\n")
+    with pytest.raises(InputError) as caught:
+        Outer.from_file(tmp_path / "recipe.yaml")
+    assert (caught.value.code, caught.value.argument) == ("invalid_setting", "inner")
+    assert "Inner" not in caught.value.message

@@ -17,15 +17,14 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from io import StringIO
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
+
+from bertsmith.formatting import CONTROL, escape_control_characters
 
 if TYPE_CHECKING:  # Rich is imported on first use, so that a short JSON result does not wait for it.
     from rich.console import Console
     from rich.progress import Progress
 
-# Controls (C0, DEL, C1), line separators, marks of the writing direction, and the surrogates by which Python
-# represents bytes of a file name that are not UTF-8.
-_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
 # A formatted number, such as "1,234", "2.3 %", "1.2 MB", or "0.81 ± 0.02"; "–" is none.
 _NUMBER = re.compile(r"–|(?=.*\d)[0-9.,%+±–×<> ()eGMKBis-]+")
 _MIN_TEXT_WIDTH = 12  # characters: a column of text in a table
@@ -47,25 +46,19 @@ def _console(stderr: bool) -> Console:
     """
     from rich.console import Console
 
-    return Console(
+    console = Console(
         stderr=stderr,
         highlight=False,
         soft_wrap=not (sys.stderr if stderr else sys.stdout).isatty(),
         force_jupyter=False,
     )
+    # Rich would end the process; a run outlives the reader of its notes.
+    console.on_broken_pipe = _raise_broken_pipe  # type: ignore[method-assign]
+    return console
 
 
-def escape_control_characters(text: str, *, one_line: bool = False) -> str:
-    """Return a text with control characters replaced by escapes; line ends and tabs stay unless `one_line`."""
-    unchanged = "" if one_line else "\n\t"
-    return _CONTROL.sub(lambda match: match[0] if match[0] in unchanged else _escape(match[0]), text)
-
-
-def _escape(character: str) -> str:
-    code = ord(character)
-    if 0xDC80 <= code < 0xDD00:  # a byte that is not UTF-8 (PEP 383)
-        return f"\\x{code - 0xDC00:02x}"
-    return character.encode("unicode_escape").decode("ascii")
+def _raise_broken_pipe() -> NoReturn:
+    raise BrokenPipeError
 
 
 def print_note(text: str) -> None:
@@ -113,7 +106,7 @@ def print_json(document: Any) -> None:
     """Print one JSON document in one line on stdout; control characters become JSON escapes."""
     is_unicode = (sys.stdout.encoding or "").lower().startswith("utf")
     line = json.dumps(document, ensure_ascii=not is_unicode, allow_nan=False)
-    sys.stdout.write(_CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", line) + "\n")
+    sys.stdout.write(CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", line) + "\n")
 
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:

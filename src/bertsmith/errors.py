@@ -13,6 +13,8 @@ import re
 from functools import partial
 from typing import Any, Literal
 
+from bertsmith.formatting import format_message
+
 Interface = Literal["command line", "python"]
 
 PYTHON_FUNCTIONS = {
@@ -136,9 +138,9 @@ class BertsmithError(Exception):
 
     def sentence_for(self, interface: Interface) -> str:
         """Return the message with a prefix: the location, or else the argument if the message does not name it."""
-        message = render(self.message, interface)
+        message = format_message(render(self.message, interface))
         if self.location is not None:
-            return f"{self.location}: {message}"
+            return f"{format_message(self.location)}: {message}"
         if self.argument is None:
             return message
         argument = _render_option(self.argument, None, interface).removesuffix("=…")
@@ -148,7 +150,7 @@ class BertsmithError(Exception):
 
     def hint_for(self, interface: Interface) -> str | None:
         """Return the hint in the terms of an interface; None if there is none."""
-        return render(self.hint, interface) if self.hint else None
+        return format_message(render(self.hint, interface)) if self.hint else None
 
     def __str__(self) -> str:
         return "\n".join(filter(None, [self.sentence_for("python"), self.hint_for("python")]))

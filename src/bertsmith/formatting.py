@@ -2,9 +2,36 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 _MAX_LISTED = 5
+_MAX_MESSAGE = 4000  # characters of a message; the middle of a longer one is left out
+# Controls (C0, DEL, C1), line separators, marks of the writing direction, and the surrogates by which Python
+# represents bytes of a file name that are not UTF-8.
+CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
+# The first 100 characters of a value of 200 or more in quotes; an apostrophe within a word is a part of the value.
+_LONG_VALUE = re.compile(r"(?<!\w)'(?=((?s:.){100}))(?:[^']|(?<=\w)'(?=\w)){200,}+'")
+
+
+def escape_control_characters(text: str, *, one_line: bool = False) -> str:
+    """Return a text with control characters replaced by escapes; line ends and tabs stay unless `one_line`."""
+    unchanged = "" if one_line else "\n\t"
+    return CONTROL.sub(lambda match: match[0] if match[0] in unchanged else _escape(match[0]), text)
+
+
+def _escape(character: str) -> str:
+    code = ord(character)
+    if 0xDC80 <= code < 0xDD00:  # a byte that is not UTF-8 (PEP 383)
+        return f"\\x{code - 0xDC00:02x}"
+    return character.encode("unicode_escape").decode("ascii")
+
+
+def format_message(text: str) -> str:
+    """Return a message on one line, with its long values shortened and control characters as escapes."""
+    if len(text) > _MAX_MESSAGE:
+        text = f"{text[: _MAX_MESSAGE // 2]} … {text[-_MAX_MESSAGE // 2 :]}"
+    return escape_control_characters(_LONG_VALUE.sub(r"'\1…'", text), one_line=True)
 
 
 def pluralize(count: int, noun: str, plural: str | None = None) -> str:

@@ -88,11 +88,16 @@ def check_memory(num_parameters: int, limit: int) -> None:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return True if an error of Python or torch, on the CPU or a GPU, means that memory ran out."""
-    if isinstance(error, MemoryError):
+    """Return True if an error means that memory ran out: on the CPU, on a GPU, for a thread, or for a library."""
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
-    is_torch_error = type(error).__name__ == "OutOfMemoryError" or "DefaultCPUAllocator" in str(error)
-    return isinstance(error, RuntimeError) and is_torch_error
+    texts = (
+        "DefaultCPUAllocator",
+        "can't start new thread",
+        "failed to map segment",
+        "annot allocate memory",
+    )
+    return isinstance(error, RuntimeError | ImportError) and any(text in str(error) for text in texts)
 
 
 def is_disk_full(error: BaseException) -> bool:
@@ -259,12 +264,17 @@ def thread_wait_policy() -> dict[str, str]:
     By default they spin hundreds of times as long, which under load takes CPU time from the threads that they wait
     for. If they slept at once, a small model, whose operations are short, would take a third longer.
 
+    With a limit on memory (`ulimit -v`), OpenBLAS has one thread: it would wait forever for the memory of others.
+
     Returns:
-        The variables, which have no effect once torch is loaded; empty if the user has set a policy.
+        The variables, which have no effect once torch and SciPy are loaded; no policy if the user has set one.
     """
+    is_limited = resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY
+    variables = {"OPENBLAS_NUM_THREADS": "1"} if is_limited else {}
     if {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & os.environ.keys():
-        return {}
-    return {"GOMP_SPINCOUNT": "3000"} if sys.platform == "linux" else {"OMP_WAIT_POLICY": "PASSIVE"}
+        return variables
+    policy = {"GOMP_SPINCOUNT": "3000"} if sys.platform == "linux" else {"OMP_WAIT_POLICY": "PASSIVE"}
+    return {**variables, **policy}
 
 
 def subprocess_environment(**variables: str) -> dict[str, str]:

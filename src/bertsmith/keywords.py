@@ -44,7 +44,7 @@ class TrainingKeywords(TypedDict, total=False):
     max_steps: int | None
     max_tokens: int | None
     max_minutes: float | None
-    num_train_epochs: float
+    num_train_epochs: float | None
     batch_size: int
     gradient_accumulation_steps: int
     optim: Literal["adamw", "muon"]
@@ -175,6 +175,7 @@ class FinetuneKeywords(TrainingKeywords, total=False):
     temperature: float
     soft_weight: float
     task_weight: float
+    head_probe: bool | None
     patience: int | None
     lr_patience: int
     freeze_encoder: bool

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from bertsmith import console
+from bertsmith.formatting import escape_control_characters, format_message
 
 logger = logging.getLogger("bertsmith")
 
@@ -30,7 +31,7 @@ class NotebookHandler(ConsoleHandler):
     """Print records below a notebook's cell."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        print(console.escape_control_characters(self.format(record)))
+        print(escape_control_characters(self.format(record)))
 
 
 class _Formatter(logging.Formatter):
@@ -38,7 +39,9 @@ class _Formatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         message = record.getMessage()
-        return f"{record.levelname.lower()}: {message}" if record.levelno >= logging.WARNING else message
+        if record.levelno < logging.WARNING:
+            return message
+        return f"{record.levelname.lower()}: {format_message(message)}"
 
 
 class RepeatFilter(logging.Filter):

@@ -19,7 +19,15 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar, get_args, get_origin
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
@@ -76,9 +84,9 @@ class Settings(BaseModel):
 
     @field_validator("*")
     @classmethod
-    def _check_int64(cls, value: Any) -> Any:
-        if isinstance(value, int) and abs(value) >= 2**63:
-            raise ValueError("the number is too large: give one below 2^63")
+    def _check_size(cls, value: Any, info: ValidationInfo) -> Any:
+        if isinstance(value, int) and abs(value) > (2**63 - 1 if info.field_name == "seed" else 10**15):
+            raise ValueError("the number is too large")
         return value
 
     @classmethod
@@ -170,6 +178,8 @@ def describe_error(name: str, error: ErrorDetails) -> str:
     """Return a message for a validation error of pydantic."""
     message, value = error["msg"].removeprefix("Value error, "), error["input"]
     message = f"{message[:1].lower()}{message[1:]}"
+    if error["type"] == "model_type":
+        return f"{name} is {value!r:.40}, and it is a group of settings: give their values, or remove it"
     # An error of a group: the message names its settings, and all settings together have no name.
     if isinstance(value, dict):
         return f"{name}: {message}" if name else message

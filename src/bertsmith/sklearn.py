@@ -30,6 +30,7 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, c
 
 from bertsmith.finetuning.run import finetune
 from bertsmith.inference.model import Model, load
+from bertsmith.io.values import MISSING_SPELLINGS, is_missing
 from bertsmith.models.config import Pooling
 from bertsmith.runs.run_folder import CHECKPOINTS
 
@@ -84,9 +85,9 @@ class _FinetunedEstimator(_SavedModelMixin, BaseEstimator):  # type: ignore[misc
 
     model: str | Path = "bert-base-uncased"
     _: KW_ONLY
-    num_train_epochs: float = 3.0
+    num_train_epochs: float | None = None
     batch_size: int = 32
-    learning_rate: float = 5e-5
+    learning_rate: float | None = None
     max_length: int | None = None
     validation_fraction: float | None = None
     random_state: Any = None
@@ -107,7 +108,7 @@ class _FinetunedEstimator(_SavedModelMixin, BaseEstimator):  # type: ignore[misc
         settings = {
             "train.num_train_epochs": self.num_train_epochs,
             "train.batch_size": self.batch_size,
-            "train.learning_rate": self.learning_rate,
+            **({} if self.learning_rate is None else {"train.learning_rate": self.learning_rate}),
             "train.seed": seed,
             "train.device": self.device,
             "train.report_to": "none",
@@ -160,9 +161,9 @@ class BertClassifier(ClassifierMixin, _FinetunedEstimator):  # type: ignore[misc
         model: The model to start from: a run, a model folder, or a published name.
         class_weight: The weight of each label in the loss: "balanced" (inversely proportional to its frequency),
             or a dict from label to weight.
-        num_train_epochs: Passes over the training texts.
+        num_train_epochs: Passes over the training texts; None: 3, or more of few texts.
         batch_size: Texts per batch.
-        learning_rate: The peak learning rate, after warm-up.
+        learning_rate: The peak learning rate, after warm-up; None: by the size of the model.
         max_length: Maximum number of tokens of a text, special tokens included; None: the model's maximum.
         validation_fraction: The fraction of the training texts to hold out, stratified by label. The weights of
             the epoch with the best accuracy on them are kept. None: train on all texts and keep the last weights.
@@ -195,7 +196,7 @@ class BertClassifier(ClassifierMixin, _FinetunedEstimator):  # type: ignore[misc
         """
         columns = _text_columns(X)
         check_consistent_length(columns["text"], y)
-        labels = column_or_1d(y, warn=True)
+        labels = _label_array(y)
         check_classification_targets(labels)
         classes, codes = np.unique(labels, return_inverse=True)
         if len(classes) < 2:
@@ -252,9 +253,7 @@ class BertRegressor(RegressorMixin, _FinetunedEstimator):  # type: ignore[misc]
         """
         columns = _text_columns(X)
         check_consistent_length(columns["text"], y)
-        targets = check_array(
-            column_or_1d(y, warn=True), ensure_2d=False, dtype=np.float64, ensure_min_samples=2
-        )
+        targets = check_array(_label_array(y), ensure_2d=False, dtype=np.float64, ensure_min_samples=2)
         self.model_ = self._finetune("regress", columns, targets.tolist())
         self.mean_ = float(targets.mean())
         return self
@@ -348,12 +347,23 @@ def _to_texts(cells: NDArray[Any], name: str) -> list[str]:
     """Return the cells as texts; a missing value becomes an empty text."""
     texts = []
     for row, cell in enumerate(cells):
-        if cell is None or (isinstance(cell, float) and np.isnan(cell)):
-            cell = ""
+        cell = "" if is_missing(cell) else cell
         if not isinstance(cell, str):
             raise TypeError(f"{name} has {cell!r:.40} in row {row}, which is not a text")
         texts.append(str(cell))
     return texts
+
+
+def _label_array(y: Any) -> NDArray[Any]:
+    """Return labels [n]; raise ValueError for one that is missing or not a single value, with its row, from 0."""
+    cells = np.asarray(y, dtype=object)
+    for row, label in enumerate(cells.ravel().tolist() if cells.ndim else ()):
+        is_text, is_list = isinstance(label, str), isinstance(label, list | tuple | dict | set)
+        if is_missing(label) or (is_text and label in MISSING_SPELLINGS):
+            raise ValueError(f"y has {label!r} in row {row}, which is missing: remove the row")
+        if is_list or is_text != isinstance(cells.flat[0], str):
+            raise ValueError(f"y has {label!r:.40} in row {row}: give each text one label, all of one type")
+    return np.asarray(column_or_1d(y, warn=True))
 
 
 def _label_names(classes: NDArray[Any]) -> list[str]:

@@ -71,3 +71,33 @@ def test_paths_are_not_looked_up_on_the_hub(
 )
 def test_published_names_pass(name: str) -> None:
     check_model_name(name)
+
+
+def test_only_models_are_suggested_for_a_published_name_and_no_run_named_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+
+    def hint() -> str:
+        with pytest.raises(InputError) as caught:
+            locate("albert-base-v2")
+        return str(caught.value.hint)
+
+    for name in ("albert-base-v2-moods", "my-albert-base-v2"):
+        (tmp_path / name).mkdir()
+        assert name not in hint()
+    for name in ("albert-base-v2-moods", "my-albert-base-v2"):
+        (tmp_path / name / "config.json").write_text("{}")
+    assert "albert-base-v2-moods" not in hint()
+    assert "my-albert-base-v2" in hint()
+
+
+def test_a_folder_that_replaces_the_shipped_model_is_reported(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "bertsmith")
+    for name in ("bert-mini-uncased-en", "bert"):
+        (tmp_path / name).mkdir(exist_ok=True)
+        (tmp_path / name / "config.json").write_text("{}")
+        assert locate(name) == Path(name)
+    assert len(caplog.records) == 1

@@ -108,7 +108,7 @@ def test_what_cannot_be_shown(model: bs.Model, tmp_path: Path) -> None:
     assert caught.value.code == "no_tokens"
     with pytest.raises(InputError) as caught:
         model.attention(["kaba"])  # type: ignore[arg-type]
-    assert caught.value.code == "text_not_a_string"
+    assert caught.value.code == "not_a_string"
     with pytest.raises(InputError) as caught:
         model.attention("kaba " * 100)
     assert (caught.value.code, caught.value.hint) == ("text_too_long", "use a shorter text")

@@ -15,6 +15,7 @@ from bertsmith.corpus.shards import Shards
 from bertsmith.errors import InputError
 from bertsmith.finetuning.run import finetune
 from bertsmith.io import atomic
+from run_equality import killed_in
 
 FEW = ["train.max_steps=4", "train.save_steps=2"]
 
@@ -180,3 +181,20 @@ def test_a_run_that_has_settings_and_no_checkpoint_is_resumed(
     shutil.copy(finished / "settings.yaml", tmp_path / "run")
     tiny_run.run(shards, tmp_path / "run", *FEW, resume=True)
     assert (tmp_path / "run" / "log.jsonl").read_bytes() == (finished / "log.jsonl").read_bytes()
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_run_that_has_saved_nothing_starts_with_and_without_resume(
+    shards: Shards, finished: Path, tmp_path: Path, resume: bool
+) -> None:
+    run = tmp_path / "run"
+    with killed_in(1):
+        tiny_run.run(shards, run, *FEW, resume=resume)
+    (run / "empty").mkdir()
+    (run / ".model.0123456789abcdef.bertsmith").mkdir()  # left by a killed writer
+    tiny_run.run(shards, run, *FEW, resume=resume)
+    assert (run / "log.jsonl").read_bytes() == (finished / "log.jsonl").read_bytes()
+    shutil.rmtree(run / "checkpoints")  # the model of a finished run is not replaced
+    with pytest.raises(InputError) as caught:
+        tiny_run.run(shards, run, *FEW)
+    assert caught.value.code == "run_exists"

@@ -7,7 +7,6 @@ import logging
 import os
 import signal
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +17,7 @@ import tiny_run
 from bertsmith.cli.main import bertsmith
 from bertsmith.errors import Stopped
 from bertsmith.finetuning.report import (
+    FROZEN_ENCODER,
     describe_doubled_special_tokens,
     evaluations,
     learning_warnings,
@@ -37,10 +37,6 @@ def test_doubled_special_tokens_are_counted() -> None:
     assert message is not None
     assert message.startswith("2 of 4 texts")
     assert describe_doubled_special_tokens(["the [SEP] mat"], tiny_run.tokenizer()) is None
-
-
-def named(metric: str, baseline: str = "without looking at the text", *, reads: bool = False) -> Any:
-    return SimpleNamespace(primary_metric=metric, baseline_name=baseline, baseline_reads_text=reads)
 
 
 def tuned(base: bs.Model, out: Path, *settings: str, resume: bool = False) -> bs.Model:
@@ -163,16 +159,17 @@ def test_no_better_than_the_most_frequent_label_is_a_warning(
     assert "after 1 update:" in said
     assert "train.max_steps=3" in said
     better, worse = Metrics({"f1": 0.5}), Metrics({"f1": 0.4})
+    majority, tfidf = {"majority": {"f1": 0.4}}, {"TF-IDF": {"f1": 0.5}}
     epochs = {"num_train_epochs": 10.0}
-    assert learning_warnings(named("f1"), better, worse, 500, epochs) == []
-    (rival,) = learning_warnings(named("f1", "TF-IDF", reads=True), worse, better, 500, epochs)
+    assert learning_warnings("f1", better, majority, 500, epochs) == []
+    (rival,) = learning_warnings("f1", worse, majority | tfidf, 500, epochs)
     assert "no better than TF-IDF" in rival
-    (said,) = learning_warnings(named("f1"), worse, worse, 500, epochs, {"joy", "anger"})
+    (said,) = learning_warnings("f1", worse, majority, 500, epochs, {"joy", "anger"})
     assert "train.learning_rate" in said
     assert "train.num_train_epochs=30" in said
-    assert (
-        "train.max_tokens=3000000" in learning_warnings(named("f1"), worse, worse, 5, {"max_tokens": 1e6})[0]
-    )
+    assert "train.max_tokens=3000000" in learning_warnings("f1", worse, majority, 5, {"max_tokens": 1e6})[0]
+    (frozen,) = learning_warnings("f1", better, majority | {FROZEN_ENCODER: {"f1": 0.5}}, 5, epochs)
+    assert "frozen encoder" in frozen
 
 
 def test_a_validation_of_one_label_gets_a_warning(
@@ -189,9 +186,9 @@ def test_a_validation_of_one_label_gets_a_warning(
     said = any("all validation examples have the" in line for line in caplog.messages)
     assert said == (score <= beside)
     one = learning_warnings(
-        named("accuracy"),
+        "accuracy",
         Metrics({"accuracy": 1.0}),
-        Metrics({"accuracy": 1.0}),
+        {"majority": {"accuracy": 1.0}},
         9,
         {"num_train_epochs": 3},
         {"a"},

@@ -215,13 +215,18 @@ def test_weights_that_change_are_made_into_integers_again(
     assert len(logged()) == 4
 
 
-def test_what_is_no_number_is_refused(run: Path) -> None:
-    model = bs.load(run, precision="int8")
+@pytest.mark.parametrize("value", [torch.nan, 1e30])
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+@pytest.mark.parametrize("verb", ["predict", "embed", "attention"])
+def test_outputs_that_are_not_finite_are_refused(run: Path, value: float, precision: str, verb: str) -> None:
+    model = bs.load(run, precision=precision)
     with torch.no_grad():
-        model.encoder.get_parameter("blocks.0.output_norm.weight")[3] = torch.nan
+        for name, weight in model.encoder.named_parameters():
+            if weight.dim() == 2 or name.endswith("output_norm.weight"):
+                weight.fill_(value)
     with pytest.raises(InputError) as caught:
-        model.embed(TEXTS)
-    assert caught.value.code == "int8_answers_differ"
+        getattr(model, verb)(TEXTS[0])
+    assert caught.value.code == "outputs_not_finite"
 
 
 @pytest.mark.parametrize("precision", ["auto", "fp32", "bf16", "int8"])

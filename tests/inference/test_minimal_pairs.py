@@ -191,8 +191,8 @@ def test_texts_come_in_any_column_and_missing_ones_keep_their_place(
 
 def test_what_is_no_list_of_texts_is_told(frequencies: bs.Model) -> None:
     with pytest.raises(InputError) as caught:
-        frequencies.score(["kaba", 3])
-    assert (caught.value.code, caught.value.location) == ("text_not_a_string", "text 2")
+        frequencies.score(["kaba", ["lode"]])
+    assert (caught.value.code, caught.value.location) == ("not_a_string", "text 2")
     with pytest.raises(InputError) as caught:
         frequencies.score({"text": ["kaba"]})
     assert caught.value.code == "is_a_table"

@@ -44,7 +44,7 @@ def report(labels: int = 3, examples: int = 4, text: str = "a text") -> dict[str
         "threads": 1,
         "best_step": 10,
         "baseline": {"accuracy": 0.25, "examples": 30},
-        "baseline_name": "without looking at the text",
+        "baselines": {"without looking at the text": {"accuracy": 0.25}, "TF-IDF + linear": {"accuracy": 0.5}},
         "validation": {"accuracy": 0.987654, "macro_f1": 0.5, "examples": 30, "chance": 0.125, "notes": [text]},
         "evaluations": [
             {"step": step, "epoch": step / 10, "loss": 1.5, "accuracy": 0.5, "best": step == 10}
@@ -111,8 +111,8 @@ def test_the_page_has_the_numbers_of_the_report(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "report.json").read_text(encoding="utf-8")) == document
     words = page_text((tmp_path / "report.html").read_text(encoding="utf-8"))
     for expected in (
-        "accuracy 0.9877 0.2500",  # this model's, the baseline's
-        "macro F1 0.5000 – Random choices would be right in 12.5 % of the examples.",
+        "accuracy 0.9877 0.2500 0.5000",  # this model's, the baselines'
+        "macro F1 0.5000 – – Random choices would be right in 12.5 % of the examples.",
         "7 of a.csv to train on, 30 held out of it",
         "the weights after update 10 were kept, the best by accuracy",
         "20 2 1.5000 0.5000",  # an evaluation: update, epoch, loss, score

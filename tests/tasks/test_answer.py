@@ -567,7 +567,7 @@ def test_a_question_without_its_passage_is_refused(trained: bs.Model) -> None:
     assert (caught.value.code, caught.value.location) == ("empty_text", "text 2")
     with pytest.raises(InputError) as caught:
         trained.predict([["kade"]], ["kaba"])
-    assert (caught.value.code, caught.value.location) == ("text_not_a_string", "text 1")
+    assert (caught.value.code, caught.value.location) == ("not_a_string", "text 1")
 
 
 def test_moved_answers_are_told_before_training(

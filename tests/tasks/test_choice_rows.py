@@ -122,7 +122,7 @@ ROW = {"context": "kaba", "choices": ["x", "y", "z"], "label": 0}
         ("a.jsonl", {**ROW, "label": -1}, ":1", "answer_out_of_range"),
         ("a.jsonl", {**ROW, "label": "D"}, ":1", "unknown_answer"),
         ("a.jsonl", {**ROW, "label": "w"}, ":1", "unknown_answer"),
-        ("a.jsonl", {**ROW, "label": True}, ":1", "bad_answer"),
+        ("a.jsonl", {**ROW, "label": True}, ":1", "unknown_answer"),
         ("a.jsonl", {**ROW, "label": None}, ":1", "answer_missing"),
         ("a.jsonl", {**ROW, "choices": ["x", "x"], "label": "x"}, ":1", "ambiguous_answer"),
         ("a.jsonl", {**ROW, "choices": ["x"]}, ":1", "too_few_choices"),

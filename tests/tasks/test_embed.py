@@ -144,7 +144,7 @@ def test_texts_to_predict_need_no_pair(tmp_path: Path) -> None:
     [
         ({"query": "q", "positives": []}, "positive_missing"),
         ({"query": " ", "positives": ["a"]}, "empty_text"),
-        ({"query": "q", "positives": [3]}, "text_not_a_string"),
+        ({"query": "q", "positives": [["a"]]}, "not_a_string"),
         ({"positives": ["a"]}, "field_missing"),
     ],
 )
@@ -159,7 +159,9 @@ def test_bad_rows_have_a_code_and_a_location(tmp_path: Path, row: dict[str, Any]
     ("text", "settings", "code"),
     [
         (GRADED.replace("4.5", "four"), {}, "not_a_number"),
-        (GRADED.replace("4.5", "nan"), {}, "not_a_number"),
+        (GRADED.replace("4.5", "nan"), {}, "empty_label"),
+        (GRADED.replace("4.5", "1e308"), {}, "number_too_large"),
+        (GRADED.replace("4.5", "-inf"), {}, "number_too_large"),
         (GRADED, {"loss": "softmax"}, "loss_not_applicable"),
         (GRADED, {"loss": "contrastive"}, "loss_not_applicable"),
         ("text,second,label\na,b,1\nc,d,1\n", {}, "single_label"),

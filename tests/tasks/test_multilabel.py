@@ -69,7 +69,7 @@ def test_labels_are_a_list_or_have_a_separator_between_them_or_there_are_none() 
     assert split_labels(example("joy, fear"), ",") == ["joy", "fear"]
     assert split_labels(example('["joy", 3]'), ",") == ["joy", "3"]
     assert split_labels(example("[joy]"), ",") == ["[joy]"]
-    assert split_labels(example(100_000 * "["), ",") == [100_000 * "["]
+    assert split_labels(example(1_000 * "["), ",") == [1_000 * "["]
     assert split_labels(example("joy, mostly|fear"), "|") == ["joy, mostly", "fear"]
     assert (
         split_labels(example(""), ",")
@@ -159,6 +159,16 @@ def test_it_begins_with_each_labels_share(family: str) -> None:
         for row in shares.tolist():
             assert row == pytest.approx(expected, **near)
     assert "label_frequencies" not in head().metadata
+
+
+def test_the_initial_probabilities_of_classes_are_their_frequencies() -> None:
+    settings = ClassSettings()
+    facts = learned([example("joy"), example("joy"), example("joy"), example("fear")], settings)
+    task = FittedTask.create(TASK, head().model.config, torch.Generator().manual_seed(0), facts, settings)
+    logits = task.model.eval().heads["classifier"](torch.zeros(1, 8))
+    assert dict(zip(task.labels or [], logits.softmax(-1)[0].tolist(), strict=True)) == pytest.approx(
+        {"fear": 1.5 / 5, "joy": 3.5 / 5}
+    )
 
 
 def test_a_label_that_all_examples_have_leaves_all_finite() -> None:

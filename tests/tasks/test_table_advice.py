@@ -7,9 +7,13 @@ import json
 import re
 import shlex
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.feather
+import pyarrow.parquet
 import pytest
 import zstandard
 
@@ -159,3 +163,49 @@ def test_a_table_is_read_after_at_most_two_remedies(
             following += [(settings | remedy, hint) for remedy in remedies(hint, chosen)]
         tried, earlier = following, tried
     pytest.fail(f"{earlier}")
+
+
+COLUMNAR = {
+    "classify": [{"text": "the sun", "label": 1}, {"text": "rain", "label": 0}],
+    "tag": [{"words": ["Ada", "walks"], "tags": ["B-PER", "O"]}],
+    "embed": [{"query": "sun", "positives": ["the sun", "light"]}],
+    "answer": [
+        {"id": "1", "question": "who", "context": "Ada", "answers": {"text": ["Ada"], "answer_start": [0]}}
+    ],
+    "choose": [{"context": "sun", "choices": ["a", "b"], "label": 1}],
+    "relate": [{"text": "<e1>Ada</e1> and <e2>Bob</e2>", "relation": "Other"}],
+}
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".feather", ".arrow"])
+@pytest.mark.parametrize("task", COLUMNAR)
+def test_columnar_files_have_the_examples_of_a_jsonl(tmp_path: Path, task: str, suffix: str) -> None:
+    table = pa.Table.from_pylist(COLUMNAR[task])
+    file, lines = tmp_path / f"a{suffix}", tmp_path / "a.jsonl"
+    lines.write_text("".join(json.dumps(row) + "\n" for row in COLUMNAR[task]))
+    if suffix == ".parquet":
+        pyarrow.parquet.write_table(table, file)
+    elif suffix == ".feather":
+        pyarrow.feather.write_feather(table, file)
+    else:
+        with pa.ipc.new_stream(file, table.schema) as stream:
+            stream.write_table(table)
+    data = task_data(task, get_task(task).settings_type())
+
+    def examples(path: Path) -> list[Any]:
+        return [replace(example, location="") for example in data.read(path)]
+
+    assert examples(file) == examples(lines)
+
+
+@pytest.mark.parametrize("more", ["", "\t"])
+def test_a_tab_at_the_end_of_each_line_is_no_column_once_the_advice_is_followed(
+    tmp_path: Path, more: str
+) -> None:
+    file = tmp_path / "a.txt"
+    file.write_text(f"Ada\tB-PER\t{more}\nwalks\tO\t{more}\n")
+    with pytest.raises(InputError) as caught:
+        task_data("tag", get_task("tag").settings_type()).read(file)
+    (settings,) = remedies(caught.value.hint_for("command line") or "", {})
+    (example,) = task_data("tag", get_task("tag").settings_type(**settings)).read(file)
+    assert (example.words, example.tags) == (("Ada", "walks"), ("B-PER", "O"))

@@ -135,12 +135,12 @@ def test_faults_of_columns_have_a_location(tmp_path: Path, name: str, text: str,
     [
         ("a.conll", "\n\n", "no_examples"),
         ("a.jsonl", '{"words": ["a"], "tags": ["O", "O"]}', "tag_count"),
-        ("a.jsonl", '{"words": ["a"]}', "field_missing"),
-        ("a.jsonl", '{"words": ["a", ""], "tags": ["O", "O"]}', "empty_word"),
-        ("a.jsonl", '{"words": ["a", "b"], "tags": ["O", ""]}', "empty_label"),
+        ("a.jsonl", '{"words": ["a"]}', "column_missing"),
+        ("a.jsonl", '{"words": ["a", ""], "tags": ["O", "O"]}', "invalid_item"),
+        ("a.jsonl", '{"words": ["a", "b"], "tags": ["O", ""]}', "invalid_item"),
         ("a.jsonl", '{"words": ["a"], "tags": "O"}', "not_a_list"),
         ("a.jsonl", '{"words": [], "tags": []}', "empty_sentence"),
-        ("a.jsonl", '{"words": [["a"]], "tags": ["O"]}', "not_a_sentence"),
+        ("a.jsonl", '{"words": [["a"]], "tags": ["O"]}', "invalid_item"),
     ],
 )
 def test_faults_of_sentences_have_a_code_and_a_location(
@@ -195,7 +195,10 @@ def test_the_tags_are_sorted_and_depend_on_the_data_alone() -> None:
         "default_label": "O",
         "decoder": "softmax",
         "characters": False,
+        "split_text": False,
         "roles": False,
+        "tag_format": "B-TYPE",
+        "outside": [],
     }
     assert task_data("tag", PLAIN).fit_metadata(some[::-1], None) == facts
     parts = task_data("tag", PLAIN).fit_metadata([example("a b c", "NOUN VERB NOUN")], None)
@@ -410,4 +413,4 @@ def test_the_words_are_a_list_or_a_string_and_entities_are_spans_of_words() -> N
     }  # fmt: skip
     with pytest.raises(InputError) as caught:
         task_data("tag", PLAIN).from_inputs({"words": [["kaba", ""]]}, ["text 1"])
-    assert (caught.value.code, caught.value.location) == ("empty_word", "text 1")
+    assert (caught.value.code, caught.value.location) == ("invalid_item", "text 1")

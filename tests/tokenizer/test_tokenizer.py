@@ -187,8 +187,6 @@ def test_vocab_txt_is_uncased_by_default(small: Tokenizer, tmp_path: Path) -> No
     [
         ("vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\na\n", "", "special_token_missing"),
         ("vocab.txt", "Once upon a time\nthere was a text.\n", "", "special_token_missing"),
-        ("vocab.txt", "\n".join([*TOKENS, "cat"]), f":{len(TOKENS) + 1}", "duplicate_token"),
-        ("vocab.txt", "[PAD]\n\n[UNK]\n", ":2", "empty_token"),
         ("tokenizer.json", '{"version": "1.0", "model": {"type": "Wor', "", "invalid_json"),
         ("tokenizer.json", "[]", "", "not_a_json_object"),
         ("tokenizer.json", '{"model": {"type": "BPE"}}', "", "tokenizers_library_error"),
@@ -202,6 +200,57 @@ def test_invalid_files(tmp_path: Path, name: str, content: str, line: str, code:
         with pytest.raises(InputError) as caught:
             Tokenizer.load(path)
         assert (caught.value.code, caught.value.location) == (code, f"{file}{line}")
+
+
+def test_blank_and_repeated_lines_keep_the_ids_of_transformers(
+    small: Tokenizer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    text = "the cat sat on the mat"
+    small.save(tmp_path)
+    lines = ["", *TOKENS[:9], "", "cat", *TOKENS[9:], "cat", "", ""]
+    (tmp_path / "tokenizer.json").unlink()
+    (tmp_path / "vocab.txt").write_text("\n".join(lines))
+    tokenizer = Tokenizer.load(tmp_path)
+    assert len(caplog.records) == 1
+    expected = [len(lines) - 1 - lines[::-1].index(token) for token in small.encode(text).tokens]
+    assert tokenizer.encode(text).ids == expected
+    tokenizer.save(tmp_path / "saved")
+    assert Tokenizer.load(tmp_path / "saved").encode(text).ids == expected
+
+
+def test_files_with_a_byte_order_mark_are_read(small: Tokenizer, tmp_path: Path) -> None:
+    small.save(tmp_path)
+    for name in ("tokenizer.json", "tokenizer_config.json", "vocab.txt"):
+        (tmp_path / name).write_bytes(b"\xef\xbb\xbf" + (tmp_path / name).read_bytes())
+    assert Tokenizer.load(tmp_path).digest == small.digest
+    assert Tokenizer.load(tmp_path / "vocab.txt", lowercase=small.lowercase).digest == small.digest
+
+
+def test_an_edited_vocabulary_beside_tokenizer_json_is_reported(
+    small: Tokenizer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    small.save(tmp_path)
+    assert len(Tokenizer.load(tmp_path)) == len(small)
+    assert not caplog.records
+    for edited in ([*TOKENS[:-1], "dog"], TOKENS[:-1], [*TOKENS, "dog"]):
+        (tmp_path / "vocab.txt").write_text("\n".join(edited))
+        caplog.clear()
+        Tokenizer.load(tmp_path)
+        assert [record.levelname for record in caplog.records] == ["WARNING"]
+
+
+@pytest.mark.parametrize("pattern", ["(a+)+$", "("])
+def test_a_pattern_that_fails_is_an_error(small: Tokenizer, tmp_path: Path, pattern: str) -> None:
+    small.save(tmp_path)
+    file = tmp_path / "tokenizer.json"
+    content = json.loads(file.read_text())
+    split = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
+    file.write_text(json.dumps({**content, "pre_tokenizer": split}))
+    for encode in (lambda tokenizer, text: tokenizer.encode(text), lambda t, text: t.encode_ids([text])):
+        with pytest.raises(InputError) as caught:
+            encode(Tokenizer.load(tmp_path), "a" * 40 + "b")
+        assert caught.value.code == "tokenizers_library_error"
+        assert str(caught.value.location).startswith(str(tmp_path))
 
 
 def test_damaged_and_missing_files(small: Tokenizer, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ Mistyped paths are distinguished from published names without network access.
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from importlib.resources import files
@@ -17,6 +18,7 @@ from bertsmith.io import atomic
 from bertsmith.io.jsonl import load_json
 from bertsmith.suggestions import not_found_error, similar_path
 
+logger = logging.getLogger(__name__)
 CONFIG_FILE = "config.json"
 RUNS_FILE = "runs.json"
 """The file with the names of the runs, finished or not."""
@@ -44,6 +46,7 @@ def locate(name: str | Path) -> Path:
     path = Path(name)
     for candidate in (path / "model", path):
         if (candidate / CONFIG_FILE).is_file():
+            _note_shipped_model(path)
             return candidate
     check_single_run(path)
     if path.exists():
@@ -54,6 +57,22 @@ def locate(name: str | Path) -> Path:
         return _PRETRAINED / path.name
     check_model_name(str(name))
     return _from_hub(str(name))
+
+
+def _note_shipped_model(path: Path) -> None:
+    """Log that a folder of the current directory is used in place of the shipped model of the same name."""
+    if len(path.parts) == 1 and (_PRETRAINED / path / CONFIG_FILE).is_file():
+        logger.info("%s: this folder is used, and not the model of the same name that bertsmith has", path)
+
+
+def _similar_model(name: str) -> str | None:
+    """Return the path of a model that is spelled similarly; None if there is none.
+
+    A longer name that begins with this one is a run that was named after its base model.
+    """
+    near = similar_path(name) or name
+    is_model = any((Path(near) / part / CONFIG_FILE).is_file() for part in (".", "model"))
+    return near if is_model and not near.startswith(name) else None
 
 
 def check_model_name(name: str) -> None:
@@ -76,7 +95,7 @@ def check_model_name(name: str) -> None:
 
 
 def _from_hub(name: str) -> Path:
-    suggestion = f"did you mean {near}? Otherwise: " if (near := similar_path(name)) else ""
+    suggestion = f"did you mean {near}? Otherwise: " if (near := _similar_model(name)) else ""
     try:
         from huggingface_hub import snapshot_download
     except ImportError:
@@ -106,7 +125,10 @@ def locate_tokenizer(name: str) -> Path:
     path = Path(name)
     if any((path / "model" / file).is_file() for file in ("tokenizer.json", "vocab.txt")):
         return path / "model"
-    return path if path.exists() else locate(name)
+    if not path.exists():
+        return locate(name)
+    _note_shipped_model(path)
+    return path
 
 
 def run_names(folder: Path) -> list[str] | None:

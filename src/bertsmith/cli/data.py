@@ -43,7 +43,7 @@ def data() -> None:
     metavar="X",
     help="Smallest ratio of shared word 5-grams of near-duplicates; 1: equal documents only.",
 )
-@click.option("--workers", type=Integer(1), help="Parallel workers; the shards are the same for any N.")
+@click.option("--workers", type=Integer(1, 1024), help="Parallel workers; the shards are the same for any N.")
 @options.max_ram
 @options.choice(
     "--engine", "local", "ray", default="local", help="Run the workers on this machine or on a Ray cluster."
@@ -96,7 +96,7 @@ def data_prepare(
     type=FILE,
     help="Task files whose rows must not be in the corpus: a file or a quoted glob; can be repeated.",
 )
-@click.option("--ngram", type=Integer(1), default=13, help="Words in a row that are a match.")
+@click.option("--ngram", type=Integer(1, 1000), default=13, help="Words in a row that are a match.")
 @click.option(
     "--preset",
     "preset_name",
@@ -106,7 +106,9 @@ def data_prepare(
 @click.option("--epochs", type=options.POSITIVE, default=1.0, help="Epochs of the forecast.")
 @click.option("--no-benchmark", is_flag=True, help="Do not measure the time of an update.")
 @click.option("--sample", type=Size(), help="Read only the first part of the text, such as 100MB.")
-@click.option("--max-examples", type=Integer(1), default=20, help="Examples to list for each finding.")
+@click.option(
+    "--max-examples", type=Integer(1, 1_000_000), default=20, help="Examples to list for each finding."
+)
 @options.html
 @options.as_json
 def data_check(

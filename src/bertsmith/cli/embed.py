@@ -78,7 +78,7 @@ def embed(
     --index, the command prints one JSON object per text.
     """
     from bertsmith.inference.output import check_suffix, refuse_existing
-    from bertsmith.inference.text_input import read_text_rows, rows_of_lines
+    from bertsmith.inference.text_input import count_empty, read_text_rows, rows_of_lines
     from bertsmith.io import atomic
     from bertsmith.retrieval import vector_file
 
@@ -104,7 +104,7 @@ def embed(
         return
     embedder = loaded.embedder(pooling, normalize, max_length)
     rows = read_text_rows(file, **columns) if file else rows_of_lines(options.read_lines(texts))
-    vectors = vector_file.embed_rows(rows, embedder)
+    vectors = vector_file.embed_rows(count_empty(rows, keep=True), embedder)
     if output:
         count = vector_file.write_vectors(vectors, embedder.size, Path(output))
         if as_json:

@@ -72,7 +72,9 @@ def evaluate(
 @click.argument("b", metavar="RUN_B", type=RUN)
 @options.labeled
 @click.option(
-    "--rounds", type=Integer(1), help="Resampling rounds; default: 10,000, or fewer for many examples."
+    "--rounds",
+    type=Integer(1, 10_000_000),
+    help="Resampling rounds; default: 10,000, or fewer for many examples.",
 )
 @options.random_seed
 @options.settings

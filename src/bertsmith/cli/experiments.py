@@ -30,10 +30,10 @@ from bertsmith.cli.options import DIR, FILE, Integer
 @click.option(
     "--rows", metavar="A,B", callback=options.split_names, help="Only these rows and the first; default: all."
 )
-@click.option("--seeds", type=Integer(1), default=3, help="Runs of each row.")
+@click.option("--seeds", type=Integer(1, 1000), default=3, help="Runs of each row.")
 @click.option(
     "--jobs",
-    type=Integer(1),
+    type=Integer(1, 1024),
     help="Models to train at a time, each in a process; default: the number of cores for small models, else 1.",
 )
 @options.run_options
@@ -73,8 +73,10 @@ def ablate(recipe: str, output_dir: str, as_json: bool, **arguments: Any) -> Non
     "--validation", required=True, type=FILE, help="Examples to choose the epoch by, and to compare on."
 )
 @options.output_dir
-@click.option("--words", type=Integer(0), default=0, help="Add N words of the corpus to the vocabulary.")
-@click.option("--seeds", type=Integer(1), default=1, help="Fine-tuning runs of each model.")
+@click.option(
+    "--words", type=Integer(0, 1_000_000), default=0, help="Add N words of the corpus to the vocabulary."
+)
+@click.option("--seeds", type=Integer(1, 1000), default=1, help="Fine-tuning runs of each model.")
 @options.minutes
 @click.option(
     "--task-set",

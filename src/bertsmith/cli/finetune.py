@@ -148,8 +148,8 @@ class _RateGroup(TaskGroup):
         @options.base_model
         @_train
         @click.option("--output", metavar="FILE.png", help="A plot of the losses to write.")
-        @click.option("--seeds", type=Integer(1), default=3, help="Number of repetitions.")
-        @click.option("--steps", type=Integer(1), default=100, help="Updates of each seed.")
+        @click.option("--seeds", type=Integer(1, 1000), default=3, help="Number of repetitions.")
+        @click.option("--steps", type=Integer(1, 1_000_000), default=100, help="Updates of each seed.")
         @click.option("--low", type=options.RATE, default=1e-7, help="First learning rate.")
         @click.option("--high", type=options.RATE, default=1.0, help="Last learning rate.")
         @options.combine(*([_label_names] if task.accepts_label_names else []))

@@ -9,7 +9,7 @@ import rich_click as click
 from bertsmith import console
 from bertsmith.cli import options
 from bertsmith.cli.commands import Command
-from bertsmith.cli.options import MODEL
+from bertsmith.cli.options import MODEL, Integer
 from bertsmith.cli.pretraining_tables import format_metrics
 from bertsmith.cli.tables import format_value, print_repeats, print_rows, print_values, show
 from bertsmith.formatting import format_number, pluralize
@@ -40,13 +40,18 @@ _CONTINUE = "to continue, repeat the command of the run with --resume"
 @click.option(
     "--layer",
     "layers",
-    type=int,
+    type=Integer(),
     multiple=True,
     metavar="N",
     help="Only this layer, from 0; can be repeated.",
 )
 @click.option(
-    "--head", "heads", type=int, multiple=True, metavar="N", help="Only this head, from 0; can be repeated."
+    "--head",
+    "heads",
+    type=Integer(),
+    multiple=True,
+    metavar="N",
+    help="Only this head, from 0; can be repeated.",
 )
 @click.option("--output", metavar="FILE.png", help="Draw the weights of one head, or of all.")
 @options.model_device

@@ -131,6 +131,8 @@ def main() -> NoReturn:
         if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup ignores it
             signal.signal(signal.SIGHUP, handler)
     try:
+        for word in sys.argv:
+            word.encode("utf-8")  # before anything is written under a name that is not UTF-8
         bertsmith(prog_name="bertsmith", standalone_mode=False, obj=start_time)
         sys.stdout.flush()
     except Exit as error:
@@ -175,7 +177,7 @@ def error_to_report(error: BaseException) -> BertsmithError | None:
             is_input = isinstance(error, PermissionError | NotADirectoryError | IsADirectoryError)
             message = (error.strerror or str(error)).lower()
             return (InputError if is_input else MachineError)("os_error", message, location=error.filename)
-        case MemoryError() | RuntimeError() if hardware.is_out_of_memory(error):
+        case MemoryError() | RuntimeError() | ImportError() if hardware.is_out_of_memory(error):
             hint = "lower train.batch_size, or choose a smaller preset"
             return MachineError("out_of_memory", "there is not enough memory", hint=hint)
     return None
@@ -185,10 +187,7 @@ def print_error(error: BertsmithError, *, as_json: bool) -> None:
     """Print message and hint on stderr, and {"error": {…}} on stdout if the user asked for JSON."""
     if error.is_reported:
         return
-    message, hint = (
-        text and console.escape_control_characters(text, one_line=True)
-        for text in (error.sentence_for("command line"), error.hint_for("command line"))
-    )
+    message, hint = error.sentence_for("command line"), error.hint_for("command line")
     label = "" if isinstance(error, Stopped) else "error: "
     with suppress(OSError):  # the terminal was closed
         click.echo(f"{label}{message}", err=True)

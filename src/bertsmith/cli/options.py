@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from bertsmith.inference.model import Model
     from bertsmith.io.documents import Reading
 
+_INTEGER_LIMIT = 2**63
 Decorator = Callable[[Any], Any]
 
 
@@ -31,9 +32,15 @@ FILE, DIR, RUN, MODEL = PathName("file"), PathName("dir"), PathName("run"), Path
 
 
 class Integer(click.IntRange):
-    """An integer in a range."""
+    """An integer in a range; the help leaves out the limit that all integers have."""
 
     name = "n"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        number: int = super().convert(value, param, ctx)
+        if abs(number) >= _INTEGER_LIMIT:
+            self.fail("the number is too large: give one below 2^63", param, ctx)
+        return number
 
 
 class Number(click.FloatRange):
@@ -175,7 +182,7 @@ settings = click.option(
     help="Change a setting; can be repeated.",
 )
 run_options = combine(settings, resume, as_json)
-threads = setting("--threads", "train.threads", type=Integer(1), help="Number of computation threads.")
+threads = setting("--threads", "train.threads", type=Integer(1, 1024), help="Number of computation threads.")
 seed = setting("--seed", "train.seed", type=Integer(0), help="Seed of all random numbers.")
 random_seed = click.option("--seed", type=Integer(0), default=0, help="Seed of all random numbers.")
 batch_size = setting(

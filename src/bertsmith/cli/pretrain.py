@@ -103,7 +103,9 @@ def pretrain(data: str, output_dir: str, as_json: bool, **arguments: Any) -> Non
 @click.option("--validation", type=FILE, help="With --train: labeled examples to choose the epoch by.")
 @click.option("--model", type=MODEL, help="With --train: the student, with the teacher's vocabulary.")
 @options.output_dir
-@click.option("--layers", type=Integer(1), help="Layers of the student; default: half of the teacher's.")
+@click.option(
+    "--layers", type=Integer(1, 1000), help="Layers of the student; default: half of the teacher's."
+)
 @options.minutes
 @options.training
 @options.run_options

@@ -86,14 +86,14 @@ def _print_run(output_dir: str, report: Report) -> None:
     _print_evaluations(report["evaluations"])
     if report.get("stopped_early"):
         console.print_result(f"{output_dir}: {report['stopped_early']}")
-    scores, baseline = report["validation"], report["baseline"]
+    scores, baselines = report["validation"], report["baselines"]
     console.print_table(
         f"{output_dir}: validation scores of the best epoch by {report['decided_by']}",
-        ["score", "this model", report.get("baseline_name", "baseline")],
+        ["score", "this model", *baselines],
         [
-            (name, *map(format_number, (scores[name], v)))
-            for name, v in baseline.items()
-            if isinstance(v, float)
+            (name, *(format_number(values.get(name)) for values in (scores, *baselines.values())))
+            for name, value in report["baseline"].items()
+            if isinstance(value, float)
         ],
     )
     for name, value in report.get("chosen_on_validation", {}).items():

@@ -76,11 +76,10 @@ def tokenizer_train(files: tuple[str, ...], output_dir: str, as_json: bool, **ar
     FILES are files, folders, and globs: plain text with a blank line between documents, or .jsonl, .csv, or
     .parquet with a column "text"; also compressed. The same files always give the same vocabulary.
     """
-    from bertsmith.tokenizer.script_coverage import describe_script_mismatch
     from bertsmith.tokenizer_training.train import train_tokenizer
 
     arguments["reading"] = options.pop_reading(arguments)
-    arguments["kind"] = kind = arguments["kind"].replace("-", "_")
+    arguments["kind"] = arguments["kind"].replace("-", "_")
     arguments["cased"] = arguments["cased"] or None  # byte-level BPE always keeps case
     with console.ProgressBar("reading", options.size_of(files)) as bar:
         trained = train_tokenizer(files, output_dir, progress=bar.update_bytes, **arguments)
@@ -92,11 +91,6 @@ def tokenizer_train(files: tuple[str, ...], output_dir: str, as_json: bool, **ar
         console.print_result(f"{output_dir}: {entries} from {pluralize(record['words'], 'word')}")
     for note in _omissions(record):
         console.print_note(note)
-    mismatch = describe_script_mismatch(
-        record["scripts"], kind, lowercase=trained.lowercase, chinese=arguments["chinese"]
-    )
-    if mismatch is not None:
-        console.print_note(mismatch if as_json else f"{mismatch}; or, to use this one:")
     if not as_json:
         console.print_note(pretraining_tables.prepare_hint(files, arguments["reading"], output_dir))
 
@@ -159,7 +153,7 @@ def tokenizer_inspect(
 @click.option("--model", type=DIR, help="A run or model folder whose vocabulary and vectors to extend.")
 @click.option("--tokenizer", type=DIR, help="A tokenizer without a model.")
 @click.option("--output-dir", type=DIR, help="The folder to write; without it, only show the words.")
-@click.option("--words", type=Integer(1), default=1000, help="Maximum number of new words.")
+@click.option("--words", type=Integer(1, 1_000_000), default=1000, help="Maximum number of new words.")
 @click.option("--min-frequency", type=Integer(1), default=5, help="Minimum count of a new word.")
 @click.option("--min-pieces", type=Integer(2), default=2, help="Minimum pieces of a new word.")
 @click.option("--against", multiple=True, type=FILE, help="General text: its common words are not proposed.")

@@ -53,6 +53,7 @@ from bertsmith.io.tables import Table
 from bertsmith.io.text_io import LineError
 from bertsmith.keywords import ReadingKeywords
 from bertsmith.settings import with_keywords
+from bertsmith.tokenizer.script_coverage import lost_joiners
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
@@ -310,6 +311,7 @@ class _Preparation:
         if num_rejected:
             entries.append(file_entry(folder / "rejects.jsonl"))
         self._dropped["files_empty"] = len(self._notes.empty)
+        self._dropped["joiners_lost"] = lost_joiners(self.first_characters, self._tokenizer)
         counts = {**self._counts, **{name: n for name, n in self._dropped.items() if n}}
         write_manifest(
             folder,
@@ -352,6 +354,9 @@ def _encoder(
 
 
 def _num_workers(workers: int | None, max_ram: int | None, engine: str) -> int | None:
+    if workers is not None and not 1 <= workers <= 1024:
+        message, hint = f"{workers} is not from 1 to 1024", "use about as many workers as there are cores"
+        raise InputError("workers_out_of_range", message, argument="workers", hint=hint)
     if engine == "ray":
         return workers
     workers = workers or min(hardware.available_cores(), _MAX_WORKERS)

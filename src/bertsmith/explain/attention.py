@@ -140,7 +140,7 @@ def compute_attention(
     for value in (text, text_pair):
         if value is not None and not isinstance(value, str):
             message, hint = f"{value!r:.60} is not a string", "pass a text, or a text and a second text"
-            raise InputError("text_not_a_string", message, hint=hint)
+            raise InputError("not_a_string", message, hint=hint)
     max_length = min(encoder.config.max_length, tokenizer.max_length)
     try:
         encoding = tokenizer.encode(

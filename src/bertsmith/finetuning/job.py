@@ -11,6 +11,8 @@ from typing import Any
 from bertsmith.device import ComputeContext
 from bertsmith.errors import InputError, option
 from bertsmith.finetuning.data import Examples
+from bertsmith.finetuning.defaults import complete_length, default_learning_rate
+from bertsmith.finetuning.head_probe import can_evaluate, probe_items, train_head
 from bertsmith.finetuning.model import cached_encoder, load_teacher, unfreeze_steps
 from bertsmith.finetuning.report import data_report, log_truncation, run_report
 from bertsmith.finetuning.settings import FinetuneSettings, settings_type
@@ -61,7 +63,10 @@ def new_settings(
     values = read_yaml(recipe) if recipe is not None else {}
     values = {**values, "base": path, "files": {**(values.get("files") or {}), **files}}
     settings = settings_type(task).of(values, str(recipe or "settings"))
-    settings = settings.changed(compute_setup.without_other_budgets(changes))
+    defaults = {"train.learning_rate": default_learning_rate(folder.config.hidden_size)}
+    if "train.learning_rate" in settings_type(task).dotted(values):
+        defaults = {}
+    settings = settings.changed({**defaults, **compute_setup.without_other_budgets(changes)})
     if settings.base != path:
         message = f"base is {settings.base} in the settings, and the model is {path}"
         hint = f"name the model with {option('model')} only"
@@ -127,6 +132,8 @@ class FinetuneJob:
             self.items = self.task.encode(self.examples.train, tokenizer)
             self.validation_items = self.task.encode(self.examples.validation, tokenizer)
         log_truncation(self.task, self.items, self.examples, tokenizer)
+        train = complete_length(self.settings.train, self.updates_per_epoch, can_probe=self._can_probe)
+        self.settings = self.settings.model_copy(update={"train": train})
         config = self.base.folder.config
         self.context = self.context.with_kernels(self.settings.train, config.hidden_size, self.num_updates())
         self.context.prepare_modules(self.encoder, self.task.model)
@@ -147,6 +154,13 @@ class FinetuneJob:
         train = self.settings.train
         return math.ceil(len(self.items) / train.batch_size) / train.gradient_accumulation_steps
 
+    @property
+    def _can_probe(self) -> bool:
+        """True if a new head reads the encoder's states, and is not trained alone anyway."""
+        model, train = self.task.model, self.settings.train
+        is_new = bool(model.heads) and not model.head_init and not model.features.parts
+        return is_new and not train.freeze_encoder and train.unfreeze_every is None
+
     def num_updates(self) -> int:
         """Return the number of updates of the run's budget."""
         train = self.settings.train
@@ -155,21 +169,30 @@ class FinetuneJob:
         return compute_setup.updates_in_budget(train, self.updates_per_epoch, tokens_per_update)
 
     def complete_train_settings(self) -> None:
-        """Set the train settings that the user left open: evaluations once an epoch, and the context."""
-        train = self.settings.train
-        if not train.eval_steps:
-            train = train.model_copy(update={"eval_steps": max(1, round(self.updates_per_epoch))})
-        self.settings = self.settings.model_copy(
-            update={"train": compute_setup.with_context(train, self.context)}
-        )
+        """Set the precision, the device, and the kernels that the user left open."""
+        train = compute_setup.with_context(self.settings.train, self.context)
+        self.settings = self.settings.model_copy(update={"train": train})
 
-    def cache_features(self, folder: Path) -> None:
-        """Compute the states of an encoder that is not trained, or read those of a run on the same data."""
-        items = [*self.items, *self.validation_items]
+    def cache_features(self, folder: Path, items: Sequence[Item]) -> None:
+        """Compute the encoder's states for these items, or read those of a run on the same data."""
         with self.timer.step("hidden states"):
             self.trained_encoder = cached_encoder(
                 self.base.folder, self.encoder, self.task, items, self.context, folder
             )
+
+    def fit_head(self, folder: Path) -> None:
+        """Train the head alone on the states of the frozen encoder, which are kept in a folder meanwhile."""
+        train, encoder, metric = self.settings.train, self.trained_encoder, self.task.primary_metric
+        items, validation = probe_items(self.items, train.seed), self.validation_items
+
+        def evaluate() -> float:
+            return self.evaluate()[0].values[metric]
+
+        with self.timer.step("fitting the head"):
+            evaluates = can_evaluate(validation)
+            self.cache_features(folder, [*items, *validation] if evaluates else items)
+            train_head(self.module, items, self.context, train, evaluate if evaluates else None)
+        self.trained_encoder = encoder
 
     def training_job(self, budget: TrainingBudget) -> TrainingJob:
         """Return what the trainer needs; all epochs are one phase."""
@@ -188,7 +211,11 @@ class FinetuneJob:
                 *filter(None, [self.teacher_digest]),
             ),
             budget=budget,
-            evaluation=Evaluation(self.evaluate_in_training, best_metric=self.task.primary_metric),
+            evaluation=Evaluation(
+                self.evaluate_in_training,
+                self.task.primary_metric,
+                at_start=bool(train.head_probe) and (train.eval_steps or 0) <= self.num_updates(),
+            ),
             callbacks=self._callbacks(),
             unfreeze_steps=unfreeze_steps(self.encoder, self.task.model, train, self.updates_per_epoch),
         )

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import logging
 import math
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from itertools import chain, islice
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -16,19 +18,23 @@ from bertsmith.finetuning.settings import FileSettings, FinetuneSettings
 from bertsmith.formatting import pluralize
 from bertsmith.runs.compute_setup import budget_limits
 from bertsmith.runs.run_folder import training_record
-from bertsmith.tasks.base import TaskMetrics
 from bertsmith.tasks.batching import Answers, Item
 from bertsmith.tasks.fitted_task import FittedTask
 from bertsmith.tasks.report import prediction_report
 from bertsmith.tasks.results import DataSummary, Metrics
+from bertsmith.tokenizer.script_coverage import text_warnings
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.training.callbacks import LOG
 from bertsmith.training.training_job import TrainOutput
 
 logger = logging.getLogger(__name__)
 
+FROZEN_ENCODER = "frozen encoder"
+"""The name of the baseline that trains only the head."""
+
 _MAX_LOCATIONS = 5  # of a diagnostic in a terminal
 _MAX_UNKNOWN_RATIO = 0.05  # of the tokens; with more, the vocabulary hardly fits the texts
+_SAMPLE_CHARACTERS = 1_000_000  # by which the script of the texts is recognized
 _MAX_POINTS = 400  # of a curve
 _LONGER_FACTOR = 3  # times the budget, if that was too small
 
@@ -64,14 +70,17 @@ def log_examples(summary: DataSummary, files: FileSettings) -> None:
 
 def log_truncation(task: FittedTask, items: Sequence[Item], examples: Examples, tokenizer: Tokenizer) -> None:
     """Log what truncation loses, and warn if the vocabulary or the special tokens do not fit the texts."""
-    if getattr(task.settings, "specials_in_text", "text") == "parse":
-        texts = [
-            text
-            for example in [*examples.train, *examples.validation]
-            for text in example.display_inputs.values()
-        ]
-        if message := describe_doubled_special_tokens(texts, tokenizer):
-            logger.warning("%s, or keep task.specials_in_text=text", message)
+    texts = [
+        text
+        for example in [*examples.train, *examples.validation]
+        for text in example.display_inputs.values()
+    ]
+    sample = islice(chain.from_iterable(texts), _SAMPLE_CHARACTERS)
+    for warning in text_warnings(Counter(sample), tokenizer):
+        logger.warning("%s", warning)
+    parses_specials = getattr(task.settings, "specials_in_text", "text") == "parse"
+    if parses_specials and (message := describe_doubled_special_tokens(texts, tokenizer)):
+        logger.warning("%s, or keep task.specials_in_text=text", message)
     stats = task.truncation(items)
     for message in stats.messages(task.encoder.truncation_hint):
         logger.info("%s", message)
@@ -112,7 +121,15 @@ def run_report(
     baseline = task.metrics.baseline(examples.train, examples.validation)
     labels = {label for labels in task.metrics.labels(examples.validation) for label in labels}
     budget, state = budget_limits(settings.train), output.state
-    warnings = learning_warnings(task.metrics, metrics, baseline, state.step, budget, labels)
+    rows = evaluations(run, updates_per_epoch, state.best_step)
+    baselines = {task.metrics.baseline_name: dict(baseline.values)}
+    baselines |= {
+        name: dict(result.values)
+        for name, result in task.metrics.text_baselines(examples.train, examples.validation).items()
+    }
+    if rows and rows[0]["step"] == 0:  # with the head that was trained alone
+        baselines[FROZEN_ENCODER] = {name: rows[0][name] for name in task.metrics.logged_metrics}
+    warnings = learning_warnings(task.metrics.primary_metric, metrics, baselines, state.step, budget, labels)
     for warning in warnings:
         logger.warning("%s", warning)
     return {
@@ -128,8 +145,9 @@ def run_report(
         "baseline": dict(baseline.values),
         "baseline_name": task.metrics.baseline_name,
         "baseline_reads": task.metrics.baseline_reads_text,
+        "baselines": baselines,
         "validation": metrics.to_dict(),
-        "evaluations": evaluations(run, updates_per_epoch, state.best_step),
+        "evaluations": rows,
         "examples": dict(examples.summary.details),
         "warnings": [*examples.summary.warnings, *warnings],
         "curve": loss_curve(run),
@@ -193,38 +211,44 @@ def loss_curve(run: Path) -> dict[str, Any]:
 
 
 def learning_warnings(
-    task_metrics: TaskMetrics,
+    metric: str,
     metrics: Metrics,
-    baseline: Metrics,
+    baselines: Mapping[str, Mapping[str, float]],
     num_updates: int,
     budget: Mapping[str, float],
     labels: Collection[str] = (),
 ) -> list[str]:
-    """Return a warning if the model is no better than the baseline.
+    """Return a warning if the model is no better than the best baseline.
 
     Args:
-        task_metrics: The metrics part of the task.
+        metric: The primary metric of the task.
         metrics: The metrics of the validation examples.
-        baseline: The metrics of the baseline.
+        baselines: The metrics of each baseline by its name.
         num_updates: The number of updates of the run.
         budget: The budget of the run by the names of its settings.
         labels: The different labels of the validation examples; with a single one no score is informative.
     """
-    metric = task_metrics.primary_metric
-    score, baseline_score = metrics.values[metric], baseline.values[metric]
-    if score > baseline_score:
+    scores = {name: values[metric] for name, values in baselines.items()}
+    baseline = max(scores, key=scores.__getitem__)
+    score = metrics.values[metric]
+    if score > scores[baseline]:
         return []
     if len(labels) == 1:
         return [
             f"all validation examples have the answer '{next(iter(labels))}', so no score is informative: add "
             "examples with other answers"
         ]
+    if baseline == FROZEN_ENCODER:
+        return [
+            f"fine-tuning did not improve the {metric} on the validation data, {score:.4f}, which the "
+            "frozen encoder has: add examples, or try another train.learning_rate"
+        ]
     name, value = next(iter(budget.items()))
     return [
-        f"the best {metric} on the validation data, {score:.4f}, is no better than {task_metrics.baseline_name} "
-        f"({baseline_score:.4f}) after {pluralize(num_updates, 'update')}: train longer (resume with "
-        f"train.{name}={_LONGER_FACTOR * value:.10g}), add examples, try another train.learning_rate, and check "
-        "the labels"
+        f"the best {metric} on the validation data, {score:.4f}, is no better than {baseline} "
+        f"({scores[baseline]:.4f}) after {pluralize(num_updates, 'update')}: train longer (resume with "
+        f"train.{name}={_LONGER_FACTOR * value:.10g}), add examples, try another train.learning_rate or a larger "
+        "model, and check the labels"
     ]
 
 

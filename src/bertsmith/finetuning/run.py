@@ -91,7 +91,9 @@ def finetune(
         if run_settings.files.validation is None:
             write_split(job.examples, job.task.data, out / "split")
         if run_settings.train.freeze_encoder:
-            job.cache_features(Path(states or out / FEATURES))
+            job.cache_features(Path(states or out / FEATURES), [*job.items, *job.validation_items])
+        if job.settings.train.head_probe:
+            job.fit_head(out / FEATURES)
 
         budget = compute_setup.training_budget(
             job.settings.train, Throughput(), job.num_updates, start, explicit=explicit

@@ -19,7 +19,7 @@ OWN_ARGUMENTS = ("files", "base")
 
 
 def _updates_or_epoch(value: Any) -> Any:
-    if value is None or value == "epoch" or (type(value) is int and value >= 1):
+    if value is None or value == "epoch" or (type(value) is int and 1 <= value <= 10**15):
         return value
     raise ValueError("this is a number of updates, or epoch")
 
@@ -37,6 +37,7 @@ class FileSettings(Settings):
     folds: int | None = Field(
         None,
         ge=2,
+        le=1000,
         description="without a validation file: into how many parts to split train, one of them held out",
     )
     fold: int | None = Field(None, ge=1, description="with folds: the part that is held out, from 1 on")
@@ -58,19 +59,32 @@ class FileSettings(Settings):
 
 
 class FinetuneTrainSettings(TrainSettings):
-    """Settings of training: by default a few epochs at a low rate (Devlin et al. 2019, A.3)."""
+    """Settings of training. The size of the model and the number of examples decide what is left open."""
 
-    num_train_epochs: MayChange[float] = Field(
-        3.0, gt=0, le=1e6, description="passes over the examples, where no other budget is given"
+    num_train_epochs: MayChange[float | None] = Field(
+        None,
+        gt=0,
+        le=1e6,
+        description="passes over the examples, if no other budget is set; none: 3, or for few examples up to 20, "
+        "so that there are 400 updates",
     )
     learning_rate: float = Field(
-        5e-5, gt=0, le=10, description="the highest learning rate, at the end of warm-up"
+        5e-5,
+        gt=0,
+        le=10,
+        description="the highest learning rate, at the end of warm-up; if it is not set, 5e-5 at a hidden size of "
+        "768 or more, and higher for smaller models",
+    )
+    head_probe: bool | None = Field(
+        None,
+        description="first train the head alone on the frozen encoder's states, which also shows what they are "
+        "worth (LP-FT, Kumar et al. 2022); none: if the number of epochs is none and the head is new",
     )
     patience: int | None = Field(
         None,
         ge=1,
         description="early stopping: evaluations in a row without a better score after which the run ends; none: "
-        "never",
+        "never, or after 10 if the number of epochs is none",
     )
     lr_patience: int = Field(
         2,

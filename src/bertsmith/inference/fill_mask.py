@@ -99,7 +99,7 @@ class MaskFiller(TokenPredictor):
         return MaskedText(encoding, masks, [text.around(0, row) for row in masks])
 
     def forward(self, prepared: Sequence[MaskedText]) -> list[Tensor]:
-        """Return the probabilities and ids of the most probable tokens of each sequence's masks, [n, top_k, 2]."""
+        """Return the probabilities and ids of the most probable tokens of each text's masks, [n, top_k, 2]."""
         vocab_size = self.tokenizer.vocab_size
 
         def best_tokens(hidden: Tensor, labels: Tensor) -> Tensor:
@@ -107,7 +107,8 @@ class MaskFiller(TokenPredictor):
             best = probabilities[:, :vocab_size].topk(min(self.top_k, vocab_size))
             return torch.stack([best.values, best.indices.to(best.values.dtype)], -1)  # fp32 holds any id
 
-        return self.outputs_of([item for text in prepared for item in text.items], best_tokens)
+        outputs = iter(self.outputs_of([item for text in prepared for item in text.items], best_tokens))
+        return [torch.cat([next(outputs) for _ in text.items] or [torch.empty(0)]) for text in prepared]
 
     def decode(
         self, outputs: Sequence[Tensor], items: Sequence[MaskedText], requests: Sequence[str]

@@ -15,7 +15,7 @@ from bertsmith.errors import InputError, option
 from bertsmith.formatting import join_names, pluralize
 from bertsmith.inference.scoring import Scorer, TextScore, score_messages
 from bertsmith.io.sources import Source, to_source
-from bertsmith.io.tables import Table, read_table, text_of
+from bertsmith.io.tables import Table, read_table
 
 _COST_SAMPLE = 1000  # pairs from which the cost of all pairs is estimated
 _GOOD_COLUMNS, _BAD_COLUMNS = ("good", "sentence_good"), ("bad", "sentence_bad")  # ours, and BLiMP's
@@ -212,9 +212,7 @@ def read_pairs(
         groups = {name: table.texts(name, "group_columns") for name in group_columns}
     else:
         names = [_column(table, candidates) for candidates in _GROUP_COLUMNS]
-        groups = {
-            name: [text_of(row.values.get(name)) for row in table] for name in names if name in table.columns
-        }
+        groups = {name: [row.texts.get(name, "") for row in table] for name in names if name in table.columns}
     pairs = []
     for i, row in enumerate(table):
         for side, sentence in (("good", good[i]), ("bad", bad[i])):

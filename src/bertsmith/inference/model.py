@@ -28,14 +28,16 @@ from bertsmith.inference.precision import (
     compare_task,
     compare_vectors,
 )
+from bertsmith.inference.predictor import not_finite_error
 from bertsmith.inference.task_predictor import TaskInterface, TaskPredictor
 from bertsmith.io.jsonl import load_json
-from bertsmith.io.sources import Source, column_values, is_missing
+from bertsmith.io.sources import Source, column_values
 from bertsmith.models.config import Pooling
 from bertsmith.models.parameter_count import count_parameters
 from bertsmith.models.task_heads import PART_BUILDERS
 from bertsmith.notebook import Report, render_page
 from bertsmith.tasks.fitted_task import FittedTask, load_task
+from bertsmith.tokenizer.tokenizer import validate_texts
 
 if TYPE_CHECKING:  # each verb imports only what it needs
     from bertsmith.explain.attention import AttentionMaps
@@ -124,10 +126,15 @@ class Model(CheckedModel, TaskInterface):
             batch_size: The maximum number of texts per forward pass; None: as many as a budget of tokens allows.
 
         Returns:
-            A vector per text, float32 [n, H]; for a string [H].
+            A vector per text, float32 [n, H]; for a string [H]. An empty or missing text, which is logged, has the
+            vector of the special tokens.
         """
+        from bertsmith.inference.text_input import log_empty_vectors
+
         embedder = self.embedder(pooling, normalize, max_length, batch_size)
-        return embedder([texts])[0] if isinstance(texts, str) else embedder(column_values(texts, "texts"))
+        values = list(validate_texts([texts] if isinstance(texts, str) else column_values(texts, "texts")))
+        log_empty_vectors([f"text {i}" for i, text in enumerate(values, start=1) if not text.strip()])
+        return embedder(values)[0] if isinstance(texts, str) else embedder(values)
 
     def index(
         self,
@@ -158,7 +165,7 @@ class Model(CheckedModel, TaskInterface):
             overwrite: Replace an index.
             progress: Receives the number of texts that are done.
         """
-        from bertsmith.inference.text_input import read_text_rows, rows_to_index
+        from bertsmith.inference.text_input import count_empty, read_text_rows
         from bertsmith.retrieval.index import EmbeddingSource, write_index
 
         embedder = self.embedder(pooling, True, max_length)
@@ -168,7 +175,7 @@ class Model(CheckedModel, TaskInterface):
             pooling=embedder.config.pooling,
             max_length=embedder.config.max_length,
         )
-        rows = rows_to_index(read_text_rows(texts, text_column, id_column, encoding))
+        rows = count_empty(read_text_rows(texts, text_column, id_column, encoding), keep=False)
         options: dict[str, Any] = {"approximate": approximate, "overwrite": overwrite, "progress": progress}
         index = write_index(output_dir, rows, embedder, source, **options)
         if index.recall is not None:
@@ -234,7 +241,7 @@ class Model(CheckedModel, TaskInterface):
         from bertsmith.inference.scoring import log_scores
 
         values = [texts] if isinstance(texts, str) else column_values(texts, "texts")
-        scores = self.scorer(variant, batch_size).scores("" if is_missing(text) else text for text in values)
+        scores = self.scorer(variant, batch_size).scores(values)
         log_scores(scores, [f"text {i}" for i in range(1, len(scores) + 1)])
         return scores[0] if isinstance(texts, str) else scores
 
@@ -293,7 +300,10 @@ class Model(CheckedModel, TaskInterface):
         """
         from bertsmith.explain.attention import compute_attention
 
-        return compute_attention(self.encoder, self.tokenizer, self._fp32_context, text, text_pair)
+        maps = compute_attention(self.encoder, self.tokenizer, self._fp32_context, text, text_pair)
+        if not np.isfinite(maps.weights).all():
+            raise not_finite_error(self.path, text)
+        return maps
 
     def info(self) -> dict[str, Any]:
         """Return the architecture, the sizes, the parameters by term, the labels, and the training record."""

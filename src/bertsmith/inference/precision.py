@@ -218,7 +218,8 @@ class CheckedModel:
         """
 
         def create(encoder: Encoder, context: ComputeContext) -> PredictorT:
-            return predictor_class(encoder, self.tokenizer, with_batch_size(context, batch_size), **fields)
+            context = with_batch_size(context, batch_size)
+            return predictor_class(encoder, self.tokenizer, context, path=self.path, **fields)
 
         if self.precision != INT8:
             predictor = create(self.encoder, self.context)

@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -17,12 +18,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bertsmith.device import ComputeContext
-from bertsmith.errors import InputError
+from bertsmith.errors import InputError, option
+from bertsmith.formatting import shorten
 from bertsmith.io.prefetch import growing_batches, prefetch
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.pretraining_heads import MaskedLMHead
-from bertsmith.tasks.batching import Answers, Item, TaskBatch, TokenSequence, pack, run_batched
+from bertsmith.tasks.batching import Answers, Item, Outputs, TaskBatch, TokenSequence, pack, run_batched
 from bertsmith.tokenizer.tokenizer import Encoding, Tokenizer
+
+_MAX_EXCERPT = 60  # characters of a text in an error
+_MAX_OUTPUT = 1e17  # the squares of larger outputs, summed over a vector, may not be finite
 
 PrecisionCheck = Callable[[Sequence[Any]], None]
 """Compares the first answers with fp32 and raises InputError if they differ too much."""
@@ -40,6 +45,7 @@ class Predictor(ABC):
         tokenizer: Its tokenizer.
         context: The device.
         check: Receives requests before they are answered.
+        path: The path of the model, for errors; None for several models.
     """
 
     chunk_size: ClassVar[int] = 1024
@@ -47,6 +53,7 @@ class Predictor(ABC):
     tokenizer: Tokenizer
     context: ComputeContext
     check: PrecisionCheck | None = field(default=None, kw_only=True, repr=False, compare=False)
+    path: Path | None = field(default=None, kw_only=True, repr=False, compare=False)
 
     @abstractmethod
     def preprocess(self, requests: Sequence[Any]) -> Any:
@@ -65,13 +72,24 @@ class Predictor(ABC):
         """Return one answer per request."""
 
     def answers(self, requests: Iterable[Any]) -> Iterator[Answers]:
-        """Yield the answers to chunks of requests, with what they were decoded from; first chunks are small."""
+        """Yield the answers to chunks of requests, with what they were decoded from; first chunks are small.
+
+        Raises:
+            InputError: An output is not finite.
+        """
         with closing(prefetch(growing_batches(requests, self.chunk_size), self.preprocess)) as chunks:
             for chunk, prepared in chunks:
                 if self.check is not None:
                     self.check(chunk)
                 outputs, items = self.forward(prepared), self.items(prepared)
+                self._check_finite(outputs, items, chunk)
                 yield Answers(outputs, items, chunk, self.decode(outputs, items, chunk))
+
+    def _check_finite(self, outputs: Any, items: Any, requests: Sequence[Any]) -> None:
+        """Raise InputError for the first request with an output that is NaN, infinite, or absurdly large."""
+        for i, values in enumerate(outputs.per_item if isinstance(outputs, Outputs) else outputs):
+            if not torch.as_tensor(values).abs().le(_MAX_OUTPUT).all():
+                raise not_finite_error(self.path, requests[getattr(items[i], "example", i)])
 
     def predict_stream(self, requests: Iterable[Any]) -> Iterator[Any]:
         """Yield an answer per request, in order; requests may be any number."""
@@ -81,6 +99,14 @@ class Predictor(ABC):
     def predict(self, requests: Iterable[Any]) -> list[Any]:
         """Return an answer per request, in order."""
         return list(self.predict_stream(requests))
+
+
+def not_finite_error(path: Path | None, request: Any) -> InputError:
+    """Return the error for outputs of a model that are NaN or infinite."""
+    location = getattr(request, "location", None) or f"text {shorten(repr(request), _MAX_EXCERPT)}"
+    message = f"the outputs of {path or 'one of the models'} are not finite"
+    hint = f"its weights are damaged or too large: use another model, or {option('precision', 'fp32')}"
+    return InputError("outputs_not_finite", message, location=location, hint=hint)
 
 
 def with_batch_size(context: ComputeContext, batch_size: int | None) -> ComputeContext:

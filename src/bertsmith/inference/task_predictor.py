@@ -24,7 +24,8 @@ from bertsmith.io import atomic
 from bertsmith.io.compression import format_suffix
 from bertsmith.io.delimited import detect_delimiter
 from bertsmith.io.prefetch import growing_batches
-from bertsmith.io.sources import Source, column_values, is_missing, is_path, is_table, name_of, to_source
+from bertsmith.io.sources import Source, column_values, is_path, is_table, name_of, to_source
+from bertsmith.io.values import is_missing
 from bertsmith.tasks.base import Example, Prediction
 from bertsmith.tasks.batching import Item, Outputs
 from bertsmith.tasks.data_checks import empty_text_diagnostic

@@ -13,8 +13,9 @@ from bertsmith.formatting import join_names, pluralize
 from bertsmith.io.compression import format_suffix
 from bertsmith.io.delimited import missing_column_hint
 from bertsmith.io.sources import Source, Texts, to_source
-from bertsmith.io.tables import Row, Table, TextRow, is_json_source, json_rows, read_table, text_of
+from bertsmith.io.tables import Row, Table, TextRow, is_json_source, json_rows, read_table
 from bertsmith.io.text_io import read_lines
+from bertsmith.io.values import to_text
 from bertsmith.tasks.rows import is_query_file, read_queries
 
 logger = logging.getLogger(__name__)
@@ -30,15 +31,27 @@ def log_empty(locations: Sequence[str], verb: str) -> None:
         logger.warning("%s empty and not %s: %s", texts, verb, join_names(locations))
 
 
-def rows_to_index(rows: Iterable[TextRow]) -> Iterator[TextRow]:
-    """Yield the rows whose text is not blank; at the end, log where the others are."""
+def count_empty(rows: Iterable[TextRow], *, keep: bool) -> Iterator[TextRow]:
+    """Yield the rows, those of empty texts only if `keep`; at the end, log where the empty ones are."""
     empty = []
     for row in rows:
-        if row.text.strip():
-            yield row
-        else:
+        if not row.text.strip():
             empty.append(row.location)
-    log_empty(empty, "indexed")
+        if keep or row.text.strip():
+            yield row
+    if keep:
+        log_empty_vectors(empty)
+    else:
+        log_empty(empty, "indexed")
+
+
+def log_empty_vectors(locations: Sequence[str]) -> None:
+    """Log where empty texts are, whose vectors say nothing."""
+    if locations:
+        texts = pluralize(
+            len(locations), "text is empty, and its vector is", "texts are empty, and their vectors are"
+        )
+        logger.warning("%s that of the special tokens alone: %s", texts, join_names(locations))
 
 
 def texts_of_lines(lines: Iterable[bytes], location: str) -> Iterator[tuple[str, str]]:
@@ -96,17 +109,12 @@ def rows_of_lines(lines: Iterable[tuple[str, str]]) -> Iterator[TextRow]:
 
 def _text_row(row: Row, text_column: str | None, id_column: str | None) -> TextRow:
     text_column = text_column or "text"
-    names = {"text_column": text_column, "id_column": id_column}
-    for argument, name in names.items():
-        if name is not None and row.values.get(name) is None:
-            message = f"the field '{name}' is missing or null"
+    for argument, name in (("text_column", text_column), ("id_column", id_column)):
+        if name is not None and name not in row.values:
+            message = f"the field '{name}' is missing"
             hint = missing_column_hint(name, list(row.values), argument, unit="keys")
             raise InputError("field_missing", message, location=row.location, argument=argument, hint=hint)
-    text = row.values[text_column]
-    if not isinstance(text, str):
-        message = f"the field '{text_column}' is not a string, but {text_of(text)[:60]}"
-        hint = "write each text as a string in quotes, or remove the line"
-        raise InputError("not_a_string", message, location=row.location, hint=hint)
+    text = to_text(row.values[text_column], f"field '{text_column}'", row.location, "text_column")
     ids = (row.values.get(name) for name in ([id_column] if id_column else _ID_COLUMNS))
     text_id = next((str(value) for value in ids if value is not None), str(row.line))
     return TextRow(text, row.location, text_id)

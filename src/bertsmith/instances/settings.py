@@ -89,7 +89,10 @@ class DataSettings(Settings):
         description="true: new instances and masks in each epoch; false: they repeat after dupe_factor epochs",
     )
     dupe_factor: int = Field(
-        10, ge=1, description="number of epochs with different masks if dynamic_masking is false"
+        10,
+        ge=1,
+        le=1_000_000,
+        description="number of epochs with different masks if dynamic_masking is false",
     )
     sentence_task: Literal["nsp", "sop", "none"] = Field(
         "nsp",

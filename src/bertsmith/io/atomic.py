@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from bertsmith.errors import InputError, MachineError, option
+from bertsmith.io.compression import check_name
 
 _HIDDEN = re.compile(r"\..*\.[0-9a-f]{16}\.bertsmith", re.DOTALL)
 _MAX_NAME_LENGTH = 48  # characters of a name that a hidden name repeats: file systems allow 255 bytes
@@ -195,6 +196,7 @@ def folder_lock(folder: Path, writer: str, display_path: Path | None = None) -> 
     Raises:
         InputError: Another process holds the folder.
     """
+    check_name(folder)
     if folder.name.startswith(".") and folder.is_symlink():  # an attack: nobody links a hidden name
         message = "is a symbolic link, which is not followed"
         raise InputError("symbolic_link", message, location=folder, hint="remove it")

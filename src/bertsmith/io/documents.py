@@ -1,9 +1,10 @@
 """Read the documents of a corpus, one in memory at a time: text, .jsonl, .csv, .tsv, .parquet, and tables.
 
 In a text file (.txt and every suffix that is not named here) a blank line ends a document, or the file does, or
-each line is one. .jsonl (.ndjson): one object on each line. .csv (RFC 4180) and .tsv: with a header. Each of
-these also compressed (.gz, .zst, .bz2, .xz). Text is UTF-8 unless an encoding is given. A document of a text
-file with more than 4 Mi characters comes in parts of whole lines, so that a file of any size fits into memory.
+each line is one. .jsonl (.ndjson): one object on each line; .json: that, or an array. .csv (RFC 4180) and .tsv:
+with a header. Each of these also compressed (.gz, .zst, .bz2, .xz). Text is UTF-8 unless an encoding is given. A
+document of a text file with more than 4 Mi characters comes in parts of whole lines, so that a file of any size
+fits into memory.
 """
 
 from __future__ import annotations
@@ -15,19 +16,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from bertsmith.errors import InputError
+from bertsmith.errors import InputError, option
 from bertsmith.io.compression import FileError, format_suffix
 from bertsmith.io.delimited import FOR_ALL_FILES, detect_delimiter, missing_column_hint, read_rows
 from bertsmith.io.encodings import resolve_encoding
 from bertsmith.io.folders import CorpusNotes, find_files
 from bertsmith.io.jsonl import read_objects
 from bertsmith.io.parquet import read_text_column
-from bertsmith.io.tables import Row, Table, check_surrogates
+from bertsmith.io.tables import Row, Table, has_json_lines, json_rows
 from bertsmith.io.text_io import ErrorCollector, LineReader, RejectedRow, TextBlock
+from bertsmith.io.values import to_text
 
 _MAX_CHARACTERS = 1 << 22  # of a document in a text file, or of one of its parts
 _BLANK_LINES = re.compile(r"\n(?:[^\S\n]*\n)+")  # a line end, and the blank lines behind it
-_JSON_TYPES = {bool: "true or false", int: "a number", float: "a number", list: "a list", dict: "an object"}
 
 
 @dataclass(frozen=True)
@@ -120,6 +121,9 @@ def _documents(
         yield from _table_texts(source, reading.text_column, errors)
         return
     suffix = format_suffix(source)
+    if suffix == ".json" and not has_json_lines(source, reading.encoding):
+        yield from _table_texts(json_rows(source, reading.encoding), reading.text_column, errors)
+        return
     if suffix == ".parquet":
         for number, text in read_text_column(source, reading.text_column, errors):
             yield Document(text, f"{source}:{number}")
@@ -129,7 +133,7 @@ def _documents(
         if notes is not None and suffix == ".csv" and delimiter != "," and reading.delimiter is None:
             notes.delimiters[str(source)] = delimiter
     lines = LineReader(errors, reading.encoding)
-    if suffix == ".jsonl":
+    if suffix in (".jsonl", ".json"):
         yield from _json_texts(lines, reading.text_column)
     elif suffix in (".csv", ".tsv"):
         for line, values in read_rows(lines, delimiter, text_column=reading.text_column):
@@ -139,11 +143,10 @@ def _documents(
         yield from split[reading.documents](str(source), lines.blocks())
 
 
-def _table_texts(table: Table, column: str, errors: ErrorCollector) -> Iterator[Document]:
-    for number, row in enumerate(table, start=1):
+def _table_texts(rows: Iterable[Row], column: str, errors: ErrorCollector) -> Iterator[Document]:
+    for number, row in enumerate(rows, start=1):
         try:
             text = _text_field(row, column)
-            check_surrogates(text, row.location)
         except InputError as error:
             raw = json.dumps(dict(row.values), default=str).encode("ascii")
             errors.add(error, number, None, raw)
@@ -161,18 +164,13 @@ def _json_texts(lines: LineReader, column: str) -> Iterator[Document]:
 
 
 def _text_field(row: Row, column: str) -> str:
-    """Return the text of a row. Raises `InputError` if it is missing or not a string."""
-    text = row.values.get(column)
-    if isinstance(text, str):
-        return text
+    """Return the text of a row, "" for null. Raises `InputError` if the field is missing, or not a text."""
     if column not in row.values:
         message = f"the field '{column}' is missing"
         hint = missing_column_hint(column, list(row.values), "text_column", unit="keys", note=FOR_ALL_FILES)
         raise InputError("field_missing", message, location=row.location, argument="text_column", hint=hint)
-    type_name = "null" if text is None else _JSON_TYPES.get(type(text), f"a {type(text).__name__}")
-    message = f"the field '{column}' is not a string, but {type_name}"
-    hint = "write each text as a string in quotes"
-    raise InputError("not_a_string", message, location=row.location, hint=hint)
+    hint = f"write each text as one string, or name its column with {option('text_column')}{FOR_ALL_FILES}"
+    return to_text(row.values[column], f"field '{column}'", row.location, "text_column", hint)
 
 
 def _split_at_lines(path: str, blocks: Iterable[TextBlock]) -> Iterator[Document]:

@@ -26,9 +26,9 @@ class _DuplicateKeyError(Exception):
 
 
 def load_json(text: str) -> Any:
-    """Return a JSON value. Raises ValueError, also for nesting that is too deep for Python's parser."""
+    """Return a JSON value, without a byte order mark. Raises ValueError, also for nesting that is too deep."""
     try:
-        return json.loads(text)
+        return json.loads(text.removeprefix("\ufeff"))
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
 

@@ -1,4 +1,7 @@
-"""Read parquet files in batches: all columns as rows, or one column as the texts of a corpus."""
+"""Read parquet files in batches: all columns as rows, or one column as the texts of a corpus.
+
+Rows are also read of Arrow files: .arrow (a file or a stream) and .feather.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +13,17 @@ from typing import TYPE_CHECKING, Any
 
 from bertsmith.errors import InputError, option
 from bertsmith.io import text_io
-from bertsmith.io.compression import FileError, is_compressed, open_binary
+from bertsmith.io.compression import FileError, format_suffix, is_compressed, open_binary
 from bertsmith.io.delimited import missing_column_error
 from bertsmith.io.text_io import ErrorCollector, too_long_error
+from bertsmith.io.values import to_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+COLUMNAR_SUFFIXES = (".parquet", ".arrow", ".feather")
+"""The suffixes of files whose rows are read here."""
+_ARROW_MAGIC = b"ARROW1"
 _BATCH_BYTES = 1 << 22  # of a column, on average
 _MAX_BATCH_ROWS = 256  # since some texts of a column may be far longer than the average
 _TABLE_BATCH_ROWS = 1024
@@ -25,10 +32,16 @@ _DICTIONARY_ROW_BYTES = 16  # columns with fewer are indices of texts that are s
 
 def read_rows(path: str | Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the values of each row with its number, from 1."""
+    import pyarrow as pa
     import pyarrow.parquet
 
-    with _parquet_errors(path), pyarrow.parquet.ParquetFile(str(path)) as file:
-        batches = file.iter_batches(_TABLE_BATCH_ROWS)
+    with _parquet_errors(path), open_binary(path) as file:
+        if format_suffix(path) == ".parquet":
+            batches = pyarrow.parquet.ParquetFile(file).iter_batches(_TABLE_BATCH_ROWS)
+        else:
+            is_file = file.peek(len(_ARROW_MAGIC)).startswith(_ARROW_MAGIC)  # type: ignore[attr-defined]
+            table = (pa.ipc.open_file if is_file else pa.ipc.open_stream)(file).read_all()
+            batches = iter(table.to_batches(_TABLE_BATCH_ROWS))
         yield from enumerate(chain.from_iterable(batch.to_pylist() for batch in batches), start=1)
 
 
@@ -43,12 +56,13 @@ def _parquet_errors(path: str | Path) -> Iterator[None]:
         yield
     except (pa.ArrowException, OSError, MemoryError, UnicodeDecodeError) as error:
         reason = str(error).split("\n")[0][:200].rstrip(".")
-        message, hint = f"this is not a whole parquet file ({reason})", "write or download it again"
+        message = f"this is not a whole {format_suffix(path)[1:]} file ({reason})"
+        hint = "write or download it again"
         raise FileError("bad_parquet", message, location=path, hint=hint, raw=head) from None
 
 
 def read_text_column(path: str | Path, column: str, errors: ErrorCollector) -> Iterator[tuple[int, str]]:
-    """Yield the texts of a column with their rows, some MiB at a time; nulls and invalid UTF-8 go to `errors`.
+    """Yield the texts of a column with their rows, some MiB at a time ("" for null); `errors` has invalid UTF-8.
 
     A text that the file stores once for many rows is held once: some kilobytes may stand for gigabytes.
 
@@ -71,10 +85,10 @@ def read_text_column(path: str | Path, column: str, errors: ErrorCollector) -> I
             batches = file.iter_batches(batch_rows, columns=[column], use_threads=False)
             texts = chain.from_iterable(_strings(batch.column(0)) for batch in batches)
             for number, text in enumerate(texts, start=1):
-                if isinstance(text, str):
-                    yield number, text
-                else:
+                if isinstance(text, bytes):
                     _add_value_error(errors, number, column, text)
+                else:
+                    yield number, to_text(text, column, f"{path}:{number}")
 
 
 def _bytes_per_row(metadata: Any, column: str) -> float:
@@ -98,14 +112,17 @@ def _check_text_column(path: str | Path, schema: pa.Schema, column: str) -> None
         message = f"column '{column}' occurs twice"
         raise FileError("duplicate_column", message, location=path, hint="rename one of them")
     dtype = schema.field(column).type
-    text_type = str(dtype.value_type if pa.types.is_dictionary(dtype) else dtype)
-    if text_type not in ("string", "large_string", "string_view"):
+    text_type = dtype.value_type if pa.types.is_dictionary(dtype) else dtype
+    is_scalar = (
+        pa.types.is_primitive(text_type) or pa.types.is_null(text_type) or pa.types.is_decimal(text_type)
+    )
+    if not is_scalar and str(text_type) not in ("string", "large_string", "string_view"):
         message = f"column '{column}' holds {dtype}, not text"
         hint = f"name the column of the text with {option('text_column')}"
         raise FileError("column_not_text", message, location=path, argument="text_column", hint=hint)
 
 
-def _strings(column: pa.Array) -> Iterator[str | bytes | None]:
+def _strings(column: pa.Array) -> Iterator[Any]:
     """Yield the values of a column; bytes for a value that is not UTF-8 or too long."""
     import pyarrow as pa
 
@@ -135,14 +152,11 @@ def _decode_value(value: bytes) -> str | bytes:
         return value
 
 
-def _add_value_error(errors: ErrorCollector, number: int, column: str, value: bytes | None) -> None:
+def _add_value_error(errors: ErrorCollector, number: int, column: str, value: bytes) -> None:
     location = f"{errors.path}:{number}"
-    if value is None:
-        message = f"the column '{column}' is null"
-        error = InputError("value_null", message, location=location, hint="fill it, or remove the row")
-    elif len(value) > text_io.MAX_LINE_BYTES:
+    if len(value) > text_io.MAX_LINE_BYTES:
         error, value = too_long_error(location, "row", "divide its text"), value[: text_io.EXCERPT_BYTES]
     else:
         message = f"the column '{column}' holds bytes that are not UTF-8"
         error = InputError("value_not_utf8", message, location=location, hint="write the text as UTF-8")
-    errors.add(error, number, None, value or b"")
+    errors.add(error, number, None, value)

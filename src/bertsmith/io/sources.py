@@ -7,7 +7,6 @@ strings is a list of paths; texts are given as `Texts`.
 
 from __future__ import annotations
 
-import numbers
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
@@ -17,7 +16,8 @@ from typing import Any
 from bertsmith.errors import InputError
 from bertsmith.formatting import pluralize
 from bertsmith.io.hub_datasets import PREFIX, load_split
-from bertsmith.io.tables import IN_MEMORY, Row, Table
+from bertsmith.io.tables import IN_MEMORY, Row, Table, make_row
+from bertsmith.io.values import is_unordered
 
 Source = Any
 """A str or Path, or data in memory: a `Table`, a data frame (pandas, polars), a pyarrow Table, a data set, a dict
@@ -29,7 +29,6 @@ TupleColumns = Callable[[int], Sequence[str]]
 
 _COLUMN_METHODS = ("to_pylist", "tolist", "to_list")  # of pyarrow, numpy and pandas, polars
 _BATCH_ROWS = 1024  # rows of an Arrow table that are converted at a time
-_MISSING_TYPES = ("NAType", "NaTType")  # of pandas
 _PANDAS_INDEX = "__index_level_"
 _EXPECTED = "a DataFrame (pandas, polars), a pyarrow Table, a Dataset, a dict of columns, or a list of dicts"
 
@@ -61,8 +60,7 @@ class MemoryTable(Table):
         for start in range(0, self._length, _BATCH_ROWS):
             batch = self._values(start, start + _BATCH_ROWS)
             for number, values in enumerate(batch, start=start + 1):
-                row = {str(key): _to_python(value) for key, value in values.items()}
-                yield Row(row, f"{self.name}:{number}")
+                yield make_row(values, f"{self.name}:{number}")
 
     def __len__(self) -> int:
         return self._length
@@ -85,7 +83,7 @@ class Texts(MemoryTable):
             message = "Texts takes a list of texts, not one text"
             hint = f"put it in brackets: [{texts[:40]!r}]"
             raise InputError("single_text", message, argument="texts", hint=hint)
-        values = texts.to_pylist() if hasattr(texts, "to_pylist") else list(texts)
+        values = _values(texts, name)
         super().__init__(
             name, ["text"], len(values), lambda start, stop: [{"text": text} for text in values[start:stop]]
         )
@@ -98,6 +96,7 @@ def to_sources(data: Sources, name: str = "data") -> list[str | Path | Table]:
     elif not isinstance(data, Iterable):
         message = f"{_shorten(data)} is not a path"
         raise InputError("not_a_source", message, location=name, hint=f"give a str or Path, {_EXPECTED}")
+    check_order(data, name)
     sources: list[str | Path | Table] = []
     for number, item in enumerate(data, start=1):
         source = to_source(item, name)
@@ -149,11 +148,19 @@ def to_table(data: Any, name: str, tuple_columns: TupleColumns | None = None) ->
         data = data.to_dict("list")
     if isinstance(data, Mapping):
         return _table_of_columns(data, name)
+    check_order(data, name)
     if isinstance(data, Sequence) and not isinstance(data, str):
         return _table_of_rows(data, name, tuple_columns)
     hint = "collect it first" if hasattr(data, "collect") else f"give a str or Path, {_EXPECTED}"
     message = f"{_shorten(data)} is neither a path nor a table"
     raise InputError("not_a_source", message, location=name, hint=hint)
+
+
+def check_order(values: Any, location: str) -> None:
+    """Raise InputError for a set, whose order differs from run to run."""
+    if is_unordered(values):
+        message, hint = "this is a set, which has no order", "give a list: sorted(…)"
+        raise InputError("no_order", message, location=location, hint=hint)
 
 
 def is_path(data: Source) -> bool:
@@ -169,13 +176,6 @@ def name_of(data: Source, name: str) -> str:
 def size_of(source: str | Path | Table) -> int:
     """Return the bytes of a file or table."""
     return source.size if isinstance(source, Table) else os.path.getsize(source)
-
-
-def is_missing(value: Any) -> bool:
-    """Return True for None, NaN of any library, and pandas' NA and NaT."""
-    if value is None or type(value).__name__ in _MISSING_TYPES:
-        return True
-    return isinstance(value, numbers.Real) and bool(value != value)
 
 
 def is_table(data: Any) -> bool:
@@ -195,15 +195,6 @@ def column_values(data: Any, name: str) -> list[Any]:
     hint = "give one of its columns"
     hint += f" ({', '.join(columns)}): table[{columns[0]!r}]" if columns else ""
     raise InputError("is_a_table", "this is a table, not a list", location=name, hint=hint)
-
-
-def _to_python(value: Any) -> Any:
-    """Return None for a missing value, and a value or array of NumPy as Python's own."""
-    if isinstance(value, str) or value is None:
-        return value
-    if is_missing(value):
-        return None
-    return value.tolist() if hasattr(value, "tolist") else value
 
 
 def _arrow_rows(table: Any, name: str, features: Mapping[str, Any]) -> Table:
@@ -278,8 +269,10 @@ def _table_of_columns(data: Mapping[Any, Any], name: str) -> Table:
 def _values(column: Any, location: str) -> list[Any]:
     for method in _COLUMN_METHODS:
         if hasattr(column, method):
-            return list(getattr(column, method)())
-    if isinstance(column, str) or not isinstance(column, Iterable):
+            column = getattr(column, method)()  # a NumPy array of no dimension is one value
+            break
+    check_order(column, location)
+    if isinstance(column, str | bytes) or not isinstance(column, Iterable):
         message = f"{_shorten(column)} is not a list of values"
         raise InputError("not_a_list", message, location=location, hint="give a list")
     return list(column)

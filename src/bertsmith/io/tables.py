@@ -6,18 +6,18 @@ frames, lists, and the like.
 
 from __future__ import annotations
 
-import codecs
 import hashlib
 import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertsmith.errors import InputError, option
-from bertsmith.formatting import pluralize
+from bertsmith.formatting import join_names, pluralize
 from bertsmith.io import parquet
 from bertsmith.io.compression import format_suffix
 from bertsmith.io.delimited import (
@@ -27,8 +27,10 @@ from bertsmith.io.delimited import (
     missing_column_hint,
     read_rows,
 )
-from bertsmith.io.jsonl import read_json, read_objects, surrogate_error
-from bertsmith.io.text_io import ErrorCollector, LineReader, read_lines, utf8_blocks
+from bertsmith.io.jsonl import load_json, read_json, read_objects
+from bertsmith.io.parquet import COLUMNAR_SUFFIXES
+from bertsmith.io.text_io import ErrorCollector, LineReader, read_lines
+from bertsmith.io.values import display_text, to_python, to_text
 
 logger = logging.getLogger(__name__)
 IN_MEMORY = " (in memory)"
@@ -40,7 +42,7 @@ class Row:
     """A row of a table.
 
     Attributes:
-        values: The values by column; None for a missing value. In JSON lines a column may be absent.
+        values: The values by column; None for a missing value. In JSON a column may be absent.
         location: `file:line` of its first line, `file:row` of a parquet file, or `train (in memory):17`.
     """
 
@@ -54,8 +56,8 @@ class Row:
 
     @property
     def texts(self) -> dict[str, str]:
-        """Return its values as text."""
-        return {name: text_of(value) for name, value in self.values.items()}
+        """Return all its values as text, for output."""
+        return {name: display_text(value) for name, value in self.values.items()}
 
 
 class TextRow(NamedTuple):
@@ -108,7 +110,7 @@ class Table:
         return self.name.removesuffix(IN_MEMORY) if self.in_memory else f"{self.name}:1"
 
     def column(self, name: str, argument: str | None = None, note: str = "") -> list[Any]:
-        """Return the values of one column, row by row; None for a missing value of data in memory.
+        """Return the values of one column, row by row; None for a missing value.
 
         Args:
             name: The column.
@@ -116,9 +118,10 @@ class Table:
             note: Text to append to the argument in the hint, for a file.
 
         Raises:
-            InputError: The table, or a row of a JSON lines file, lacks the column.
+            InputError: The table lacks the column, or a row the field.
         """
-        if name not in self.columns:
+        rows = list(self)
+        if name not in self.columns and not any(name in row.values for row in rows):
             hint = missing_column_hint(name, self.columns, argument, note="" if self.in_memory else note)
             message = f"column '{name}' is missing"
             if self.is_plain:
@@ -129,26 +132,28 @@ class Table:
                     if all(mark in line for line in lines):
                         hint = f"if {mark!r} separates columns, add {option('delimiter', repr(mark))}{note}"
             raise InputError("column_missing", message, location=self.start, argument=argument, hint=hint)
-        values = []
-        for row in self:
-            value = row.values.get(name)
-            if value is None and not (self.in_memory and name in row.values):
-                present = [key for key, other in row.values.items() if other is not None or self.in_memory]
-                message = f"the field '{name}' is missing or null"
-                hint = f"give it in every line; the keys of this one are {', '.join(present) or 'none'}"
+        for row in rows:
+            if name not in row.values:
+                message = f"the field '{name}' is missing"
+                hint = f"give it in every row; the keys of this one are {', '.join(row.values) or 'none'}"
                 raise InputError(
                     "field_missing", message, location=row.location, argument=argument, hint=hint
                 )
-            values.append(value)
-        return values
+        return [row.values[name] for row in rows]
 
-    def texts(self, name: str, argument: str | None = None, note: str = "") -> list[str]:
-        """Return the values of one column as text; arguments and errors as for `column`."""
-        texts = [text_of(value) for value in self.column(name, argument, note)]
-        if self.in_memory:
-            for row, text in zip(self, texts, strict=True):
-                check_surrogates(text, row.location)
-        return texts
+    def texts(
+        self, name: str, argument: str | None = None, note: str = "", hint: str | None = None
+    ) -> list[str]:
+        """Return the values of one column as text, missing ones as ""; arguments and errors as for `column`.
+
+        Args:
+            name: The column.
+            argument: Python's name of the argument that names the column.
+            note: Text to append to the argument in the hint of a missing column.
+            hint: The advice for a value that is a list or an object.
+        """
+        values = zip(self.column(name, argument, note), self, strict=True)
+        return [to_text(value, f"field '{name}'", row.location, argument, hint) for value, row in values]
 
     @cached_property
     def size(self) -> int:
@@ -165,26 +170,6 @@ class Table:
 
     def _json_lines(self) -> Iterator[bytes]:
         return (json.dumps(dict(row.values), default=str).encode("ascii") + b"\n" for row in self)
-
-
-def text_of(value: Any) -> str:
-    """Return a value of a table as text: a missing one is empty, and others than strings are JSON."""
-    if value is None:
-        return ""
-    if isinstance(value, str):
-        return value
-    if isinstance(value, bool | int | float | list | tuple | dict):
-        return json.dumps(value, ensure_ascii=False, default=str)
-    return str(value)
-
-
-def check_surrogates(text: str, location: str) -> None:
-    """Raise `InputError` for a string with half a surrogate pair, which no tokenizer takes."""
-    if not text.isascii():
-        try:
-            text.encode("utf-8")
-        except UnicodeEncodeError:
-            raise surrogate_error(location) from None
 
 
 def read_table(
@@ -214,9 +199,7 @@ def read_table(
             raise _empty_table_error(source)
         return source
     suffix = format_suffix(source)
-    if suffix == ".parquet":
-        return _table_of_rows(source, (Row(v, f"{source}:{n}") for n, v in parquet.read_rows(source)))
-    if suffix in (".jsonl", ".json"):
+    if is_json_source(source):
         return _table_of_rows(source, json_rows(source, encoding))
     delimiter = detect_delimiter(source, delimiter, encoding)
     if delimiter is None:
@@ -239,44 +222,61 @@ def _warn_of_quotes(table: Table) -> None:
     for column in table.columns:
         quoted = [value for row in table if '"' in (value := row.values[column])]
         if quoted and all(map(QUOTED_FIELD.fullmatch, quoted)):
-            message = (
-                "%s: the quotes around %s of the column '%s' are characters; if the file has quotes as in "
-            )
-            message += "CSV, let its name end in .csv"
+            message = "%s: the quotes around %s of the column '%s' are characters; if the file has quotes "
+            message += "as in CSV, let its name end in .csv"
             logger.warning(message, table.name, pluralize(len(quoted), "value"), column)
 
 
+def make_row(values: Mapping[Any, Any], location: str) -> Row:
+    """Return a row of values of JSON, Arrow, or data in memory."""
+    return Row({str(name): to_python(value) for name, value in values.items()}, location)
+
+
 def is_json_source(source: str | Path | Table) -> bool:
-    """Return True for rows that `json_rows` reads one at a time: a .jsonl file, or data in memory."""
-    return isinstance(source, Table) or format_suffix(source) == ".jsonl"
+    """Return True for rows that `json_rows` reads: .jsonl, .json, .parquet, Arrow, or data in memory."""
+    return isinstance(source, Table) or format_suffix(source) in (".jsonl", ".json", *COLUMNAR_SUFFIXES)
 
 
 def json_rows(source: str | Path | Table, encoding: str | None = None) -> Iterator[Row]:
     """Yield the rows of a .jsonl or .json file, or of a table.
 
-    A .json file is an array, or has one object on each line; the location of a row of an array is `file: [17]`.
+    A .json file is an array, or one object, or has one object on each line; the location of a row of an array is
+    `file: [17]`.
     """
     if isinstance(source, Table):
         yield from source
         return
-    if not is_json_array(source, encoding):
-        for line, values in read_objects(LineReader(ErrorCollector(source), encoding)):
-            yield Row(values, f"{source}:{line.number}")
+    if format_suffix(source) in COLUMNAR_SUFFIXES:
+        yield from (make_row(values, f"{source}:{number}") for number, values in parquet.read_rows(source))
         return
-    for index, values in enumerate(read_json(source, encoding)):
+    if has_json_lines(source, encoding):
+        for line, values in read_objects(LineReader(ErrorCollector(source), encoding)):
+            yield make_row(values, f"{source}:{line.number}")
+        return
+    document = read_json(source, encoding)
+    for index, values in enumerate(document if isinstance(document, list) else [document]):
         location = f"{source}: [{index}]"
         if not isinstance(values, dict):
             hint = "write an array of objects, one for each row"
             raise InputError("not_an_object", "this is not an object", location=location, hint=hint)
-        yield Row(values, location)
+        if document is values and all(isinstance(value, list | dict) for value in values.values()):
+            message = f"this is one object with {join_names(values)}, not one object for each row"
+            hint = "write an array of objects, as pandas' to_json(orient='records') does"
+            raise InputError("not_rows", message, location=source, hint=hint)
+        yield make_row(values, location)
 
 
-def is_json_array(path: str | Path, encoding: str | None = None) -> bool:
-    """Return True for a .json file that begins with "["."""
+def has_json_lines(path: str | Path, encoding: str | None = None) -> bool:
+    """Return True for a .jsonl file, and for a .json file with one object on each of several lines."""
     if format_suffix(path) != ".json":
+        return format_suffix(path) == ".jsonl"
+    ignored = ErrorCollector(path, lambda row: None)  # The reader of the rows reports errors.
+    texts = (line.text for line in LineReader(ignored, encoding))
+    lines = list(islice(filter(str.strip, texts), 2))
+    try:
+        return len(lines) == 2 and isinstance(load_json(lines[0]), dict)
+    except ValueError:
         return False
-    first_block = next(utf8_blocks(path, encoding)[1], b"")
-    return first_block.removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"[")
 
 
 def _table_of_rows(path: str | Path, rows: Iterable[Row]) -> Table:

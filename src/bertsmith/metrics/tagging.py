@@ -13,6 +13,8 @@ The one library for this, seqeval, had its last release in 2020 and has to be bu
 equal those of its default mode for any tags, and those of its strict mode for IOB2, IOBES, and BILOU. In IOB1 its
 strict mode reads O B I as an entity of the I alone; here it is no entity, since in IOB1 a B must follow an entity
 of the same type.
+
+Files with another separator, order, or case of prefix and type (B_PER, PER-B, b-per) are read as B-PER.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import cache
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
@@ -30,6 +33,14 @@ Scheme = Literal["iob1", "iob2", "iobes"]
 OUTSIDE = "O"
 _IOBES_LETTERS = {"L": "E", "U": "S", "W": "S", "M": "I"}  # BILOU and BMES → IOBES
 _TAG = re.compile(r"O|[BIESLUWM](-.*)?", re.DOTALL)
+
+
+STANDARD_FORMAT = "B-TYPE"
+_SEPARATORS = "-_:./|+~#@ –—‐‑－＿："
+_FORMATS = tuple(f"{a}{s}{b}" for a, b in (("B", "TYPE"), ("TYPE", "B")) for s in _SEPARATORS)
+OUTSIDE_TYPOS = frozenset("o0ОΟＯ〇")
+"""Digits and letters of other scripts that are read as O beside tags with prefixes."""
+_OUTSIDE_SIGNS = ("_", "-", "--", "*", "X", "OUT", "OTHER", "NONE", "Other", "None", "other", "none")
 
 
 class SchemeViolation(NamedTuple):
@@ -198,3 +209,60 @@ def count_entities(
             counter.update(entity.type for entity in entities)
     types = sorted(counters[0] | counters[1])
     return {type_: Counts(*(counter[type_] for counter in counters)) for type_ in types}
+
+
+class Spelling(NamedTuple):
+    """The spelling of a file's tags: their format, the tags that mean O, and the tags that are in neither."""
+
+    tag_format: str
+    outside: list[str]
+    others: list[str]
+
+
+@cache
+def _pattern(tag_format: str) -> re.Pattern[str]:
+    """Return the pattern of tags with a prefix; those without a type (B) are in all formats."""
+    separator, prefix = (
+        re.escape(tag_format.strip("BbTYPE")),
+        "[BIESLUWM]" if "B" in tag_format else "[bieslumw]",
+    )
+    if tag_format.startswith("TYPE"):
+        return re.compile(f"((?P<type>.+){separator})?(?P<prefix>{prefix})", re.DOTALL)
+    return re.compile(f"(?P<prefix>{prefix})({separator}(?P<type>.*))?", re.DOTALL)
+
+
+def read_tag(tag: str, tag_format: str, outside: Collection[str] = ()) -> str:
+    """Return a tag of a file as B-TYPE; the same for a tag that is not in the format.
+
+    Args:
+        tag: The tag.
+        tag_format: The format, such as "B-TYPE", "TYPE_B", or "b:TYPE".
+        outside: Tags that are read as O.
+    """
+    tag = tag.strip()
+    if tag in outside:
+        return OUTSIDE
+    if tag_format == STANDARD_FORMAT or (match := _pattern(tag_format).fullmatch(tag)) is None:
+        return tag
+    prefix, type_ = match["prefix"].upper(), match["type"]
+    return prefix if type_ is None else f"{prefix}-{type_}"
+
+
+def infer_spelling(tags: Iterable[str]) -> Spelling | None:
+    """Return the spelling of most of a file's tags; None for tags without prefixes, such as parts of speech."""
+    tags = {tag.strip() for tag in tags}
+    outside = sorted(tags & OUTSIDE_TYPOS)
+    if not outside and OUTSIDE not in tags:
+        outside = [sign for sign in _OUTSIDE_SIGNS if sign in tags][:1]
+    tags -= {OUTSIDE, *outside}
+    best: Spelling | None = None
+    for tag_format in (*_FORMATS, *(name.replace("B", "b") for name in _FORMATS)):
+        matches = {tag: _pattern(tag_format).fullmatch(tag) for tag in tags}
+        prefixes = {match["prefix"].upper() for match in matches.values() if match and match["type"]}
+        others = sorted(tag for tag, match in matches.items() if match is None)
+        # A set of other tags has no prefixes; single letters alone (b, m, e, s) are prefixes if all tags are.
+        is_format = prefixes & set("BISUW") if others or len(tags) < 2 else True
+        is_likely = tag_format == STANDARD_FORMAT or 2 * len(others) < len(tags)
+        if is_format and is_likely and (best is None or len(others) < len(best.others)):
+            best = Spelling(tag_format, outside, others)
+    return best

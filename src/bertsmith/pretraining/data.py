@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
+
+import numpy as np
 
 from bertsmith.corpus.checks.structure import FULL_SENTENCE_SETTINGS, format_settings, unknown_token_warnings
 from bertsmith.corpus.shards import IntArray, Shards
@@ -16,11 +19,13 @@ from bertsmith.instances.batches import InstanceStream, token_counts
 from bertsmith.instances.epoch_plan import check_batch_tokens
 from bertsmith.instances.holdout_split import VALIDATION_SEED, DocumentSplit
 from bertsmith.pretraining.settings import PretrainSettings
+from bertsmith.tokenizer.script_coverage import JOINERS, text_warnings
 from bertsmith.training.data_loader import Phase
 
 logger = logging.getLogger(__name__)
 
 _EVALUATION_BATCH_SIZE = 64
+_SAMPLE_TOKENS = 100_000  # by which the script is recognized
 _MAX_LABEL_IMBALANCE = 0.1  # of the fraction of IsNext pairs; 0.45 is usual
 
 
@@ -40,8 +45,10 @@ class PretrainData:
 
     @classmethod
     def from_shards(cls, shards: Shards, settings: PretrainSettings) -> PretrainData:
-        """Split the documents; log the split, and a warning if many tokens are unknown."""
+        """Split the documents; log the split, and what the tokenizer does not read or loses."""
         for warning in unknown_token_warnings(shards.counts):
+            logger.warning("%s", warning)
+        for warning in text_warnings(_first_characters(shards), shards.tokenizer):
             logger.warning("%s", warning)
         split = DocumentSplit.from_settings(shards, settings.data)
         for line in split.describe(shards, settings.data):
@@ -188,6 +195,15 @@ def check_lengths(settings: PretrainSettings) -> None:
         )
         raise InputError("sequence_length_too_large", message, argument="data.sequence_length", hint=hint)
     check_batch_tokens(settings.train.batch_tokens, length)
+
+
+def _first_characters(shards: Shards) -> Counter[str]:
+    """Return the counts of the characters in the first tokens, and of the joiners that they lack."""
+    ids = shards.take(np.arange(min(shards.counts["tokens"], _SAMPLE_TOKENS)))
+    tokens = shards.tokenizer.tokens
+    characters = Counter("".join(tokens[i] for i in ids.tolist()))
+    characters[JOINERS[0]] += shards.counts.get("joiners_lost", 0)
+    return characters
 
 
 def _warn_about_labels(counts: Mapping[str, int]) -> None:

@@ -76,6 +76,7 @@ class PretrainTrainSettings(TrainSettings):
     batch_tokens: int | None = Field(
         None,
         ge=8,
+        le=1 << 27,
         description="maximum number of tokens in a batch, of instances of similar length; replaces batch_size",
     )
 

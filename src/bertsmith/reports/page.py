@@ -80,7 +80,7 @@ def score_name(name: str) -> str:
 
 def visible(text: Any) -> str:
     """Return a text on one line, with control characters and direction marks as escapes."""
-    return console.escape_control_characters(str(text), one_line=True)
+    return formatting.escape_control_characters(str(text), one_line=True)
 
 
 def _unbroken(formatter: Callable[[Any], str]) -> Callable[[Any], str]:

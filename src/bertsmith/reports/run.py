@@ -131,13 +131,13 @@ def render_run_page(report: Mapping[str, Any], figures: Sequence[ReportFigure] |
     )
 
 
-def _scores(report: Mapping[str, Any]) -> list[tuple[str, float, float | None]]:
-    """Return the name, value, and baseline's value of each score, except chance and tuned thresholds."""
-    baseline = report.get("baseline", {})
+def _scores(report: Mapping[str, Any]) -> list[tuple[str, float, list[float | None]]]:
+    """Return the name, value, and baselines' values of each score, except chance and tuned thresholds."""
+    baselines = report.get("baselines", {}).values()
     scores = report["validation"] if "validation" in report else report["scores"]
     excluded = {_CHANCE, *report.get("chosen_on_validation", {})}
     return [
-        (score_name(name), value, baseline.get(name))
+        (score_name(name), value, [baseline.get(name) for baseline in baselines])
         for name, value in scores.items()
         if isinstance(value, float) and name not in excluded
     ]
@@ -235,7 +235,7 @@ def _training_curves(report: Mapping[str, Any]) -> Iterator[ReportFigure]:
         caption = (
             f"the highest logged rate is {_format_rate(maximum)}, at update {steps[rates.index(maximum)]:,}"
         )
-        figure = _plot_lines(steps, {"": [rate * 1e6 for rate in rates]}, "millionths")
+        figure = _plot_lines(steps, {"": [rate * 1e5 for rate in rates]}, "learning rate, in 1e-5")
         yield ReportFigure("learning_rate", "Learning rate", figure, caption)
 
 
@@ -279,7 +279,7 @@ def _answer_figures(answers: Mapping[str, Any]) -> Iterator[ReportFigure]:
         if confusion["counts"]:
             figure = _plot_matrix(confusion["labels"], confusion["counts"])
             caption = f"{confusion['number']:,} {confusion['of']}: {accuracy} right"
-            yield ReportFigure("confusion", "Confusion", figure, caption, in_page=False)
+            yield ReportFigure("confusion", "Confusion matrix", figure, caption, in_page=False)
     if reliability := answers.get("reliability"):
         caption = (
             f"{reliability['number']:,} {reliability['of']}; expected calibration error "

@@ -43,7 +43,7 @@ def budget_limits(train: TrainSettings) -> dict[str, float]:
     """Return the budget by the names of settings: epochs if there is no other."""
     limits = {name: getattr(train, name) for name in ("max_steps", "max_tokens", "max_minutes")}
     limits = {name: value for name, value in limits.items() if value is not None}
-    return limits or {"num_train_epochs": train.num_train_epochs}
+    return limits or {"num_train_epochs": train.num_train_epochs or 1.0}
 
 
 def with_context(train: TrainSettings, context: ComputeContext) -> TrainSettings:
@@ -69,17 +69,17 @@ def updates_in_budget(train: TrainSettings, updates_per_epoch: float, tokens_per
         return train.max_steps
     if train.max_tokens:
         return math.ceil(train.max_tokens / tokens_per_update)
-    if train.gradient_accumulation_steps > 1 and train.num_train_epochs * updates_per_epoch < 0.5:
+    epochs = train.num_train_epochs or 1.0
+    if train.gradient_accumulation_steps > 1 and epochs * updates_per_epoch < 0.5:
         raise InputError(
             "update_longer_than_run",
             f"with train.gradient_accumulation_steps={train.gradient_accumulation_steps}, one update takes "
-            f"{1 / updates_per_epoch:,.0f} passes over the data, and train.num_train_epochs is "
-            f"{train.num_train_epochs:g}",
+            f"{1 / updates_per_epoch:,.0f} passes over the data, and train.num_train_epochs is {epochs:g}",
             argument="train.gradient_accumulation_steps",
             hint="lower train.gradient_accumulation_steps, or set the number of updates with "
             f"{option('train.max_steps')}",
         )
-    return math.ceil(train.num_train_epochs * updates_per_epoch)
+    return math.ceil(epochs * updates_per_epoch)
 
 
 def measure_throughput(

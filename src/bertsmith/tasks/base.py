@@ -387,6 +387,10 @@ class TaskMetrics(ABC):
     def baseline(self, training: Sequence[Any], validation: Sequence[Any]) -> Metrics:
         """Return the metrics of the best cheap method on the validation examples."""
 
+    def text_baselines(self, training: Sequence[Any], validation: Sequence[Any]) -> dict[str, Metrics]:
+        """Return, by name, the metrics of cheap methods that read the text."""
+        return {}
+
     def example_losses(self, answers: Answers) -> list[float | None]:
         """Return the loss of each example; None if it is undefined."""
         return [None] * len(answers.examples)

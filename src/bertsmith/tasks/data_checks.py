@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from bertsmith.errors import InputError
 from bertsmith.formatting import join_names, pluralize, shorten
+from bertsmith.io.values import to_text
 from bertsmith.tasks.results import DataSummary, Diagnostic, MetricTable
 
 _MAX_LABEL_ROWS = 20  # of a table; the other labels are summed in one more row
@@ -151,19 +152,13 @@ def find_repeats(keys: Iterable[tuple[Hashable, str]]) -> Diagnostic | None:
     )
 
 
-def check_string(value: Any, name: str, location: str) -> None:
-    """Raise InputError if an input of an example is not a string."""
-    if not isinstance(value, str):
-        message, hint = f"{value!r:.60} is not a string", f"give each {name} as a string"
-        raise InputError("text_not_a_string", message, location=location, argument=name, hint=hint)
-
-
-def check_text(value: Any, name: str, location: str) -> None:
-    """Raise InputError if an input of an example is not a string, or empty."""
-    check_string(value, name, location)
-    if not value.strip():
+def check_text(value: Any, name: str, location: str) -> str:
+    """Return an input of an example as a string. Raises `InputError` if it is not a text, or empty."""
+    text = to_text(value, name, location, name)
+    if not text.strip():
         hint = "fill it in, or remove this example"
         raise InputError("empty_text", f"the {name} is empty", location=location, hint=hint)
+    return text
 
 
 def check_examples(examples: Sequence[Any], source: Any, noun: str) -> None:

@@ -15,6 +15,7 @@ from pydantic import BaseModel, Field
 from bertsmith.errors import InputError, option
 from bertsmith.formatting import join_names
 from bertsmith.io.tables import read_table
+from bertsmith.io.values import MISSING_SPELLINGS
 from bertsmith.suggestions import not_found_error
 
 LabelNames = Sequence[str] | Mapping[str, str]
@@ -22,7 +23,6 @@ LabelNames = Sequence[str] | Mapping[str, str]
 
 _MAX_LISTED = 10  # labels in a hint
 _MAX_COMPARED = 100  # characters of a label, since difflib is slow for long texts
-_MAX_LENGTH = 1000  # characters of a label; a longer one is a text
 _NUMBER = re.compile(r"([+-]?)0*(\d+)(?:\.0*)?")
 _FILE_HINT = "write one name per row, or a code and its name: 0,joy"
 _COLUMN_NAMES = {"code", "id", "label_id", "label", "name", "label_name", "class", "category"}  # of a header
@@ -87,6 +87,8 @@ class LabelMap:
             location: The location of its example.
             argument: The argument that names the column of labels.
         """
+        if label in MISSING_SPELLINGS:
+            return missing_label_error(label, location)
         names = {name[:_MAX_COMPARED].casefold(): name for name in reversed(self.ids)}
         matches = difflib.get_close_matches(label[:_MAX_COMPARED].casefold(), names, 1, 0.75)
         suggestion = names[matches[0]] if matches else None
@@ -113,6 +115,28 @@ class LabelMap:
             more = join_names(f"'{other}' ({at})" for other, at in others)
             error.message += f", and also {more}"
         raise error
+
+
+def missing_label_error(label: str, location: str, *, has_names: bool = False) -> InputError:
+    """Return the error for a row whose label is empty, or a spelling of a missing value.
+
+    Args:
+        label: The label.
+        location: The location of the row.
+        has_names: The task takes the names of all labels, which may be such spellings.
+    """
+    message, hint = "the label is missing", "give each row a label, or remove the row"
+    if label:
+        message += f" ('{label}')"
+        hint += f"; if it is a label, name all labels with {option('label_names')}" if has_names else ""
+    return InputError("empty_label", message, location=location, argument="label_column", hint=hint)
+
+
+def check_spellings(labels: Iterable[tuple[str, str]]) -> None:
+    """Raise InputError for a label that is a spelling of a missing value; each comes with its location."""
+    for label, location in labels:
+        if label in MISSING_SPELLINGS:
+            raise missing_label_error(label, location, has_names=True)
 
 
 def label_metadata(names: LabelNames) -> dict[str, Any]:
@@ -145,8 +169,9 @@ def label_metadata(names: LabelNames) -> dict[str, Any]:
 
 
 def sorted_labels(labels: Iterable[str]) -> list[str]:
-    """Return the different labels in order: by value if all are integers."""
+    """Return the different labels in order, by value if all are integers; 1.0 is no other label than 1."""
     distinct = set(labels)
+    distinct -= {label for label in distinct if "." in label and plain_number(label) in distinct}
     if all(map(is_integer, distinct)):
         return sorted(distinct, key=lambda label: (int(label), label))
     return sorted(distinct)
@@ -156,14 +181,6 @@ def plain_number(text: str) -> str:
     """Return the usual spelling of an integer, such as 1 for 1.0, 1. and 01; "" for other texts."""
     match = _NUMBER.fullmatch(text)
     return str(int(match[1] + match[2])) if match else ""
-
-
-def check_length(label: str, location: str, argument: str = "label_column") -> None:
-    """Raise InputError for a label that is so long that it is a text."""
-    if len(label) > _MAX_LENGTH:
-        message = f"the label has {len(label):,} characters, which are more than {_MAX_LENGTH:,}"
-        hint = f"check {option(argument)}, and in a .csv that each quote closes"
-        raise InputError("label_too_long", message, location=location, argument=argument, hint=hint)
 
 
 def is_integer(text: str) -> bool:

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from bertsmith.errors import InputError
-from bertsmith.io.compression import format_suffix
 from bertsmith.io.delimited import missing_column_hint
 from bertsmith.io.sources import Source
 from bertsmith.io.tables import Table, is_json_source, json_rows, read_table
@@ -77,7 +76,7 @@ class RetrievalQuery(NamedTuple):
 
 def is_query_file(source: Source, encoding: str | None = None) -> bool:
     """Return True if the first row of a .jsonl or .json file, or of data in memory, has a query and passages."""
-    if not is_json_source(source) and format_suffix(source) != ".json":
+    if not is_json_source(source):
         return False
     first = next(json_rows(source, encoding), None)
     if first is None:
@@ -98,14 +97,12 @@ def read_queries(
         if labeled and not positives:
             message, hint = "this query has no positive passage", 'write it as "positives": ["…"]'
             raise InputError("positive_missing", message, location=location, hint=hint)
-        check_text(values["query"], "query", location)
-        yield RetrievalQuery(values["query"], positives, _texts(values, NEGATIVE_KEYS, location), location)
+        query = check_text(values["query"], "query", location)
+        yield RetrievalQuery(query, positives, _texts(values, NEGATIVE_KEYS, location), location)
 
 
 def _texts(values: Mapping[str, Any], keys: Sequence[str], location: str) -> tuple[str, ...]:
     """Return the texts of the first key that a row has, each text once."""
     value = next((values[key] for key in keys if values.get(key) is not None), ())
     texts = value if isinstance(value, list | tuple) else [value]
-    for text in texts:
-        check_text(text, "passage", location)
-    return tuple(dict.fromkeys(texts))
+    return tuple(dict.fromkeys(check_text(text, "passage", location) for text in texts))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, PositiveFloat
+from pydantic import Field, PositiveFloat, field_validator
 
 from bertsmith.models.config import Layers, Pooling
 from bertsmith.settings import Settings
@@ -65,6 +65,10 @@ class TextSettings(Settings):
 class ClassSettings(TextSettings):
     """Settings of `classify`."""
 
+    label_column: str = Field(
+        "label",
+        description="column of the label; with multi_label also columns of 0 and 1, one for each label: a,b,c",
+    )
     multi_label: bool = Field(False, description="a text has any number of labels; false: exactly one")
     label_separator: str = Field(
         ",", min_length=1, description="with multi_label: the separator of labels in the label column"
@@ -84,6 +88,14 @@ class ClassSettings(TextSettings):
     calibrate: bool = Field(
         False, description="divide logits by a temperature that is fitted on the validation data"
     )
+
+    @field_validator("label_column", mode="before")
+    @classmethod
+    def _join_columns(cls, value: Any) -> Any:
+        """Return a list of columns as text; a name with a comma in quotes."""
+        if not isinstance(value, list | tuple):
+            return value
+        return value[0] if len(value) == 1 else ",".join(f'"{n}"' if "," in str(n) else f"{n}" for n in value)
 
 
 class TagSettings(Settings):

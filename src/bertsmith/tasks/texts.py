@@ -19,21 +19,27 @@ from bertsmith.errors import InputError, command, option
 from bertsmith.formatting import pluralize
 from bertsmith.io.sources import Source
 from bertsmith.io.tables import Table
+from bertsmith.io.values import MISSING_SPELLINGS, to_text
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import get_family
 from bertsmith.models.task_heads import SequenceClassificationHead
 from bertsmith.tasks.base import Decoder, Example, TaskData, TaskEncoder, TaskModel
 from bertsmith.tasks.batching import Item, Outputs, TaskBatch, TokenSequence
-from bertsmith.tasks.data_checks import check_string
-from bertsmith.tasks.labels import LabelNames
+from bertsmith.tasks.labels import LabelNames, missing_label_error
 from bertsmith.tasks.results import Diagnostic
 from bertsmith.tasks.rows import read_task_table
 from bertsmith.tasks.settings import TextSettings
 from bertsmith.tasks.windows import NO_LIMIT, Coverage, split_windows
 from bertsmith.tokenizer.tokenizer import Encoding, Tokenizer
 
+_TEXT_HINT = (
+    f"write each text as one string, or name its column with {option('text_column')}; the second text of a pair "
+    f"has a column of its own, {option('second_column')}"
+)
+_MAX_NUMBER = 1e15  # the squared errors of larger numbers may not be finite
 _GUESS_ROWS = 200
+_MAX_LABEL_LENGTH = 1000  # characters; a longer one is a text
 _DELIMITERS = re.compile("[;|,]")
 
 
@@ -105,16 +111,23 @@ class TextData(TaskData):
         note = f"without a header: {option('header', False)} {option('text_column', text_number)}"
         note += f" {option('label_column', label_number)}" if labeled else ""
         pair_note = f" (of pairs the second one with {option('second_column')}; {note})"
-        texts = table.texts("1" if has_lines else settings.text_column, "text_column", pair_note)
+        text_column = "1" if has_lines else settings.text_column
+        texts = table.texts(text_column, "text_column", pair_note, _TEXT_HINT)
         has_pairs = settings.second_column is not None and not has_lines
-        seconds = table.texts(settings.second_column, "second_column") if has_pairs else nothing
-        labels = table.texts(settings.label_column, "label_column", f" ({note})") if labeled else nothing
+        seconds = (
+            table.texts(settings.second_column, "second_column", hint=_TEXT_HINT) if has_pairs else nothing
+        )
+        labels = self.read_labels(table, f" ({note})") if labeled else nothing
         examples = []
         for row, text, second, label in zip(table, texts, seconds, labels, strict=True):
             stripped, values = None if label is None else label.strip(), None if has_lines else row.texts
             if stripped == "" and not self.allow_empty_label:
-                hint = "give each row a label, or remove the row"
-                raise InputError("empty_label", "the label is empty", location=row.location, hint=hint)
+                raise missing_label_error("", row.location)
+            names = _DELIMITERS.split(stripped or "") if self.allow_empty_label else [stripped or ""]
+            if (length := max(map(len, names))) > _MAX_LABEL_LENGTH:
+                message = f"the label has {length:,} characters, more than {_MAX_LABEL_LENGTH:,}"
+                hint = f"check {option('label_column')}, and in a .csv that each quote closes"
+                raise InputError("label_too_long", message, location=row.location, hint=hint)
             is_changed, value = stripped != label, row.values.get(settings.label_column)
             if type(value) is float and value.is_integer():  # as data frames write integers beside NaN
                 stripped = f"{value:.0f}"
@@ -123,11 +136,15 @@ class TextData(TaskData):
             examples.append(example)
         return examples
 
+    def read_labels(self, table: Table, note: str = "") -> Sequence[str]:
+        """Return the label of each row; `note` is appended to the hint if the column is missing."""
+        return table.texts(self.settings.label_column, "label_column", note)
+
     def from_inputs(
         self, columns: Mapping[str, Sequence[Any]], locations: Sequence[str]
     ) -> list[TextExample]:
         """Return the examples of texts, or of pairs: in two columns, or in one with a tab between them."""
-        check_strings(columns, locations)
+        columns = input_texts(columns, locations)
         if self.settings.second_column is not None and "text_pair" not in columns:
             pairs = []
             for text, location in zip(columns["text"], locations, strict=True):
@@ -297,15 +314,20 @@ def parse_number(label: str | None, location: str) -> float:
     """Return a label as a finite number.
 
     Raises:
-        InputError: The label is not a number.
+        InputError: The label is not a number, or so large that squared errors would overflow.
     """
     label = label or ""
     try:
         value = float(label)
     except ValueError:
         value = math.nan
-    if math.isfinite(value):
+    if abs(value) <= _MAX_NUMBER:
         return value
+    if label in MISSING_SPELLINGS:
+        raise missing_label_error(label, location)
+    if not math.isnan(value):
+        message, hint = f"'{label}' is too large to learn", f"scale the numbers to at most {_MAX_NUMBER:g}"
+        raise InputError("number_too_large", message, location=location, argument="label_column", hint=hint)
     hint = f"use a decimal point, or name another column with {option('label_column')}; for words, use "
     message = f"'{label}' is not a number"
     hint = hint + command("finetune", "classify")
@@ -333,11 +355,14 @@ def _is_integer(label: Any) -> bool:
     return bool(labels) and all(type(value) is int for value in labels)
 
 
-def check_strings(columns: Mapping[str, Sequence[Any]], locations: Sequence[str]) -> None:
-    """Raise InputError for an input that is not a string."""
-    for name, values in columns.items():
-        for value, location in zip(values, locations, strict=True):
-            check_string(value, name, location)
+def input_texts(columns: Mapping[str, Sequence[Any]], locations: Sequence[str]) -> dict[str, list[str]]:
+    """Return the inputs of examples as strings. Raises `InputError` for a list or an object."""
+    return {
+        name: [
+            to_text(value, name, location, name) for value, location in zip(values, locations, strict=True)
+        ]
+        for name, values in columns.items()
+    }
 
 
 def pairs_expected(location: str, settings: TextSettings) -> InputError:

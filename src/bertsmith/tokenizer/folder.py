@@ -7,7 +7,9 @@ for Unigram.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+import logging
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -25,6 +27,7 @@ from bertsmith.tokenizer.post_processor import PostProcessor
 from bertsmith.tokenizer.unigram import ALBERT_SPECIAL_TOKENS
 from bertsmith.tokenizer.wordpiece import BERT_SPECIAL_TOKENS, NormalizerName, check_special_tokens
 
+logger = logging.getLogger(__name__)
 TokenizerKind = Literal["wordpiece", "byte_level_bpe", "unigram"]
 SPECIAL_TOKEN_ROLES = ("pad", "unk", "cls", "sep", "mask")
 
@@ -138,7 +141,7 @@ def read_folder(
             normalizer=normalizer or ("google" if config.bertsmith_normalizer == "google" else "hf"),
         )
     text = backend.to_str()
-    definition = json.loads(text)
+    definition = load_json(text)
     PostProcessor.from_definition(definition, backend.get_vocab_size(), file)
     if lowercase not in (None, lowercases(definition)):
         message = f"the tokenizer {'keeps case' if lowercase else 'lower-cases text'}"
@@ -253,15 +256,13 @@ def _entry_file(path: Path) -> Path:
 def _from_tokenizer_json(
     file: Path, content: dict[str, Any], config: TokenizerConfig
 ) -> _BackendWithSpecialTokens:
-    try:
+    with library_errors(file):
         backend = tokenizers.Tokenizer.from_str(json.dumps(content))
-    except Exception as error:  # The tokenizers library raises bare Exception here.
-        message = f"the tokenizers library cannot read the file ({error})"
-        raise corrupt_file_error("tokenizers_library_error", message, location=file) from None
     kind = _KINDS.get(type(backend.model).__name__)
     if kind is None or (kind == "byte_level_bpe" and "ByteLevel(" not in str(backend.pre_tokenizer)):
         message = f"the model is {type(backend.model).__name__}, not WordPiece, byte-level BPE, or Unigram"
         raise InputError("unsupported_tokenizer_model", message, location=file, hint="use another tokenizer")
+    _warn_of_unused_vocabulary(file, backend)
     backend.no_truncation()
     backend.no_padding()
     vocabulary = backend.get_vocab(with_added_tokens=True)
@@ -283,6 +284,32 @@ def _from_tokenizer_json(
     return backend, special_tokens
 
 
+@contextmanager
+def library_errors(location: object) -> Iterator[None]:
+    """Raise an `InputError` that names the tokenizer for an error or a panic of the tokenizers library."""
+    try:
+        yield
+    except BaseException as error:  # The library raises bare Exception, and its panics are BaseExceptions.
+        if type(error) is not Exception and type(error).__name__ != "PanicException":
+            raise
+        message = f"the tokenizers library cannot use this tokenizer ({error})"
+        hint = "check the patterns (regular expressions) in its tokenizer.json, or download the file again"
+        raise InputError("tokenizers_library_error", message, location=location, hint=hint) from None
+
+
+def _warn_of_unused_vocabulary(file: Path, backend: tokenizers.Tokenizer) -> None:
+    """Log a warning for a vocab.txt or vocab.json beside tokenizer.json that has other tokens."""
+    tokens = backend.get_vocab(with_added_tokens=True)
+    for other in map(file.with_name, ("vocab.txt", "vocab.json")):
+        with suppress(OSError, ValueError):
+            text = other.read_text("utf-8-sig")
+            lines = {token: i for i, token in enumerate(text.splitlines()) if token}
+            entries = lines if other.suffix == ".txt" else load_json(text)
+            if entries.items() - tokens.items() or backend.get_vocab(False).keys() - entries.keys():
+                message = "%s is read, and %s, which has other tokens, is not; to read that, remove %s"
+                logger.warning(message, file, other.name, file.name)
+
+
 def _check_usable(file: Path, backend: tokenizers.Tokenizer, model: Mapping[str, Any]) -> None:
     """Raise an `InputError` if the tokenizer cannot encode unknown characters.
 
@@ -293,12 +320,8 @@ def _check_usable(file: Path, backend: tokenizers.Tokenizer, model: Mapping[str,
     if unk_token is not None and unk_token not in model["vocab"]:
         message = f"the unknown token {unk_token!r} is not in the vocabulary"
         raise corrupt_file_error("unknown_token_missing", message, location=file)
-    try:
+    with library_errors(file):
         backend.encode(f"a {_UNKNOWN_CHARACTER}")
-    except Exception as error:
-        raise corrupt_file_error(
-            "tokenizers_library_error", f"the tokenizers library cannot use the file ({error})", location=file
-        ) from None
 
 
 def _from_vocab_json(

@@ -1,11 +1,15 @@
-"""Recommend tokenizer options for the scripts of a text."""
+"""Recommend tokenizer options for the scripts of a text, and warn of what a tokenizer loses of a text."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
 from bertsmith.io.unicode_scripts import script_of
+
+if TYPE_CHECKING:
+    from bertsmith.tokenizer.tokenizer import Tokenizer
 
 # Ratios of a text's letters.
 _MIN_REPORTED_RATIO = 0.01
@@ -20,6 +24,10 @@ _SCRIPTS_DAMAGED_BY_LOWERCASE = (
     "Devanagari", "Bengali", "Gurmukhi", "Gujarati", "Oriya", "Tamil", "Telugu", "Kannada", "Malayalam",
     "Sinhala", "Hangul",
 )  # fmt: skip
+JOINERS = "\u200c\u200d"
+"""Zero-width characters that divide words of Persian, and form conjuncts in scripts of India."""
+_SCRIPTS_WITH_JOINERS = {"Arabic", *_SCRIPTS_DAMAGED_BY_LOWERCASE}
+_MIN_JOINER_RATIO = 0.0005  # of the letters
 
 
 def letters_by_script(characters: Mapping[str, int]) -> dict[str, int]:
@@ -74,8 +82,41 @@ def recommended_options(scripts: Mapping[str, float]) -> tuple[str, str] | None:
     return None
 
 
+def text_warnings(
+    characters: Mapping[str, int], tokenizer: Tokenizer, *, chinese: bool | None = None
+) -> Iterator[str]:
+    """Yield what a tokenizer loses of a text: vowel signs, syllables, joiners.
+
+    Args:
+        characters: Number of occurrences of each character of the text, or of its beginning.
+        tokenizer: The tokenizer.
+        chinese: As in `describe_script_mismatch`.
+    """
+    scripts = script_ratios(characters)
+    mismatch = describe_script_mismatch(
+        scripts, tokenizer.kind, lowercase=tokenizer.lowercase, chinese=chinese
+    )
+    if mismatch is not None:
+        yield mismatch
+    if lost_joiners(characters, tokenizer):
+        yield (
+            "this tokenizer removes zero-width joiners (U+200C, U+200D), and words that they divide become one: "
+            "use a tokenizer trained with --kind byte-level-bpe, which keeps them"
+        )
+
+
+def lost_joiners(characters: Mapping[str, int], tokenizer: Tokenizer) -> int:
+    """Return the number of joiners that a tokenizer removes; 0 if they are rare or the script has none."""
+    letters = letters_by_script(characters)
+    count = sum(characters.get(joiner, 0) for joiner in JOINERS)
+    is_rare = count <= _MIN_JOINER_RATIO * sum(letters.values())
+    if is_rare or next(iter(letters)) not in _SCRIPTS_WITH_JOINERS:
+        return 0
+    return 0 if JOINERS[0] in tokenizer.normalize(f"a{JOINERS[0]}a") else count
+
+
 def describe_script_mismatch(
-    scripts: Mapping[str, float], kind: str, *, lowercase: bool, chinese: bool
+    scripts: Mapping[str, float], kind: str, *, lowercase: bool, chinese: bool | None
 ) -> str | None:
     """Return a warning if a vocabulary of this kind and with these options does not fit a text, else None.
 
@@ -83,7 +124,7 @@ def describe_script_mismatch(
         scripts: The ratio of each script among the text's letters, the largest first.
         kind: The tokenizer's kind.
         lowercase: The tokenizer lower-cases.
-        chinese: The tokenizer was trained with `chinese`.
+        chinese: The tokenizer was trained with `chinese`; None if that is unknown.
     """
     if kind == "byte_level_bpe" or not scripts:
         return None
@@ -92,6 +133,10 @@ def describe_script_mismatch(
     if (recommendation := recommended_options(scripts)) is None:
         return None
     options, reason = recommendation
-    is_set = {"--chinese": chinese, "--cased": not lowercase, "--kind unigram": kind == "unigram"}
+    is_set = {
+        "--chinese": chinese is not False,
+        "--cased": not lowercase,
+        "--kind unigram": kind == "unigram",
+    }
     missing = [option for option in is_set if option in options and not is_set[option]]
-    return f"{reason}: train this tokenizer with {' '.join(missing)}" if missing else None
+    return f"{reason}: use a tokenizer trained with {' '.join(missing)}" if missing else None

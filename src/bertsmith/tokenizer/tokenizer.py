@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, overload
@@ -24,11 +24,14 @@ from bertsmith.tokenizer.folder import (
     TokenizerKind,
     TokenizerSource,
     build_backend,
+    library_errors,
     lowercases,
     read_folder,
     tokenizer_kind,
     write_folder,
 )
+from bertsmith.tokenizer.long_texts import encode_texts
+from bertsmith.tokenizer.long_texts import validate_texts as validate_texts
 from bertsmith.tokenizer.post_processor import Encoding as Encoding
 from bertsmith.tokenizer.post_processor import PostProcessor
 from bertsmith.tokenizer.post_processor import Truncation as Truncation
@@ -73,6 +76,7 @@ class Tokenizer:
         """
         self._source = TokenizerSource(definition, max_length, special_tokens, sentencepiece_model)
         self.definition, self.max_length = definition, max_length
+        self._location = "tokenizer"  # in errors
         content = json.loads(definition)
         self.kind: TokenizerKind = tokenizer_kind(content)
         self.lowercase = lowercases(content)
@@ -109,7 +113,9 @@ class Tokenizer:
         Raises:
             InputError: The path is not a valid tokenizer; the error names the file.
         """
-        return cls(*read_folder(Path(path), lowercase, normalizer))
+        tokenizer = cls(*read_folder(Path(path), lowercase, normalizer))
+        tokenizer._location = str(path)
+        return tokenizer
 
     @classmethod
     def from_vocabulary(
@@ -176,8 +182,7 @@ class Tokenizer:
     ) -> Encoding:
         """Encode a text as `[CLS] text [SEP]`, or a pair of texts as `[CLS] text [SEP] text_pair [SEP]`.
 
-        The second text and the `[SEP]` after it have segment id 1. This is BERT's template; other tokenizers have
-        their own.
+        This is BERT's template, with segment id 1 for the second text and its `[SEP]`; other tokenizers differ.
 
         Args:
             text: The text.
@@ -219,16 +224,16 @@ class Tokenizer:
             special_strings: See `encode`.
             with_offsets: Return `offsets` and `word_ids`; without them, encoding takes half the time.
 
-        Returns:
-            One encoding per text.
+        Returns: One encoding per text.
         """
         if special_strings == "text":
             backend = self._text_backend
         else:
             backend = self._mask_backend if special_strings == "mask" else self._parse_backend
         batches = [texts] if text_pairs is None else [texts, text_pairs]
-        encoded = [_encode_with_backend(backend, batch, with_offsets=with_offsets) for batch in batches]
         limit = self.max_length if max_length is None else max_length
+        with library_errors(self._location):
+            encoded = [encode_texts(backend, batch, limit, with_offsets=with_offsets) for batch in batches]
         return [
             self._post_processor.process(row, limit, truncation, self.tokens, with_offsets=with_offsets)
             for row in zip(*encoded, strict=True)
@@ -236,7 +241,10 @@ class Tokenizer:
 
     def encode_ids(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the ids of each text without special tokens or truncation; the fast path for corpora."""
-        return [e.ids for e in self._text_backend.encode_batch_fast(list(texts), add_special_tokens=False)]
+        with library_errors(self._location):
+            return [
+                e.ids for e in self._text_backend.encode_batch_fast(list(texts), add_special_tokens=False)
+            ]
 
     def decode(self, ids: Iterable[int], *, keep_special_tokens: bool = False) -> str:
         """Return the text of ids: joined pieces, without spaces before punctuation and in contractions.
@@ -248,6 +256,11 @@ class Tokenizer:
         skip = not keep_special_tokens
         text = str(self._full_backend.decode([int(i) for i in ids], skip_special_tokens=skip))
         return wordpiece.join_contractions(text) if self.kind == "wordpiece" else text
+
+    def normalize(self, text: str) -> str:
+        """Return a text as the model of the tokenizer reads it, such as in lower case."""
+        normalizer = self._text_backend.normalizer
+        return text if normalizer is None else str(normalizer.normalize_str(text))
 
     @cached_property
     def tokens(self) -> list[str]:
@@ -286,13 +299,7 @@ class Tokenizer:
         WordPiece: tokens that do not start with the continuation prefix `##`. Unigram: tokens that start with ▁ or
         punctuation, and tokens after punctuation. Byte-level BPE: tokens that start with Ġ, and tokens whose first
         character has another class (letter, number, other, space) than the last character before it, as in GPT-2's
-        pattern, but no token that starts within a character's bytes.
-
-        Args:
-            ids: Token ids of N successive tokens, int [N].
-
-        Returns:
-            True for tokens that start a word, bool [N].
+        pattern, but no token that starts within a character's bytes. The ids are int [N], the result is bool [N].
         """
         return self._word_start_function(np.asarray(ids, dtype=np.int64))
 
@@ -370,31 +377,3 @@ class Tokenizer:
     def __reduce__(self) -> tuple[type[Tokenizer], TokenizerSource]:
         # Pickling a backend would lose `encode_special_tokens`.
         return Tokenizer, self._source
-
-
-def _encode_with_backend(
-    backend: tokenizers.Tokenizer, texts: Sequence[str], *, with_offsets: bool
-) -> list[Any]:
-    encode = backend.encode_batch if with_offsets else backend.encode_batch_fast
-    try:
-        return list(encode(list(texts), add_special_tokens=False))
-    except (TypeError, UnicodeEncodeError):  # The backend accepts only text that UTF-8 can represent.
-        list(validate_texts(texts))  # raises an error that names the text
-        raise
-
-
-def validate_texts(texts: Iterable[Any]) -> Iterator[str]:
-    """Yield the texts; raise an `InputError` with the number (from 1) of the first that is not valid Unicode."""
-    for number, text in enumerate(texts, start=1):
-        location = f"text {number}"
-        if not isinstance(text, str):
-            message = f"{text!r:.60} is not a string"
-            raise InputError(
-                "text_not_a_string", message, location=location, hint="pass each text as a string"
-            )
-        try:
-            text.encode()
-        except UnicodeEncodeError:
-            message = "the text contains half a character (a lone surrogate)"
-            raise InputError("lone_surrogate", message, location=location, hint="correct the text") from None
-        yield text

@@ -24,6 +24,7 @@ lower-cased as soon as the library does so.
 
 from __future__ import annotations
 
+import logging
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -40,6 +41,7 @@ from bertsmith.io.text_io import read_lines
 from bertsmith.io.unicode_scripts import IDEOGRAPHS
 from bertsmith.tokenizer import unicode_classes
 
+logger = logging.getLogger(__name__)
 NormalizerName = Literal["hf", "google"]
 BERT_SPECIAL_TOKENS = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
 PREFIX = "##"
@@ -138,10 +140,26 @@ def _replace(pattern: str, content: str) -> normalizers.Normalizer:
 
 
 def read_vocabulary(file: Path) -> list[str]:
-    """Read the tokens of a vocab.txt by id, one per line; blank lines at the end are ignored."""
+    """Read the tokens of a vocab.txt by id, one per line; blank lines at the end are ignored.
+
+    As in transformers, a repeated token has the id of its last line, and blank lines count. The other lines become
+    tokens that no text has, so that all ids stay.
+    """
     tokens = [line for _, line in read_lines(file)]
     while tokens and not tokens[-1]:
         tokens.pop()
+    last = {token: i for i, token in enumerate(tokens)}
+    unused = [i for i, token in enumerate(tokens) if not token or last[token] != i]
+    if unused:
+        message = (
+            "%s:%d: this line is blank or its token comes again, as in %d other lines; no text gets its id. "
+        )
+        message += (
+            "If the model was trained with this file, nothing is wrong; else take the file from its source"
+        )
+        logger.warning(message, file, unused[0] + 1, len(unused) - 1)
+    for i in unused:
+        tokens[i] = f"[unused-line-{i + 1}]"
     return tokens
 
 

@@ -34,7 +34,7 @@ from bertsmith.io.text_io import read_lines
 Splitter = Callable[[str], list[str]]
 
 DEFAULT_READING = Reading()
-_ROW_SUFFIXES = (".jsonl", ".ndjson", ".csv", ".tsv", ".parquet")  # files in which a row is a document
+_ROW_SUFFIXES = (".jsonl", ".json", ".csv", ".tsv", ".parquet")  # files in which a row is a document
 _SAMPLING_BLOCK = 4096  # number of documents whose hashes are computed at once
 # In characters; longer runs are divided, since a normalizer takes some 50 bytes for each.
 _MAX_RUN_LENGTH = 10_000

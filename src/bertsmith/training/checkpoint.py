@@ -13,9 +13,9 @@ import logging
 import re
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import torch
 from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
@@ -224,7 +224,7 @@ def load_newest(folder: Path, expected: Checkpoint | None = None) -> Checkpoint 
             continue
         if errors:
             logger.info("continuing from the newest checkpoint that is complete, %s", path.name)
-        return checkpoint
+        return _without_lost_best(checkpoint, folder)
     if errors:
         raise InputError(
             "no_complete_checkpoint",
@@ -234,6 +234,17 @@ def load_newest(folder: Path, expected: Checkpoint | None = None) -> Checkpoint 
             f"{option('resume', True)} and with another {option('output_dir')}",
         )
     return None
+
+
+def _without_lost_best(checkpoint: Checkpoint, folder: Path) -> Checkpoint:
+    """Return the checkpoint, as before the first evaluation if the weights of the best one are lost."""
+    state = checkpoint.state
+    if state.best_step is None or _has_best_weights(folder, state):
+        return checkpoint
+    file = _best_file(folder, state.best_step)
+    logger.warning("%s: the best weights are lost; those of step %s are evaluated instead", file, state.step)
+    update: dict[str, Any] = {"best_score": None, "best_step": None, "best_sha256": None, "best_state": {}}
+    return replace(checkpoint, state=state.model_copy(update=update))
 
 
 def _read(path: Path) -> Checkpoint:
@@ -259,7 +270,7 @@ def _find_damage(path: Path) -> str | None:
 def _verify(path: Path) -> tuple[_Manifest, TrainState]:
     """Return the manifest and the state of a checkpoint; raise _DamagedError if it is not complete.
 
-    Its files have the size and digest of the manifest, and the best weights that it refers to are intact.
+    Its files have the size and digest of the manifest.
     """
     pickles = [file.name for file in path.iterdir() if file.suffix in _PICKLE_SUFFIXES]
     if pickles:
@@ -280,9 +291,6 @@ def _verify(path: Path) -> tuple[_Manifest, TrainState]:
     state = _read_state(path)
     if state.step != manifest.step or (state.best_step is None) != (state.best_sha256 is None):
         raise _DamagedError(path / _STATE, "the state is damaged")
-    if state.best_step is not None and not _has_best_weights(path.parent, state):
-        file = _best_file(path.parent, state.best_step)
-        raise _DamagedError(file, "the best weights are missing, or are not what was written")
     return manifest, state
 
 

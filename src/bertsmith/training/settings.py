@@ -51,12 +51,12 @@ class TrainSettings(Settings):
         description="minutes that the run may take, from its start to the written model; with --resume the "
         "earlier parts count",
     )
-    num_train_epochs: MayChange[float] = Field(
+    num_train_epochs: MayChange[float | None] = Field(
         1.0, gt=0, le=1e6, description="passes over the data, if no other budget is set"
     )
-    batch_size: int = Field(32, ge=1, description="sequences in a batch, over all processes")
+    batch_size: int = Field(32, ge=1, le=1 << 17, description="sequences in a batch, over all processes")
     gradient_accumulation_steps: int = Field(
-        1, ge=1, description="batches whose gradients are accumulated for one update"
+        1, ge=1, le=100_000, description="batches whose gradients are accumulated for one update"
     )
     optim: Literal["adamw", "muon"] = Field(
         "adamw",
@@ -149,7 +149,7 @@ class TrainSettings(Settings):
         None, ge=1, le=1024, description="number of threads; none: OMP_NUM_THREADS, or the number of cores"
     )
     dataloader_num_workers: MayChange[int] = Field(
-        1, ge=0, description="threads that build batches in advance; 0: the training loop builds them"
+        1, ge=0, le=256, description="threads that build batches in advance; 0: the training loop builds them"
     )
     fsdp: MayChange[bool] = Field(
         False,

@@ -91,6 +91,8 @@ class Trainer:
         """
         state = self.state
         with self._session() as signals, closing(self._updates()) as updates:
+            if self._evaluates_at_start:
+                self._evaluate()
             start = hardware.clock()
             for update in updates:
                 step, learning_rate = state.step + 1, self._learning_rate(state.step + 1)
@@ -286,6 +288,15 @@ class Trainer:
         gradient_norm = values.pop("gradient_norm")
         counts = {"epoch": update.epoch, "tokens": update.tokens}
         return {**counts, **values, "learning_rate": learning_rate, "gradient_norm": gradient_norm}
+
+    @property
+    def _evaluates_at_start(self) -> bool:
+        """True if the task wants it at the first start, or if the weights of the best evaluation are lost."""
+        evaluation, state = self.job.evaluation, self.state
+        if evaluation is None:
+            return False
+        is_lost = evaluation.best_metric is not None and bool(state.evaluation) and state.best_step is None
+        return is_lost or (state.step == 0 and evaluation.at_start)
 
     @property
     def _is_evaluation_step(self) -> bool:

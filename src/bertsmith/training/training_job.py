@@ -46,10 +46,12 @@ class Evaluation:
         evaluate: Evaluates the current weights.
         best_metric: The metric whose maximum decides which weights are best and restored after the run; None: the
             last weights are used.
+        at_start: True to evaluate also before the first update.
     """
 
     evaluate: Callable[[], EvaluationResult]
     best_metric: str | None = None
+    at_start: bool = False
 
     def run(self, module: TrainModule, step: int) -> EvaluationResult:
         """Evaluate in evaluation mode.

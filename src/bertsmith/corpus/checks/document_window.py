@@ -12,7 +12,7 @@ from bertsmith.io.tables import IN_MEMORY
 
 _MAX_DOCUMENTS = 4096
 # A record of these files has a location, but the lines inside it have none.
-_RECORD_SUFFIXES = (".jsonl", ".csv", ".tsv", ".parquet")
+_RECORD_SUFFIXES = (".jsonl", ".json", ".csv", ".tsv", ".parquet")
 
 
 class DocumentWindow:

@@ -20,7 +20,7 @@ from bertsmith.corpus.shards import Shards
 from bertsmith.formatting import format_percent, pluralize
 from bertsmith.io.documents import Document, Reading, read_documents
 from bertsmith.io.folders import CorpusNotes, find_files
-from bertsmith.tokenizer.script_coverage import recommended_options, script_ratios
+from bertsmith.tokenizer.script_coverage import recommended_options, script_ratios, text_warnings
 
 MAX_UNKNOWN_RATIO = 0.02
 """The fraction of unknown tokens above which the tokenizer does not fit the text."""
@@ -72,6 +72,7 @@ def corpus_warnings(shards: Shards, characters: Mapping[str, int]) -> Iterator[s
         characters: Counts of each character, at least at the start of the text.
     """
     yield from unknown_token_warnings(shards.counts, characters)
+    yield from text_warnings(characters, shards.tokenizer)
     problem, settings = _assess(shards)
     if problem:
         yield f"{problem}, or train with {format_settings(settings)}"

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import csv
+import json
+import logging
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -9,22 +12,29 @@ from typing import Any
 
 from bertsmith.artifacts.folder import ModelFolder
 from bertsmith.errors import InputError, command, option
-from bertsmith.formatting import join_names
-from bertsmith.io.jsonl import load_json
+from bertsmith.formatting import format_bytes, join_names
+from bertsmith.io.tables import Table
+from bertsmith.io.values import is_unordered, parse_collection, to_text
 from bertsmith.tasks.base import Metadata
 from bertsmith.tasks.labels import (
     LabelMap,
     LabelMetadata,
     LabelNames,
-    check_length,
+    check_spellings,
     label_metadata,
-    plain_number,
     sorted_labels,
 )
 from bertsmith.tasks.settings import ClassSettings
 from bertsmith.tasks.texts import TextData, TextExample, TextMetadata
 
+logger = logging.getLogger(__name__)
+_MANY_BYTES = 500_000_000  # of scores of all validation examples
 _FRACTION = re.compile(r"-?\d+\.\d+")
+_IS_TRUE = {
+    **dict.fromkeys(("1", "1.0", "true", "yes", "y", "t"), True),
+    **dict.fromkeys(("0", "0.0", "false", "no", "n", "f"), False),
+}
+_MULTI_LABEL_HINT = f"for texts with several labels, add {option('multi_label', True)}"
 _MAX_FRACTIONS = 10  # different ones that may be classes; more are measurements
 _MAX_SINGLE_LABELS = 100  # labels that may have one example each; of more, most need several
 _MAX_DISTINCT_RATIO = 0.9  # of the examples
@@ -36,7 +46,7 @@ class ClassificationMetadata(TextMetadata, LabelMetadata):
     Attributes:
         weights: The weight of each label in the loss; None if all are 1.
         separator: The string between the labels of a text; None if each text has exactly one label.
-        label_frequencies: With a separator, the smoothed ratio of the training examples that have each label.
+        label_frequencies: The smoothed ratio of the training examples that have each label.
         integer_labels: True if the labels of the training data were integers, not strings.
     """
 
@@ -63,11 +73,69 @@ class ClassificationData(TextData):
         self.allow_empty_label = bool(settings.multi_label or metadata.get("separator"))
         self.example_type = TextExample if self.allow_empty_label else SingleLabelExample
 
+    def read_labels(self, table: Table, note: str = "") -> Sequence[str]:
+        """Return the label of each row; lists of labels, and columns of 0 and 1, as JSON lists."""
+        column, names = self.settings.label_column, self._indicator_columns
+        if column not in table.columns and len(names) > 1 and not set(names).isdisjoint(table.columns):
+            return self._indicated_labels(table, names)
+        values = zip(table.column(column, "label_column", note), table, strict=True)
+        return [self._label_of(value, row.location) for value, row in values]
+
+    def _label_of(self, value: Any, location: str) -> str:
+        """Return a label, or with several labels the text or JSON list of all."""
+        text = value.strip() if isinstance(value, str) else ""
+        cell: Any = parse_collection(text) if text else value
+        if text.startswith("(") and cell is not None and not any(isinstance(item, str) for item in cell):
+            cell = None  # an interval
+        if cell is None and _is_unreadable_list(text):
+            cell = [text]
+        is_list = isinstance(cell, list | tuple | set | frozenset)
+        if is_list and self.allow_empty_label:
+            labels = [to_text(item, "label", location, "label_column") for item in cell]
+            return text or json.dumps(sorted(labels) if is_unordered(cell) else labels, ensure_ascii=False)
+        hint = _MULTI_LABEL_HINT if is_list else None
+        return to_text(value if cell is None else cell, "label", location, "label_column", hint)
+
+    @property
+    def _indicator_columns(self) -> list[str]:
+        """The columns of 0 and 1 that `label_column` lists; else one name."""
+        names = next(csv.reader([self.settings.label_column], skipinitialspace=True))
+        return list(dict.fromkeys(map(str.strip, names)))
+
+    def _indicated_labels(self, table: Table, names: Sequence[str]) -> Sequence[str]:
+        """Return for each row a JSON list of the columns that are true."""
+        if not self.allow_empty_label:
+            message = f"the label is in {len(names)} columns"
+            where: dict[str, Any] = {"location": table.start, "argument": "label_column"}
+            raise InputError("column_missing", message, hint=_MULTI_LABEL_HINT, **where)
+        rows = zip(*(table.texts(name, "label_column") for name in names), strict=True)
+        labels = []
+        for row, values in zip(table, rows, strict=True):
+            flags = [_IS_TRUE.get(value.strip().casefold()) for value in values]
+            if None in flags:
+                name, value = names[flags.index(None)], values[flags.index(None)]
+                message = (
+                    f"column '{name}' is {value!r:.60}, neither 0 nor 1"
+                    if value
+                    else f"column '{name}' is empty"
+                )
+                hint = "write 1 for a label that the text has, and 0 for others"
+                where = {"location": row.location, "argument": "label_column"}
+                raise InputError("not_an_indicator", message, hint=hint, **where)
+            present = [name for name, flag in zip(names, flags, strict=True) if flag]
+            labels.append(json.dumps(present, ensure_ascii=False))
+        return labels
+
     def fit_metadata(self, examples: Sequence[TextExample], label_names: LabelNames | None) -> Metadata:
         """Return the labels, and their weights and frequencies."""
         separator = self.settings.label_separator if self.allow_empty_label else None
         if label_names is None:
-            labels: dict[str, Any] = {"labels": collect_labels(examples, separator), "numbered": False}
+            columns = self._indicator_columns
+            in_data = {label for example in examples for label in split_labels(example, separator)}
+            is_indicated = len(columns) > 1 and bool(in_data) and in_data <= set(columns)
+            # A model has a label for each column, also for one that is true of no text.
+            names = columns if is_indicated else collect_labels(examples, separator)
+            labels: dict[str, Any] = {"labels": names, "numbered": False}
         else:
             labels = label_metadata(label_names)
         if label_names is None and all(example.label_is_integer for example in examples):
@@ -80,8 +148,8 @@ class ClassificationData(TextData):
         if separator is not None:
             metadata["separator"] = separator
             balanced = [(num_examples - count) / max(1, count) for count in counts]
-            # Smoothed, so that a label that no example has, or all have, can still be learned.
-            metadata["label_frequencies"] = [(count + 0.5) / (num_examples + 1) for count in counts]
+        # Smoothed, so that a label that no example has, or all have, can still be learned.
+        metadata["label_frequencies"] = [(count + 0.5) / (num_examples + 1) for count in counts]
         if self.settings.class_weights != "none":
             metadata["weights"] = class_weights(self.settings, metadata["labels"], balanced)
         return metadata
@@ -94,6 +162,12 @@ class ClassificationData(TextData):
             for label in split_labels(example, metadata.get("separator"))
         )
         LabelMap(metadata).check_validation(labels, "label_column")
+        num_bytes = 4 * len(metadata["labels"]) * len(examples)
+        if num_bytes > _MANY_BYTES:
+            message = (
+                "each evaluation holds %s of scores (%d examples, %d labels); validate on fewer examples"
+            )
+            logger.warning(message, format_bytes(num_bytes), len(examples), len(metadata["labels"]))
 
     def metadata_from_hf(self, folder: ModelFolder) -> Metadata | None:
         """Return the labels of a classifier with at least two labels."""
@@ -106,34 +180,39 @@ class ClassificationData(TextData):
         )
 
 
+def _is_unreadable_list(text: str) -> bool:
+    """Return True for a cell that looks like a list of strings, if `parse_collection` cannot read it."""
+    return text.startswith("[") and ("'" in text or '"' in text)
+
+
 def split_labels(example: TextExample, separator: str | None) -> list[str]:
     """Return the labels of an example as the file has them.
 
-    With a separator, the file has them between separators or as a JSON list; an empty text has no label.
+    With a separator, the file has them between separators or as a list (JSON's or Python's); an empty text has no
+    label.
 
     Raises:
-        InputError: One of several labels is empty.
+        InputError: One of several labels is empty or a list, or the list cannot be read.
     """
-    if example.label is None:
-        return []
-    if separator is None:
-        check_length(example.label, example.location)
-        return [example.label]
-    text = example.label.strip()
-    if text.startswith("["):
-        try:
-            labels = load_json(text)
-        except ValueError:
-            labels = None
-        if isinstance(labels, list) and all(isinstance(label, str | int) for label in labels):
-            return [str(label) for label in labels]
-    parts = [label.strip() for label in text.split(separator)] if text else []
-    for part in parts:
-        check_length(part, example.location)
-    if not all(parts):
+    if separator is None or example.label is None:
+        return [] if example.label is None else [example.label]
+    text, where = example.label.strip(), {"location": example.location, "argument": "label_column"}
+    if (values := parse_collection(text)) is not None:
+        labels = [to_text(value, "label", **where).strip() for value in values]
+        if len(set(labels)) < len(labels) and {label.casefold() for label in labels} <= _IS_TRUE.keys():
+            message = f"the labels {text[:60]} repeat: a list of 0 and 1 does not name labels"
+            hint = f"write their names, or give each label a column of 0 and 1: {option('label_column', 'a,b,c')}"
+            raise InputError("labels_are_indicators", message, hint=hint, **where)
+    elif _is_unreadable_list(text):
+        message, hint = f"the list of labels {text[:60]} cannot be read", 'write a JSON list: ["joy", "hope"]'
+        raise InputError("not_a_label_list", message, hint=hint, **where)
+    else:
+        labels = [label.strip() for label in text.split(separator)] if text else []
+    if not all(labels):
         hint = f"separate labels by {separator!r}, or set {option('label_separator')}"
-        raise InputError("empty_label", f"a label in '{text}' is empty", location=example.location, hint=hint)
-    return parts
+        hint = "remove it from the list" if values is not None else hint
+        raise InputError("empty_label", f"a label in '{text[:60]}' is empty", hint=hint, **where)
+    return labels
 
 
 def label_ids(example: TextExample, label_map: LabelMap, separator: str | None) -> list[int]:
@@ -155,9 +234,11 @@ def collect_labels(examples: Sequence[TextExample], separator: str | None = None
     Raises:
         InputError: There are fewer than two labels, or they look like measurements.
     """
-    labels = {label for example in examples for label in split_labels(example, separator)}
-    for label in [label for label in labels if "." in label and plain_number(label) in labels]:
-        labels.remove(label)  # 1 and 1.0 are one label
+    located = [
+        (label, example.location) for example in examples for label in split_labels(example, separator)
+    ]
+    check_spellings(located)
+    labels = {label for label, _ in located}
     where: Any = {"location": examples[0].location, "argument": "label_column"}
     check = f"check {option('label_column')}"
     if len(labels) < 2:

@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from bertsmith.metrics import sufficient_statistics as statistics
 from bertsmith.metrics.calibration import expected_calibration_error, reliability_bins
 from bertsmith.metrics.sufficient_statistics import FloatArray, SufficientStatistics
+from bertsmith.tasks import tfidf
 from bertsmith.tasks.base import Metadata, TaskMetrics
 from bertsmith.tasks.batching import Answers
 from bertsmith.tasks.classification.data import label_ids, split_labels
@@ -96,6 +97,15 @@ class ClassificationMetrics(LabelMetrics):
         prediction = ClassPrediction(self._labels[most_frequent], None, {})
         return self.compute([prediction] * len(validation), validation)
 
+    def text_baselines(
+        self, training: Sequence[TextExample], validation: Sequence[TextExample]
+    ) -> dict[str, Metrics]:
+        """Return the metrics of TF-IDF and logistic regression."""
+        labels = [label for (label,) in self.labels(training)]
+        if (predicted := tfidf.predict_labels(training, labels, validation)) is None:
+            return {}
+        return {tfidf.NAME: self.compute([ClassPrediction(p, None, {}) for p in predicted], validation)}
+
     def example_losses(self, answers: Answers) -> list[float | None]:
         """Return the cross-entropy of each prediction."""
         pairs = zip(answers.predictions, self.labels(answers.examples), strict=True)
@@ -167,6 +177,20 @@ class MultilabelMetrics(LabelMetrics):
         constants = (MultilabelPrediction(labels, scores) for labels in (frequent, self._labels))
         few, every = (self.compute([constant] * len(validation), validation) for constant in constants)
         return replace(few, values={name: max(few.values[name], every.values[name]) for name in few.values})
+
+    def text_baselines(
+        self, training: Sequence[TextExample], validation: Sequence[TextExample]
+    ) -> dict[str, Metrics]:
+        """Return the metrics of TF-IDF and a logistic regression for each label."""
+        probabilities = tfidf.predict_probabilities(training, self.target_matrix(training), validation)
+        if probabilities is None:
+            return {}
+        scores = [dict(zip(self._labels, row, strict=True)) for row in probabilities.tolist()]
+        predictions = [
+            MultilabelPrediction([label for label, score in row.items() if score > 0.5], row)
+            for row in scores
+        ]
+        return {tfidf.NAME: self.compute(predictions, validation)}
 
     def example_losses(self, answers: Answers) -> list[float | None]:
         """Return the mean binary cross-entropy of each prediction."""

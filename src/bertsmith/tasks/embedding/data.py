@@ -19,12 +19,13 @@ from bertsmith.errors import InputError, option
 from bertsmith.formatting import join_names
 from bertsmith.io.sources import Source
 from bertsmith.io.tables import Table
+from bertsmith.io.values import MISSING_SPELLINGS
 from bertsmith.tasks.base import Example, Metadata, TaskData
 from bertsmith.tasks.data_checks import check_examples
-from bertsmith.tasks.labels import LabelNames
+from bertsmith.tasks.labels import LabelNames, missing_label_error
 from bertsmith.tasks.rows import is_query_file, read_queries, read_task_table
 from bertsmith.tasks.settings import EmbedSettings
-from bertsmith.tasks.texts import check_strings, parse_number
+from bertsmith.tasks.texts import input_texts, parse_number
 
 logger = logging.getLogger(__name__)
 
@@ -155,7 +156,7 @@ class EmbeddingData(TaskData):
         self, columns: Mapping[str, Sequence[Any]], locations: Sequence[str]
     ) -> list[EmbeddingExample]:
         """Return the examples of texts, or of pairs: in two columns, or in one with a tab between them."""
-        check_strings(columns, locations)
+        columns = input_texts(columns, locations)
         rows: Iterable[Sequence[str]] = (text.split("\t") for text in columns["text"])
         if "text_pair" in columns:
             rows = zip(columns["text"], columns["text_pair"], strict=True)
@@ -314,9 +315,8 @@ def _read_rows(table: Table, settings: EmbedSettings, *, labeled: bool) -> list[
     examples = []
     for row, text, second, label, negative in zip(table, *columns, strict=True):
         location = row.location
-        if label is not None and not label.strip():
-            hint = "give each row a label, or remove the row"
-            raise InputError("empty_label", "the label is empty", location=location, hint=hint)
+        if label is not None and (not label.strip() or label in MISSING_SPELLINGS):
+            raise missing_label_error(label, location)
         positives, negatives = (() if value is None else (value,) for value in (second, negative))
         label = None if label is None else label.strip()
         values = None if table.is_plain else row.texts

@@ -32,11 +32,8 @@ from bertsmith.tasks.embedding.model import (
 from bertsmith.tasks.report import ErrorAnalysis, TaskReport, confusion, number_scatter
 from bertsmith.tasks.results import DataSummary, Metrics
 from bertsmith.tasks.settings import EmbedSettings
+from bertsmith.tasks.tfidf import TfIdf
 
-_TOKEN_PATTERN = (  # a word, or a character of a script without spaces
-    r"[^\W_\u3040-\u30ff\u3400-\u9fff]+|[\u3040-\u30ff\u3400-\u9fff]"
-)
-_BATCH_QUERIES = 512
 _TOP_K = 10  # passages of a ranking
 _MIN_COSINE_RANGE = 1e-9  # cosines of equal texts differ by less, through rounding
 _LOGGED_METRICS = {
@@ -289,37 +286,3 @@ def _ranking_statistics(
         }
 
     return SufficientStatistics(per_example, means)
-
-
-class TfIdf:
-    """TF-IDF vectors of texts (scikit-learn's, with logarithms of the counts)."""
-
-    def __init__(self, texts: Sequence[str]) -> None:
-        """Count documents.
-
-        Args:
-            texts: All texts to compare, each of which counts once in the document frequencies.
-        """
-        from sklearn.feature_extraction.text import TfidfVectorizer
-
-        self._vectorizer = TfidfVectorizer(token_pattern=_TOKEN_PATTERN, sublinear_tf=True)
-        try:
-            self._vectorizer.fit(list(dict.fromkeys(texts)))
-        except ValueError:  # no text has a word, so all vectors are 0
-            self._vectorizer.fit(["word"])
-
-    def cosines(self, firsts: Sequence[str], seconds: Sequence[str]) -> NDArray[np.float64]:
-        """Return the cosines of pairs of texts, [pairs]."""
-        vectors, others = self._vectorizer.transform(firsts), self._vectorizer.transform(seconds)
-        return np.asarray(vectors.multiply(others).sum(axis=1), dtype=np.float64).ravel()
-
-    def rankings(self, queries: Sequence[str], passages: Sequence[str], k: int) -> list[list[int]]:
-        """Return the indices of the k best passages of each query; of equal ones the earlier."""
-        passage_vectors = self._vectorizer.transform(passages).T.tocsc()
-        rankings: list[list[int]] = []
-        for start in range(0, len(queries), _BATCH_QUERIES):
-            query_vectors = self._vectorizer.transform(queries[start : start + _BATCH_QUERIES])
-            rankings += np.argsort(-(query_vectors @ passage_vectors).toarray(), axis=1, kind="stable")[
-                :, :k
-            ].tolist()
-        return rankings

@@ -7,7 +7,6 @@ of known data sets, or the user's (`ChooseSettings`).
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,9 +20,10 @@ from bertsmith.formatting import pluralize
 from bertsmith.io.compression import format_suffix
 from bertsmith.io.jsonl import load_json, read_json
 from bertsmith.io.sources import Source
-from bertsmith.io.tables import Table, is_json_source, json_rows
+from bertsmith.io.tables import Table, has_json_lines, is_json_source, json_rows
+from bertsmith.io.values import to_text
 from bertsmith.tasks.base import Example, Metadata, TaskData
-from bertsmith.tasks.data_checks import check_examples, check_string
+from bertsmith.tasks.data_checks import check_examples
 from bertsmith.tasks.results import Diagnostic
 from bertsmith.tasks.rows import column_value, first_value, read_task_table, rename_columns
 from bertsmith.tasks.settings import ChooseSettings
@@ -107,7 +107,7 @@ def read_choices(source: Source, settings: ChooseSettings, *, labeled: bool) -> 
             raise InputError("no_files", message, location=source, hint="name a file")
         for file in files:
             yield from read_choices(file, settings, labeled=labeled)
-    elif format_suffix(source) in (".json", ".txt"):
+    elif format_suffix(source) in (".json", ".txt") and not has_json_lines(source, encoding):
         document = read_json(source, encoding)
         if isinstance(document, list):
             for index, value in enumerate(document):
@@ -144,7 +144,10 @@ def question_of_row(
         question, listed = question.get("stem", ""), question.get("choices")
     elif listed is None and numbered:
         listed = _without_empty([values[numbered[i]] for i in sorted(numbered)])
-    texts = _text(context, "context", location), _text(question, "question", location)
+    texts = (
+        to_text(context, "context", location, "context_column"),
+        to_text(question, "question", location, "question_column"),
+    )
     if not labeled and not any(texts) and (listed is None or not any(listed)):
         return ChoiceExample("", "", (), None, location)
     choices, letters = _parse_choices(listed, location)
@@ -185,9 +188,10 @@ def choice_index(
     last = len(choices) - 1 + first
     names = list(letters) or [chr(ord("A") + i) for i in range(len(choices))]
     valid = f"name it by its text, its index ({first} to {last}), or its letter ({names[0]} to {names[-1]})"
-    if isinstance(answer, bool) or not isinstance(answer, int | str):
-        message = f"the right choice is {answer!r:.40}"
-        raise InputError("bad_answer", message, location=location, hint=valid)
+    if isinstance(answer, float) and answer.is_integer():
+        answer = int(answer)  # a column of integers with gaps
+    if isinstance(answer, bool) or not isinstance(answer, int):
+        answer = to_text(answer, "right choice", location, "label_column", valid)
     text = str(answer).strip()
     if letters and text in names and isinstance(answer, str):
         return names.index(text)
@@ -217,7 +221,7 @@ def check_choices(choices: Sequence[Any], location: str) -> tuple[str, ...]:
         message = f"a question has two choices or more, this one has {len(choices)}"
         hint = "add the others, or remove this question"
         raise InputError("too_few_choices", message, location=location, hint=hint)
-    return tuple(_text(choice, f"choice {i}", location) for i, choice in enumerate(choices))
+    return tuple(to_text(choice, f"choice {i}", location) for i, choice in enumerate(choices))
 
 
 def _without_empty(cells: Sequence[Any]) -> list[Any]:
@@ -226,15 +230,6 @@ def _without_empty(cells: Sequence[Any]) -> list[Any]:
     while len(choices) > 2 and choices[-1] == "":
         choices.pop()
     return choices
-
-
-def _text(value: Any, name: str, location: str) -> str:
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return json.dumps(value)
-    if value is not None and not isinstance(value, str):
-        message, hint = f"the {name} is not a string, but {value!r:.60}", "give it as one string"
-        raise InputError("not_a_string", message, location=location, hint=hint)
-    return value or ""
 
 
 def _parse_choices(value: Any, location: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -300,7 +295,7 @@ def _dream_questions(dialogue: list[Any], location: str, *, labeled: bool) -> It
     """Yield the questions about a dialogue: its turns, its questions, its id."""
     if len(dialogue) != 3 or not isinstance(dialogue[0], list) or not isinstance(dialogue[1], list):
         raise InputError("not_a_dialogue", "this is not a dialogue", location=location, hint=_DREAM_HINT)
-    context = "\n".join(_text(turn, "turn", location) for turn in dialogue[0])
+    context = "\n".join(to_text(turn, "turn", location) for turn in dialogue[0])
     for i, question in enumerate(dialogue[1]):
         part = f"{location}[1][{i}]"
         if not isinstance(question, dict):
@@ -371,8 +366,7 @@ class MultipleChoiceData(TaskData):
 
 def _unlabeled_example(context: Any, question: Any, choices: Any, location: str) -> ChoiceExample:
     """Return an example without a label; if `choices` is None, they follow the context behind tabs."""
-    check_string(context, "context", location)
-    check_string(question, "question", location)
+    context, question = to_text(context, "context", location), to_text(question, "question", location)
     if isinstance(choices, str) and choices:
         message, hint = f"the choices {choices!r:.60} are a single text", "give a list of texts"
         raise InputError("choices_not_a_list", message, location=location, argument="choices", hint=hint)

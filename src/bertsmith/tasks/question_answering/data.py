@@ -17,7 +17,8 @@ from bertsmith.formatting import pluralize
 from bertsmith.io.compression import format_suffix
 from bertsmith.io.jsonl import read_json_bytes
 from bertsmith.io.sources import Source
-from bertsmith.io.tables import Row, is_json_array, is_json_source, json_rows, read_table
+from bertsmith.io.tables import Row, has_json_lines, is_json_source, json_rows, read_table
+from bertsmith.io.values import to_text
 from bertsmith.tasks.base import Example, Metadata, TaskData
 from bertsmith.tasks.data_checks import check_examples, check_text
 from bertsmith.tasks.labels import LabelNames
@@ -160,8 +161,7 @@ def _unlabeled_example(question: Any, context: Any, location: str, id: str | Non
     Raises:
         InputError: The question or the passage is empty or not a string.
     """
-    for name, text in (("question", question), ("context", context)):
-        check_text(text, name, location)
+    question, context = check_text(question, "question", location), check_text(context, "context", location)
     return QuestionExample(question, context, (), location, id)
 
 
@@ -245,11 +245,12 @@ def read_questions(
         settings: The columns of the rows, and how to read a file.
         labeled: The answers must exist.
     """
-    encoding, is_json = settings.encoding, format_suffix(source) == ".json"
-    if is_json and not is_json_array(source, encoding):
-        yield from _squad_questions(source, encoding)
-        return
-    is_json = is_json or is_json_source(source)
+    encoding, is_json = settings.encoding, is_json_source(source)
+    if format_suffix(source) == ".json" and not has_json_lines(source, encoding):
+        content = read_json_bytes(source, encoding)
+        if not content.lstrip().startswith(b"["):
+            yield from _squad_questions(source, content)
+            return
     rows = (
         json_rows(source, encoding)
         if is_json
@@ -284,12 +285,16 @@ def _known_columns(row: Row, settings: AnswerSettings, *, labeled: bool) -> dict
         column = getattr(settings, f"{name}_column")
         if labeled and (column in row.values or "answers" not in row.values):
             names[name] = usual_names
-    return rename_columns(row.values, settings, names, row.location)
+    values = rename_columns(row.values, settings, names, row.location)
+    for name in ("question", "context", "answer"):
+        if name in values:
+            values[name] = to_text(values[name], name, row.location, f"{name}_column")
+    return values
 
 
-def _squad_questions(source: Source, encoding: str | None) -> Iterator[tuple[str, SquadQuestion, str]]:
+def _squad_questions(source: Source, content: bytes) -> Iterator[tuple[str, SquadQuestion, str]]:
     try:
-        articles = _Squad.model_validate_json(read_json_bytes(source, encoding)).data
+        articles = _Squad.model_validate_json(content).data
     except ValidationError as error:
         raise _validation_error(str(source), error) from None
     for a, article in enumerate(articles):

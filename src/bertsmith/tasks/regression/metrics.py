@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from bertsmith.metrics.sufficient_statistics import SufficientStatistics, regression_statistics
+from bertsmith.tasks import tfidf
 from bertsmith.tasks.base import TaskMetrics
 from bertsmith.tasks.batching import Answers
 from bertsmith.tasks.data_checks import summarize_numbers
@@ -54,6 +55,13 @@ class RegressionMetrics(TaskMetrics):
         """Return the metrics of the mean of the training examples."""
         mean = float(np.mean([example.number for example in training]))
         return self.compute([NumberPrediction(mean)] * len(validation), validation)
+
+    def text_baselines(
+        self, training: Sequence[TextExample], validation: Sequence[TextExample]
+    ) -> dict[str, Metrics]:
+        """Return the metrics of TF-IDF and ridge regression."""
+        numbers = tfidf.predict_numbers(training, [example.number for example in training], validation)
+        return {tfidf.NAME: self.compute(list(map(NumberPrediction, numbers)), validation)}
 
     def example_losses(self, answers: Answers) -> list[float | None]:
         """Return the squared errors."""

@@ -20,10 +20,18 @@ from bertsmith.io.jsonl import load_json
 from bertsmith.io.sources import Source
 from bertsmith.io.tables import Row, is_json_source, json_rows, read_table
 from bertsmith.io.text_io import read_lines
+from bertsmith.io.values import to_text
 from bertsmith.metrics.relations import has_direction
 from bertsmith.tasks.base import Example, Metadata, TaskData
-from bertsmith.tasks.data_checks import check_examples, check_string
-from bertsmith.tasks.labels import LabelMap, LabelMetadata, LabelNames, label_metadata, sorted_labels
+from bertsmith.tasks.data_checks import check_examples
+from bertsmith.tasks.labels import (
+    LabelMap,
+    LabelMetadata,
+    LabelNames,
+    check_spellings,
+    label_metadata,
+    sorted_labels,
+)
 from bertsmith.tasks.rows import first_value, rename_columns
 from bertsmith.tasks.settings import RelateSettings
 
@@ -99,7 +107,7 @@ def read_relations(source: Source, settings: RelateSettings, *, labeled: bool) -
         labeled: Read the relation, which must be there.
     """
     encoding, delimiter, suffix = settings.encoding, settings.delimiter, format_suffix(source)
-    if is_json_source(source) or suffix == ".json":
+    if is_json_source(source):
         for row in json_rows(source, encoding):
             yield example_of_row(row, settings, labeled=labeled)
     elif suffix in (".csv", ".tsv", ".parquet") or delimiter is not None:
@@ -116,7 +124,8 @@ def example_of_row(row: Row, settings: RelateSettings, *, labeled: bool) -> Rela
         usual_names["label"] = _LABELS
     values = rename_columns(row.values, settings, usual_names, location)
     relation, id = first_value(values, _LABELS), values.get("id")
-    if labeled and (isinstance(relation, bool) or not isinstance(relation, str | int)):
+    relation = to_text(relation, "relation", location, "label_column").strip()
+    if labeled and not relation:
         message = "the relation is missing"
         hint = (
             f"give each row one, as relation, or name its column with {option('label_column')}: "
@@ -129,14 +138,16 @@ def example_of_row(row: Row, settings: RelateSettings, *, labeled: bool) -> Rela
     head, tail = (_read_span(values, side, location) for side in _ENTITIES)
     if tokens is not None and head is not None and tail is not None:
         entities = parse_word_spans(tokens, head, tail, location)
-    elif isinstance(text, str):
+    elif text is not None:
+        text = to_text(text, "text", location, "text_column", _ROW_HINT)
         entities = locate_entities(text, head, tail, location)
     elif labeled or tokens is not None or values.keys().isdisjoint((*_TEXTS, *_TOKENS)):
         raise InputError("text_missing", "the text is missing", location=location, hint=_ROW_HINT)
     else:
         entities = "", (0, 0), (0, 0)
-    label = str(relation).strip() if labeled else None
-    return RelationExample(*entities, label, location, None if id is None else str(id))
+    return RelationExample(
+        *entities, relation if labeled else None, location, None if id is None else str(id)
+    )
 
 
 def locate_entities(text: str, head: Any, tail: Any, location: str) -> tuple[str, Span, Span]:
@@ -327,7 +338,7 @@ class RelationData(TaskData):
         for i, (text, location) in enumerate(zip(columns["text"], locations, strict=True)):
             head, tail = (columns[side][i] if side in columns else None for side in ("head", "tail"))
             if isinstance(text, str) or head is None:
-                check_string(text, "text", location)
+                text = to_text(text, "text", location, "text", _ROW_HINT)
                 entities = locate_entities(text, head, tail, location)
             else:
                 entities = parse_word_spans(text, head, tail, location)
@@ -349,6 +360,9 @@ class RelationData(TaskData):
 
     def fit_metadata(self, examples: Sequence[RelationExample], label_names: LabelNames | None) -> Metadata:
         """Return the labels, sorted or as named, and which of them means no relation."""
+        if label_names is None:
+            labeled = ((str(example.relation), example.location) for example in examples)
+            check_spellings(pair for pair in labeled if pair[0].casefold() not in _NO_RELATION)
         metadata: dict[str, Any] = (
             {"labels": sorted_labels(str(example.relation) for example in examples), "numbered": False}
             if label_names is None

@@ -8,6 +8,7 @@ from typing import Any
 
 from bertsmith.metrics.relations import count_relations, has_direction, macro_f1, relation_statistics
 from bertsmith.metrics.sufficient_statistics import SufficientStatistics, sum_counts
+from bertsmith.tasks import tfidf
 from bertsmith.tasks.base import TaskMetrics
 from bertsmith.tasks.batching import Answers
 from bertsmith.tasks.data_checks import find_repeats
@@ -101,6 +102,15 @@ class RelationMetrics(TaskMetrics):
         label = min(counts, key=lambda label: (-counts[label], label), default=default)
         prediction = RelationPrediction(label=label)
         return self.compute([prediction] * len(validation), validation)
+
+    def text_baselines(
+        self, training: Sequence[RelationExample], validation: Sequence[RelationExample]
+    ) -> dict[str, Metrics]:
+        """Return the metrics of TF-IDF and logistic regression."""
+        labels = [label for (label,) in self.labels(training)]
+        if (predicted := tfidf.predict_labels(training, labels, validation)) is None:
+            return {}
+        return {tfidf.NAME: self.compute([RelationPrediction(label=p) for p in predicted], validation)}
 
     def _pairs(
         self, predictions: Sequence[RelationPrediction], examples: Sequence[RelationExample]

@@ -6,9 +6,9 @@ mostly learned as IOBES, and predicted in the scheme of the file. So a decoder s
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -16,30 +16,40 @@ from pydantic import Field
 
 from bertsmith.artifacts.folder import ModelFolder
 from bertsmith.errors import InputError, option
-from bertsmith.formatting import pluralize
 from bertsmith.io.compression import format_suffix
 from bertsmith.io.sources import Source
-from bertsmith.io.tables import Row, is_json_source, json_rows
+from bertsmith.io.tables import Table
 from bertsmith.io.text_io import read_lines
 from bertsmith.metrics.tagging import (
     OUTSIDE,
+    OUTSIDE_TYPOS,
+    STANDARD_FORMAT,
     Scheme,
     entities_to_tags,
     extract_entities,
     format_tag,
     infer_letters,
     infer_scheme,
+    infer_spelling,
     is_allowed_transition,
+    read_tag,
     scheme_of_labels,
     split_tag,
 )
 from bertsmith.models.task_heads import FORBIDDEN_SCORE, ChainScores
 from bertsmith.tasks.base import Metadata, TaskData
-from bertsmith.tasks.labels import LabelMap, LabelMetadata, LabelNames, is_integer, label_metadata
+from bertsmith.tasks.labels import LabelMap, LabelMetadata, LabelNames, label_metadata
 from bertsmith.tasks.settings import TagSettings
-from bertsmith.tasks.tagging.sentences import TagExample, has_han_characters, read_conll, split_columns
+from bertsmith.tasks.tagging.rows import field_name, parse_predicate, parse_words, read_named_rows
+from bertsmith.tasks.tagging.sentences import (
+    COMMENT,
+    TagExample,
+    has_han_characters,
+    has_split_words,
+    read_conll,
+    split_columns,
+)
 
-_SEPARATOR = re.compile(r"[\t\n\r]")
 UNKNOWN_LABEL = -1
 """The target of a word whose label training did not have: no prediction is correct."""
 
@@ -51,14 +61,12 @@ class TagData(TaskData):
 
     def read(self, source: Source, *, labeled: bool = True) -> list[TagExample]:
         """Return the sentences of a source. Without labels, a .txt without columns has one on each line."""
-        if is_json_source(source):
-            rows = json_rows(source, self.settings.encoding)
-            examples = [self._example_of_row(row, labeled=labeled) for row in rows]
-        elif not labeled and _has_sentence_lines(source, self.settings.encoding):
+        if not labeled and _has_sentence_lines(source, self.settings.encoding):
             lines = read_lines(source, self.settings.encoding)
             examples = [TagExample(tuple(x.split()), None, f"{source}:{n}", text=x) for n, x in lines]
         else:
-            examples = list(read_conll(source, self.settings, labeled=labeled))
+            rows = read_named_rows(source, self.settings, labeled=labeled)
+            examples = rows if rows is not None else list(read_conll(source, self.settings, labeled=labeled))
         if not examples:
             message, hint = (
                 "this file has no sentences",
@@ -101,7 +109,8 @@ class TagData(TaskData):
         roles = any(example.predicate is not None for example in examples)
         location = examples[0].location
         metadata = fit_tag_metadata(tags, self.settings.scheme, label_names, location, roles=roles)
-        return {**metadata, "decoder": self.settings.decoder, "characters": has_han_characters(examples)}
+        splits = {"characters": has_han_characters(examples), "split_text": has_split_words(examples)}
+        return {**metadata, "decoder": self.settings.decoder, **splits}
 
     def check_validation(self, examples: Sequence[TagExample], metadata: Metadata) -> None:
         """Check that not all tags are new: the file would have another column, or the model another tag set."""
@@ -134,34 +143,9 @@ class TagData(TaskData):
     @property
     def _keys(self) -> tuple[str, str, str]:
         """The keys of words, tags, and predicate in rows; a setting that is a number is for columns."""
-        words, tags, predicate = (
-            name if name and not is_integer(name) else default
-            for default, name in (
-                ("words", self.settings.word_column),
-                ("tags", self.settings.tag_column),
-                ("predicate", self.settings.predicate_column),
-            )
-        )
+        columns = self.settings.word_column, self.settings.tag_column, self.settings.predicate_column
+        words, tags, predicate = map(field_name, columns, ("words", "tags", "predicate"))
         return words, tags, predicate
-
-    def _example_of_row(self, row: Row, *, labeled: bool) -> TagExample:
-        values, location = row.values, row.location
-        word_key, tag_key, predicate_key = self._keys
-        for argument, key in (("word_column", word_key), *((("tag_column", tag_key),) if labeled else ())):
-            if values.get(key) is None:
-                message = f"the field '{key}' is missing"
-                hint = f"the fields are {', '.join(values)}; name it with {option(argument)}"
-                raise InputError("field_missing", message, location=location, argument=argument, hint=hint)
-        words, tags = parse_words(values[word_key], location), values.get(tag_key)
-        predicate = parse_predicate(values.get(predicate_key), words, location)
-        if labeled:
-            _check_tags(words, tags, tag_key, location)
-            return TagExample(words, tuple(map(str, tags or ())), location, predicate=predicate)
-        text = values[word_key] if isinstance(values[word_key], str) else None
-        has_tags = isinstance(tags, list | tuple) and len(tags) == len(words)
-        cells = zip(words, tags or (), strict=True) if has_tags else ((word,) for word in words)
-        rows = tuple(map(tab_separated, cells))
-        return TagExample(words, None, location, output_rows=rows, text=text, predicate=predicate)
 
 
 def _has_sentence_lines(source: Source, encoding: str | None) -> bool:
@@ -169,60 +153,11 @@ def _has_sentence_lines(source: Source, encoding: str | None) -> bool:
 
     Columns are equally many in all lines, and blank lines separate sentences in columns.
     """
-    if format_suffix(source) != ".txt":
+    if isinstance(source, Table) or format_suffix(source) != ".txt":
         return False
-    lines = [line for _, line in read_lines(source, encoding)]
+    lines = [line for _, line in read_lines(source, encoding) if not COMMENT.match(line)]
     widths = {len(split_columns(line, has_tabs="\t" in line)) for line in lines if line.strip(" \t")}
     return len(widths) > 1 or all(line.strip(" \t") for line in lines)
-
-
-def _check_tags(words: Sequence[str], tags: Any, key: str, location: str) -> None:
-    """Raise InputError for a labeled row whose tags are not a list with a tag for each word."""
-    if not isinstance(tags, list | tuple) or not all(isinstance(tag, str | int) for tag in tags):
-        message, hint = f"'{key}' is not a list of tags", 'write ["B-PER", "O"]'
-        raise InputError("not_a_list", message, location=location, hint=hint)
-    if len(tags) != len(words):
-        message = f"there are {pluralize(len(words), 'word')} and {pluralize(len(tags), 'tag')}"
-        raise InputError("tag_count", message, location=location, hint="give each word one tag")
-    if "" in tags:
-        message, hint = f"tag {tags.index('') + 1} is empty", "give each word a tag"
-        raise InputError("empty_label", message, location=location, hint=hint)
-    if not words:
-        message, hint = "this sentence has no words", "remove the line"
-        raise InputError("empty_sentence", message, location=location, hint=hint)
-
-
-def parse_words(value: Any, location: str) -> tuple[str, ...]:
-    """Return the words of a list or string."""
-    if isinstance(value, str):
-        return tuple(value.split())
-    if not isinstance(value, list | tuple) or not all(isinstance(word, str) for word in value):
-        message, hint = "a sentence is a list of words or a string", 'write ["John", "smiles"]'
-        raise InputError("not_a_sentence", message, location=location, hint=hint)
-    if "" in value:
-        message, hint = f"word {list(value).index('') + 1} is empty", "remove it and its tag"
-        raise InputError("empty_word", message, location=location, hint=hint)
-    return tuple(value)
-
-
-def parse_predicate(value: Any, words: Sequence[str], location: str) -> int | None:
-    """Return the index of a predicate that is given as an index, or as a word that the sentence has once."""
-    if value is None or value == "":
-        return None
-    if isinstance(value, str):
-        if words.count(value) == 1:
-            return words.index(value)
-        value = int(value) if is_integer(value) and value not in words else value
-    if type(value) is not int or not 0 <= value < len(words):
-        message = f"the predicate {value!r:.60} is neither a word that the sentence has once nor an index"
-        hint = f"give the index of its word, from 0 to {len(words) - 1}"
-        raise InputError("unknown_predicate", message, location=location, hint=hint)
-    return value
-
-
-def tab_separated(cells: Iterable[object]) -> str:
-    """Return cells each followed by a tab; tabs and line breaks in words become spaces."""
-    return "".join(_SEPARATOR.sub(" ", str(cell)) + "\t" for cell in cells)
 
 
 class TagMetadata(LabelMetadata):
@@ -236,7 +171,10 @@ class TagMetadata(LabelMetadata):
         default_label: The label of a word without tokens.
         decoder: The decoder.
         characters: True if each Chinese character was a word.
+        split_text: True if each punctuation character was a word, too.
         roles: True if the tags are semantic roles of a predicate.
+        tag_format: The format of the file's tags, which are read as B-TYPE.
+        outside: The file's tags that are read as O.
     """
 
     file_tags: list[str] | None = None
@@ -246,7 +184,10 @@ class TagMetadata(LabelMetadata):
     default_label: str
     decoder: Literal["softmax", "crf"] = "softmax"
     characters: bool = False
+    split_text: bool = False
     roles: bool = False
+    tag_format: str = STANDARD_FORMAT
+    outside: list[str] = Field(default_factory=list)
 
 
 class TagMap:
@@ -269,6 +210,8 @@ class TagMap:
         self.scheme: Scheme | None = metadata.get("scheme")
         self.label_scheme: Scheme | None = metadata.get("label_scheme")
         self.letters: Mapping[str, str] = metadata.get("letters") or {}
+        self._format: str = metadata.get("tag_format", STANDARD_FORMAT)
+        self._outside = {*metadata.get("outside", ()), *(OUTSIDE_TYPOS if self.scheme else ())}
 
     @property
     def label_letters(self) -> Mapping[str, str]:
@@ -277,7 +220,7 @@ class TagMap:
 
     def names(self, tags: Iterable[str] | None) -> tuple[str, ...]:
         """Return the names of a file's tags."""
-        return tuple(map(self.tag_names.name, tags or ()))
+        return tuple(read_tag(self.tag_names.name(tag), self._format, self._outside) for tag in tags or ())
 
     def to_labels(self, tags: Sequence[str]) -> list[str]:
         """Return the labels of a sentence with these tags."""
@@ -337,8 +280,15 @@ def fit_tag_metadata(
     if names is not None:
         tag_names = LabelMap(metadata)
         sentence_tags = [tuple(map(tag_names.name, tags)) for tags in sentence_tags]
+    spelling = infer_spelling({*metadata.get("labels", ()), *(tag for tags in sentence_tags for tag in tags)})
+    if spelling is not None and not spelling.others:
+        metadata |= {"tag_format": spelling.tag_format, "outside": spelling.outside}
+    read = partial(
+        read_tag, tag_format=metadata.get("tag_format", STANDARD_FORMAT), outside=metadata.get("outside", ())
+    )
+    sentence_tags = [tuple(map(read, tags)) for tags in sentence_tags]
     counts = Counter(tag for tags in sentence_tags for tag in tags)
-    file_tags: list[str] = metadata.pop("labels", None) or sorted(counts)
+    file_tags: list[str] = list(map(read, metadata.pop("labels", ()))) or sorted(counts)
     _check_tag_counts(counts, file_tags, location)
     file_scheme = infer_scheme(sentence_tags)
     label_scheme: Any = file_scheme if scheme == "as_written" or file_scheme is None else scheme

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -26,6 +26,8 @@ from bertsmith.metrics.tagging import (
     count_entities,
     extract_entities,
     find_violations,
+    infer_scheme,
+    infer_spelling,
     split_tag,
 )
 from bertsmith.models.task_heads import ChainScores, log_partitions, path_scores
@@ -34,8 +36,9 @@ from bertsmith.tasks.batching import Answers
 from bertsmith.tasks.data_checks import LabelCounts, summarize_labels
 from bertsmith.tasks.report import ErrorAnalysis, TaskReport, confusion, reliability
 from bertsmith.tasks.results import DataSummary, Diagnostic, Metrics, table_by_label
-from bertsmith.tasks.tagging.data import tab_separated
+from bertsmith.tasks.tagging.data import TagMap
 from bertsmith.tasks.tagging.model import TagDecoder, TagPrediction, padded_batches
+from bertsmith.tasks.tagging.rows import tab_separated
 from bertsmith.tasks.tagging.sentences import TagExample, split_as_in_training
 
 
@@ -100,6 +103,25 @@ class TagMetrics(TaskMetrics):
             validation,
         )
 
+    def text_baselines(
+        self, training: Sequence[TagExample], validation: Sequence[TagExample]
+    ) -> dict[str, Metrics]:
+        """Return the metrics of the most frequent tag of each word; of an unknown word, that of all words."""
+        tags_of_word: dict[str, Counter[str]] = defaultdict(Counter)
+        for example, tags in zip(training, self.labels(training), strict=True):
+            for word, tag in zip(example.words, tags, strict=True):
+                tags_of_word[word][tag] += 1
+        default = sum(tags_of_word.values(), Counter[str]())
+        predictions = [
+            TagPrediction(
+                list(example.words),
+                [tags_of_word.get(word, default).most_common(1)[0][0] for word in example.words],
+                [1.0] * len(example.words),
+            )
+            for example in validation
+        ]
+        return {"frequent tag of each word": self.compute(predictions, validation)}
+
     def example_losses(self, answers: Answers) -> list[float | None]:
         """Return the loss of each sentence; None if a tag is new, or under a CRF if a word has no token."""
         decoder = self.decoder
@@ -162,7 +184,7 @@ class TagMetrics(TaskMetrics):
             notes.append(f"words without a token in this vocabulary: {unread:,}; their tag is '{label}'")
         if diagnostic := scheme_violations(examples, references, self.metadata["scheme"]):
             notes.append(diagnostic.text)
-        return notes
+        return notes + [diagnostic.text for diagnostic in spelling_diagnostics(examples, tag_map)]
 
 
 class TagReport(TaskReport):
@@ -184,7 +206,8 @@ class TagReport(TaskReport):
             summary = replace(summary, diagnostics=types.diagnostics)
         examples = [*train, *validation]
         violations = scheme_violations(examples, self.metrics.labels(examples), tag_map.scheme)
-        return summary | DataSummary(diagnostics=[violations] if violations else [])
+        spelling = spelling_diagnostics(examples, tag_map)
+        return summary | DataSummary(diagnostics=[*spelling, *([violations] if violations else [])])
 
     def error_analysis(
         self, predictions: Sequence[TagPrediction], examples: Sequence[TagExample]
@@ -290,3 +313,39 @@ def scheme_violations(
         ],
         "read as conlleval reads them, an entity begins or ends there",
     )
+
+
+def spelling_diagnostics(examples: Sequence[TagExample], tag_map: TagMap) -> list[Diagnostic]:
+    """Return the diagnostics for tags and spans that are read as others, and for tags that no scheme has."""
+    count = LabelCounts.from_pairs(
+        (tag_map.tag_names.name(tag), example.word_location(i))
+        for example in examples
+        for i, tag in enumerate(example.tags or ())
+    )
+    read_as = {tag: tag_map.names([tag])[0] for tag in count.counts}
+    changed = [tag for tag, name in read_as.items() if name != tag]
+    message = f"{pluralize(len(changed), 'tag is', 'tags are')} read, and predicted, in another spelling"
+    excerpts = [f"{count.with_location(tag)} as '{read_as[tag]}'" for tag in changed]
+    diagnostics = [
+        Diagnostic("tags read as others", message, [count.first[tag] for tag in changed], excerpts)
+    ]
+    extended = [example.location for example in examples for _ in range(example.extended_spans)]
+    message = f"{pluralize(len(extended), 'span')} cut a word, and extended to the whole word"
+    diagnostics.append(Diagnostic("extended spans", message, extended))
+    foreign = {tag for tag in read_as.values() if infer_scheme([["B", tag]]) is None}
+    if tag_map.scheme is None:
+        spelling = infer_spelling({*tag_map.tag_names.ids, *read_as.values()})
+        foreign = {*spelling.others, *spelling.outside} if spelling is not None else set()
+    words = [
+        (tag, example.word_location(i))
+        for example in examples
+        for i, tag in enumerate(tag_map.names(example.tags) if foreign else ())
+        if tag in foreign
+    ]
+    consequence = "so they count as wrong" if tag_map.scheme else "so there are no entities and no F1"
+    message = f"{pluralize(len(foreign), 'tag is', 'tags are')} neither O nor like B-PER, {consequence}"
+    excerpts = [f"'{tag}' ({location})" for tag, location in words] or sorted(foreign)
+    hint = "write O, or a prefix and a type as in B-PER, or choose another column of tags"
+    locations = [location for _, location in words]
+    diagnostics.append(Diagnostic("tags without a scheme", message, locations, excerpts, hint))
+    return [diagnostic for diagnostic in diagnostics if diagnostic.displayed]

@@ -13,14 +13,17 @@ written as IOB or IOBES. The predicate's V is not a role: it is an input, and of
 
 from __future__ import annotations
 
+import logging
 import re
+import unicodedata
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
 from bertsmith.errors import InputError, option
-from bertsmith.formatting import pluralize
+from bertsmith.formatting import join_names, pluralize
 from bertsmith.io.compression import format_suffix
 from bertsmith.io.text_io import read_lines
 from bertsmith.io.unicode_scripts import HAN_CLASS
@@ -28,9 +31,14 @@ from bertsmith.metrics.tagging import OUTSIDE
 from bertsmith.tasks.base import Example, Metadata
 from bertsmith.tasks.settings import TagSettings
 
+logger = logging.getLogger(__name__)
 _HAN_CHARACTER = re.compile(f"([{HAN_CLASS}])")
 _CONLLU_COLUMNS = ["ID", "FORM", "LEMMA", "UPOS", "XPOS", "FEATS", "HEAD", "DEPREL", "DEPS", "MISC"]
 _GLOBAL_COLUMNS = re.compile(r"#\s*global\.columns\s*=\s*(.*)")
+COMMENT = re.compile(r"#\s*[\w.:-]+(\s+[\w.:-]+)?\s+=(\s|$)|#\s.*\w=\S*\s*$|#(begin|end) document\b")
+"""The form of comments in files of columns: `# key = value`, or `# id … key=value`, and those of CoNLL-2012."""
+_DOCUMENT = "-DOCSTART-"
+_MARKS = ("#", _DOCUMENT)
 _NUMBER = re.compile(r"-?[1-9]\d*")
 _SPACES = re.compile(r"[ \t]+")
 _NO_ROLE = ("_", "-", "")
@@ -51,6 +59,7 @@ class TagExample(Example):
         text: The running text that was split into words; None if words were given, or for a labeled sentence.
         predicate: The index of the word whose semantic roles are the tags; None for other tags.
         lines: The line of each word of a labeled sentence, if each has its own.
+        extended_spans: The number of spans that cut a word, and were extended to the whole word.
     """
 
     words: tuple[str, ...]
@@ -60,6 +69,7 @@ class TagExample(Example):
     text: str | None = None
     predicate: int | None = None
     lines: Sequence[int] | None = None
+    extended_spans: int = 0
 
     @property
     def group_key(self) -> tuple[str, ...]:
@@ -95,8 +105,31 @@ def has_han_characters(examples: Sequence[TagExample]) -> bool:
     return bool(chinese) and all(len(word) == 1 for word in chinese)
 
 
+def has_split_words(examples: Sequence[TagExample]) -> bool:
+    """Return whether all words are as `split_text` splits, and punctuation is among them."""
+    words = {word for example in examples for word in example.words}
+    return all(len(split_text(word)) == 1 for word in words) and any(
+        len(split_text(f"a{w}")) > 1 for w in words
+    )
+
+
+def split_text(text: str) -> list[tuple[int, int]]:
+    """Return the [start, end) of each word; punctuation, symbols, and Chinese characters are words."""
+
+    def group(index: int) -> int:
+        is_word = unicodedata.category(text[index])[0] in "PS" or _HAN_CHARACTER.match(text[index])
+        return index if is_word else -1 - text[index].isspace()
+
+    groups = [(key, list(indices)) for key, indices in groupby(range(len(text)), group)]
+    return [(indices[0], indices[-1] + 1) for key, indices in groups if key != -2]
+
+
 def split_as_in_training(examples: Sequence[TagExample], metadata: Metadata) -> Sequence[TagExample]:
-    """Split running text into Chinese characters if the words of the training examples were characters."""
+    """Split running text into Chinese characters, and from punctuation, if the training examples were split so."""
+    if metadata.get("split_text"):
+        texts = [e.text or "" for e in examples]
+        words = [tuple(text[start:end] for start, end in split_text(text)) for text in texts]
+        return [e if e.text is None else replace(e, words=w) for e, w in zip(examples, words, strict=True)]
     if not metadata.get("characters"):
         return examples
 
@@ -189,6 +222,8 @@ class _Layout(NamedTuple):
                 raise InputError("field_count", message, location=location, hint=hint)
             if not all(row.fields[index] for index in filled):
                 message, hint = "the word or its tag is empty", "give each word a tag, or remove the row"
+                if self.annotation == -1 and (filled_fields := sum(map(bool, row.fields))) > 1:
+                    hint += f"; if tabs end each line, add {option('tag_column', filled_fields)}"
                 raise InputError("empty_cell", message, location=location, hint=hint)
 
     def output_row(self, row: _Row) -> str:
@@ -228,23 +263,32 @@ def _read_rows(path: str | Path, encoding: str | None) -> Iterator[tuple[list[st
     """Yield the names of the columns, and the rows of each sentence."""
     is_conllu = format_suffix(path) == ".conllu"
     names = _CONLLU_COLUMNS if is_conllu else []
-    has_tabs: bool | None = None
+    plain = (
+        line for _, line in read_lines(path, encoding) if line.strip(" \t") and not line.startswith(_MARKS)
+    )
+    has_tabs = "\t" in (first := next(plain, ""))
+    width = len(split_columns(first, has_tabs=has_tabs)) if first else None
     rows: list[_Row] = []
+    skipped: list[str] = []
     for number, line in read_lines(path, encoding):
-        if is_conllu and line.startswith("#"):
-            if match := _GLOBAL_COLUMNS.match(line):
-                names = match[1].split()
-        elif not line.strip(" \t") or line.startswith("-DOCSTART-"):
+        fields = split_columns(line, has_tabs=has_tabs)
+        # A line with as many columns as all rows is a word: #sun O.
+        is_short = not rows and len(fields) != width is not None and (fields[0] == "#" or len(fields) == 1)
+        is_comment = line.startswith("#") and (is_conllu or is_short or COMMENT.match(line) is not None)
+        if is_comment and is_conllu and (match := _GLOBAL_COLUMNS.match(line)):
+            names = match[1].split()
+        skipped += [f"line {number}"] if is_comment or line.startswith(_DOCUMENT) else []
+        if not line.strip(" \t") or line.startswith(_DOCUMENT):
             if rows:
                 yield names, rows
             rows = []
-        else:
-            has_tabs = "\t" in line if has_tabs is None else has_tabs
-            fields = split_columns(line, has_tabs=has_tabs)
-            if not is_conllu or fields[0].isdecimal():
-                rows.append(_Row(number, line, fields))
+        elif not is_comment and (not is_conllu or fields[0].isdecimal()):
+            rows.append(_Row(number, line, fields))
     if rows:
         yield names, rows
+    if skipped and not is_conllu:
+        comments = pluralize(len(skipped), "comment line is", "comment lines are")
+        logger.info("%s: %s skipped: %s", path, comments, join_names(skipped))
 
 
 def split_columns(line: str, *, has_tabs: bool) -> list[str]:

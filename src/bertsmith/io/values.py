@@ -1,0 +1,119 @@
+"""Decide what a value is: a text or label is a string, a number, a bool, or a date; None and NaN are missing.
+
+Files, data in memory, and arguments share these rules. Lists and objects are never turned into strings.
+"""
+
+from __future__ import annotations
+
+import ast
+import datetime
+import json
+import numbers
+import re
+from collections.abc import Mapping, MappingView, Set
+from decimal import Decimal
+from typing import Any
+
+from bertsmith.errors import InputError, option
+from bertsmith.formatting import shorten
+from bertsmith.io.jsonl import load_json, surrogate_error
+
+# fmt: off
+MISSING_SPELLINGS = frozenset([
+    "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>", "N/A", "NA",
+    "NULL", "NaN", "NaT", "None", "n/a", "nan", "null",
+])
+# fmt: on
+"""Labels that stand for a missing one: the spellings of pandas.read_csv. As texts they are words."""
+
+_MISSING_TYPES = ("NAType", "NaTType")  # of pandas
+_SCALARS = (str, bool, numbers.Real, Decimal, datetime.date, datetime.time, datetime.timedelta)
+_TYPE_NAMES = {"tuple": "a list", "dict": "an object", "bytes": "bytes"}
+_ADJACENT_STRINGS = re.compile(r"""['"]\s+['"]""")  # a printed NumPy array, whose strings Python would join
+_MAX_SHOWN_CHARACTERS = 60
+
+
+def is_missing(value: Any) -> bool:
+    """Return True for None, NaN of any library, and pandas' NA and NaT."""
+    if value is None or type(value).__name__ in _MISSING_TYPES:
+        return True
+    return isinstance(value, numbers.Real | Decimal) and bool(value != value)
+
+
+def is_unordered(values: Any) -> bool:
+    """Return True for a set of any kind; views of a dict have an order."""
+    return isinstance(values, Set) and not isinstance(values, MappingView)
+
+
+def to_python(value: Any) -> Any:
+    """Return None for a missing value, and a value or array of NumPy as Python's own."""
+    if isinstance(value, str) or value is None:
+        return value
+    if is_missing(value):
+        return None
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+def to_text(
+    value: Any, name: str, location: str, argument: str | None = None, hint: str | None = None
+) -> str:
+    """Return a text or label as a string; a missing one is empty.
+
+    Args:
+        value: The value.
+        name: The name of the value for errors, such as "query".
+        location: The location of its row.
+        argument: The argument that names its column.
+        hint: The advice for a value that is not a text.
+
+    Raises:
+        InputError: The value is neither a string nor a number, a bool, or a date.
+    """
+    if not isinstance(value, str):
+        value = to_python(value)
+    if value is None:
+        return ""
+    if not isinstance(value, _SCALARS):
+        type_name = _TYPE_NAMES.get(type(value).__name__, f"a {type(value).__name__}")
+        message = (
+            f"the {name} is not a string, but {type_name}: {shorten(f'{value!r}', _MAX_SHOWN_CHARACTERS)}"
+        )
+        others = f", or name another column with {option(argument)}" if argument else ""
+        hint = hint or f"give one string, number, or bool{others}"
+        raise InputError("not_a_string", message, location=location, argument=argument, hint=hint)
+    if isinstance(value, str):
+        text = str.__str__(value)  # of enumerations the value
+    else:
+        text = json.dumps(value) if isinstance(value, bool | int | float) else str(value)
+    if not text.isascii():
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError:  # half a surrogate pair, which no tokenizer takes
+            raise surrogate_error(location) from None
+    return text
+
+
+def display_text(value: Any) -> str:
+    """Return any value as text for output: lists and objects as JSON, a missing one empty."""
+    if value is None or isinstance(value, str):
+        return value or ""
+    if isinstance(value, bool | int | float | list | tuple | dict):
+        return json.dumps(value, ensure_ascii=False, default=str)
+    return str(value)
+
+
+def parse_collection(text: str) -> list[Any] | dict[Any, Any] | None:
+    """Return the list or object that a cell contains as JSON or as Python prints it; None for other text."""
+    if text[:1] not in ("[", "(", "{") or _ADJACENT_STRINGS.search(text):
+        return None
+    for parse in (load_json, ast.literal_eval):
+        try:
+            value = parse(text)
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            continue
+        if isinstance(value, Mapping):
+            return dict(value)
+        if is_unordered(value):
+            return sorted(value, key=str)
+        return list(value) if isinstance(value, list | tuple) else None
+    return None

@@ -1,0 +1,270 @@
+"""Sentences in rows of tables and JSON: one in each, as lists or as spans of a text, or a word in each."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from bisect import bisect_left, bisect_right
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from bertsmith.errors import InputError
+from bertsmith.formatting import pluralize
+from bertsmith.io.compression import format_suffix
+from bertsmith.io.delimited import detect_delimiter
+from bertsmith.io.sources import Source
+from bertsmith.io.tables import Row, Table, is_json_source, read_table
+from bertsmith.io.text_io import read_lines
+from bertsmith.metrics.tagging import OUTSIDE
+from bertsmith.tasks.labels import is_integer
+from bertsmith.tasks.rows import column_value
+from bertsmith.tasks.settings import TagSettings
+from bertsmith.tasks.tagging.sentences import TagExample, split_text
+
+_WORD_NAMES = ("words", "tokens", "word", "token", "form", "text", "data", "sentence")
+_TAG_NAMES = ("tags", "tag", "ner_tags", "ner_tag", "entities", "spans", "labels", "label", "annotations")
+_ID_NAMES = ("sentence_id", "sentence_#", "sent_id", "sentence_idx", "sentence_number", "sentence")
+_SEPARATOR = re.compile(r"[\t\n\r]")
+_EMPTY = (None, "")
+_LISTS = ("['", '["')  # as pandas and json write lists into cells
+
+
+def read_named_rows(source: Source, settings: TagSettings, *, labeled: bool) -> list[TagExample] | None:
+    """Return the sentences of a table, JSON file, or text file with a header; None for columns without names."""
+    encoding, suffix = settings.encoding, "" if isinstance(source, Table) else format_suffix(source)
+    if is_json_source(source) or suffix == ".json":
+        return list(_sentences(read_table(source, encoding=encoding), settings, labeled=labeled))
+    first_line = next((line for _, line in read_lines(source, encoding) if line.strip()), "")
+    is_csv = suffix == ".csv"
+    delimiter = (detect_delimiter(source, encoding=encoding) if is_csv else None) or "\t"
+    names = [name.strip('"') for name in first_line.split(delimiter)]
+    column_names = {c for c in (settings.word_column, settings.tag_column) if c and not is_integer(c)}
+    usual = {*map(_normalize, names)} & {*_WORD_NAMES, *_TAG_NAMES, *_ID_NAMES}
+    header = not column_names.isdisjoint(names) or len(usual) > (labeled or not is_csv)
+    if not header and not (is_csv and len(names) > 1):
+        return None
+    table = read_table(source, delimiter=delimiter, header=header, encoding=encoding, keep_blank=True)
+    update: dict[str, str] = {}
+    for argument, default in (("word_column", "1"), ("tag_column", "-1")):
+        column = getattr(settings, argument) or ("" if header else default)
+        if is_integer(column):
+            by_number = {
+                i: name for start in (-len(table.columns), 1) for i, name in enumerate(table.columns, start)
+            }
+            name = by_number.get(int(column), column)
+            column_value(dict.fromkeys(table.columns), name, argument, table.start)
+            update[argument] = name
+    return list(_sentences(table, settings.model_copy(update=update), labeled=labeled))
+
+
+class _Cells(NamedTuple):
+    """A row, the names of its words and tags, these values, and the id of its sentence."""
+
+    row: Row
+    keys: tuple[str, str]
+    words: Any
+    tags: Any
+    id: str | None
+    is_blank: bool
+
+    @classmethod
+    def of(cls, row: Row, settings: TagSettings) -> _Cells:
+        values = row.values
+        usual = {_normalize(name): name for name, value in values.items() if value is not None}
+        word = next(
+            (usual[n] for n in _WORD_NAMES if n in usual and not _are_spans(values[usual[n]])), "words"
+        )
+        tag = next((usual[n] for n in _TAG_NAMES if n in usual), "tags")
+        keys = field_name(settings.word_column, word, values), field_name(settings.tag_column, tag, values)
+        ids = (str(values[usual[n]]) for n in _ID_NAMES if n in usual and usual[n] not in keys)
+        is_blank = all(value in _EMPTY for value in values.values())
+        return cls(row, keys, values.get(keys[0]), values.get(keys[1]), next(ids, None) or None, is_blank)
+
+    @property
+    def may_be_word(self) -> bool:
+        """False if the row has a sentence."""
+        num_words = len(self.words.split()) if isinstance(self.words, str) else 0
+        is_list = isinstance(self.tags, list | tuple | Mapping) or str(self.tags).startswith(_LISTS)
+        is_word = num_words == 1 and (self.tags is not None or _normalize(self.keys[0]) in ("word", "token"))
+        is_sentence = num_words == len(str(self.tags).split()) > 1
+        return (is_word or self.id is not None) and num_words > 0 and not is_list and not is_sentence
+
+
+def field_name(column: str | None, default: str, values: Container[str] = ()) -> str:
+    """Return the name of a field from a setting that may also be a number of a column."""
+    return column if column and (not is_integer(column) or column in values) else default
+
+
+def _normalize(name: str) -> str:
+    return re.sub(r"[\s-]+", "_", name.strip().lower())
+
+
+def _sentences(rows: Iterable[Row], settings: TagSettings, *, labeled: bool) -> Iterator[TagExample]:
+    """Yield the sentences of rows.
+
+    Rows of a word and its tag are one sentence up to a row of empty cells or, if there are ids of sentences, while
+    the id is the same or missing.
+    """
+    table = [_Cells.of(row, settings) for row in rows]
+    ids = [cells.id for cells in table if not cells.is_blank]
+    has_ids = None not in ids and len(ids) == len({*ids}) > 1  # of rows
+    if has_ids or not all(cells.may_be_word or cells.is_blank for cells in table):
+        sentences = (cells for cells in table if not (labeled and cells.is_blank))
+        yield from (_example(cells, settings, labeled=labeled) for cells in sentences)
+        return
+    groups: list[list[_Cells]] = [[]]
+    last_id, previous_ids = None, set()
+    for cells in table:
+        is_new = cells.id not in (None, last_id)
+        if is_new and cells.id in previous_ids:
+            message = f"the sentence {cells.id!r:.60} continues here, behind another one"
+            hint = "put the rows of a sentence together, and give each sentence an id of its own"
+            raise InputError("sentence_interrupted", message, location=cells.row.location, hint=hint)
+        if is_new:
+            last_id = cells.id
+            previous_ids.add(last_id)
+        groups += [[]] if is_new or cells.is_blank else []
+        groups[-1] += [] if cells.is_blank else [cells]
+    yield from (_example_of_words(group, labeled=labeled) for group in groups if group)
+
+
+def _example_of_words(table: Sequence[_Cells], *, labeled: bool) -> TagExample:
+    words: list[str] = []
+    tags: list[str] = []
+    for row, (word_key, tag_key), word, tag, *_ in table:
+        words += parse_words([word], row.location, word_key)
+        tags += _parse_tags([tag], words[-1:], tag_key, row.location) if labeled else []
+    rows = [cells.row for cells in table]
+    if labeled:
+        return TagExample(tuple(words), tuple(tags), rows[0].location, lines=[row.line for row in rows])
+    outputs = tuple(tab_separated(row.texts.values()) for row in rows)
+    return TagExample(tuple(words), None, rows[0].location, outputs)
+
+
+def _example(cells: _Cells, settings: TagSettings, *, labeled: bool) -> TagExample:
+    """Return the sentence of a row."""
+    row, keys, text, tags, *_ = cells
+    location = row.location
+    for argument, key in zip(("word_column", "tag_column"), keys[: 1 + labeled], strict=False):
+        column_value(row.values, key, argument, location)
+    text = text.get("text") if isinstance(text, dict) else text  # of Label Studio
+    has_spans = tags == [] or _are_spans(tags)
+    if labeled and has_spans and isinstance(text, str):
+        return _example_of_spans(text, tags, location)
+    words = parse_words(text, location, keys[0])
+    predicate = row.values.get(field_name(settings.predicate_column, "predicate"))
+    predicate = parse_predicate(predicate, words, location)
+    if isinstance(text, str) and isinstance(tags, str):
+        tags = parse_words(tags, location, keys[1])
+    if labeled:
+        return TagExample(words, _parse_tags(tags, words, keys[1], location), location, predicate=predicate)
+    has_tags = isinstance(tags, list | tuple) and len(tags) == len(words) and not has_spans
+    pairs = zip(words, tags, strict=True) if has_tags else ((word,) for word in words)
+    text = text if isinstance(text, str) and not text.startswith(_LISTS) else None
+    return TagExample(words, None, location, tuple(map(tab_separated, pairs)), text=text, predicate=predicate)
+
+
+def _are_spans(value: Any) -> bool:
+    value = value.get("entities") if isinstance(value, Mapping) else value
+    return isinstance(value, list | tuple) and bool(value) and isinstance(value[0], list | tuple | Mapping)
+
+
+def _spans(value: Any) -> Iterator[tuple[Any, ...]]:
+    """Yield (start, end, label, text or None) of the spans of spaCy, doccano, Prodigy, and Label Studio."""
+    for item in value["entities"] if isinstance(value, Mapping) else value:
+        if isinstance(item, Mapping) and isinstance(item.get("result"), list):
+            yield from _spans(item["result"])
+        elif isinstance(item, Mapping):
+            item = item["value"] if isinstance(item.get("value"), Mapping) else item
+            label = item.get("label", item.get("labels"))
+            label = label[0] if isinstance(label, list) and len(label) == 1 else label
+            start, end = (item.get(key, item.get(f"{key}_offset")) for key in ("start", "end"))
+            yield start, end, label, item.get("text")
+        else:
+            yield *(item if isinstance(item, list | tuple) and len(item) == 3 else (item, None, None)), None
+
+
+def _example_of_spans(text: str, spans: Any, location: str) -> TagExample:
+    """Return the words of a text, and the tags of its spans, which are extended to whole words."""
+    bounds = split_text(text)
+    starts, ends = [start for start, _ in bounds], [end for _, end in bounds]
+    tags = [OUTSIDE] * len(bounds)
+    num_extended = 0
+    for start, end, label, part in _spans(spans):
+        problem = "is not [start, end, label]"
+        if type(start) is int and type(end) is int and isinstance(label, str) and label.strip():
+            first, last = bisect_right(ends, start), bisect_left(starts, end)
+            problem = "overlaps another one" if any(tag != OUTSIDE for tag in tags[first:last]) else ""
+            if part not in (None, text[max(start, 0) : end]):
+                problem = f"does not have the text {part!r:.60}"
+            if not 0 <= start < end <= len(text) or first == last:
+                problem = f"has no word of the {pluralize(len(text), 'character')}"
+        if problem:
+            message = f"the span [{start!r:.60}, {end!r:.20}, {label!r:.60}] {problem}"
+            hint = "spans are [start, end, label] in characters from 0, with the end exclusive, and do not overlap"
+            raise InputError("bad_span", message, location=location, hint=hint)
+        tags[first:last] = [f"B-{label}", *[f"I-{label}"] * (last - first - 1)]
+        num_extended += text[starts[first] : ends[last - 1]] != text[start:end].strip()
+    words = tuple(text[start:end] for start, end in bounds)
+    _parse_tags(tags, words, "tags", location)
+    return TagExample(words, tuple(tags), location, extended_spans=num_extended)
+
+
+def _parse_tags(tags: Any, words: Sequence[str], key: str, location: str) -> tuple[str, ...]:
+    """Return the tags of a labeled row, a tag for each word."""
+    if not isinstance(tags, list | tuple):
+        message, hint = f"'{key}' is not a list of tags", 'write ["B-PER", "O"]'
+        raise InputError("not_a_list", message, location=location, hint=hint)
+    _check_items(tags, str | int, key, location)
+    if len(tags) != len(words):
+        message = f"there are {pluralize(len(words), 'word')} and {pluralize(len(tags), 'tag')}"
+        raise InputError("tag_count", message, location=location, hint="give each word one tag")
+    if not words:
+        message, hint = "this sentence has no words", "remove the line"
+        raise InputError("empty_sentence", message, location=location, hint=hint)
+    return tuple(map(str, tags))
+
+
+def parse_words(value: Any, location: str, key: str = "words") -> tuple[str, ...]:
+    """Return the words of a list, or of a string, in which a table may have a list."""
+    if isinstance(value, str) and value.startswith(_LISTS):
+        with suppress(ValueError, SyntaxError):
+            value = ast.literal_eval(value)
+    if isinstance(value, str):
+        return tuple(value.split())
+    if not isinstance(value, list | tuple):
+        message, hint = "a sentence is a list of words or a string", 'write ["John", "smiles"]'
+        raise InputError("not_a_sentence", message, location=location, hint=hint)
+    _check_items(value, str, key, location)
+    return tuple(value)
+
+
+def _check_items(items: Sequence[Any], types: Any, key: str, location: str) -> None:
+    """Raise InputError for an item that is empty or has another type."""
+    for index, item in enumerate(items):
+        if item == "" or not isinstance(item, types):
+            message = f"{key}[{index}] is {json.dumps(item, ensure_ascii=False, default=str):.60}"
+            hint = "give each word as a string, and its tag, or remove both"
+            raise InputError("invalid_item", message, location=location, hint=hint)
+
+
+def parse_predicate(value: Any, words: Sequence[str], location: str) -> int | None:
+    """Return the index of a predicate that is given as an index, or as a word that the sentence has once."""
+    if value is None or value == "":
+        return None
+    if isinstance(value, str):
+        if words.count(value) == 1:
+            return words.index(value)
+        value = int(value) if is_integer(value) and value not in words else value
+    if type(value) is not int or not 0 <= value < len(words):
+        message = f"the predicate {value!r:.60} is neither a word that the sentence has once nor an index"
+        hint = f"give the index of its word, from 0 to {len(words) - 1}"
+        raise InputError("unknown_predicate", message, location=location, hint=hint)
+    return value
+
+
+def tab_separated(cells: Iterable[object]) -> str:
+    """Return cells each followed by a tab; tabs and line breaks in words become spaces."""
+    return "".join(_SEPARATOR.sub(" ", str(cell)) + "\t" for cell in cells)

@@ -1,0 +1,223 @@
+"""Tagging: spellings of tags, comments, tables, spans, and the messages about tags that spoil a scheme."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bertsmith.errors import InputError
+from bertsmith.io.sources import to_table
+from bertsmith.tasks.settings import TagSettings
+from bertsmith.tasks.tagging.sentences import TagExample, split_as_in_training
+from task_files import task_data, task_report
+
+PLAIN = TagSettings()
+
+
+def read(path: Path, text: str, **settings: Any) -> list[TagExample]:
+    path.write_text(text, encoding="utf-8")
+    examples: list[TagExample] = task_data("tag", TagSettings(**settings)).read(path)
+    return examples
+
+
+def pairs(examples: Sequence[TagExample]) -> list[list[str]]:
+    return [[f"{w}/{t}" for w, t in zip(e.words, e.tags or (), strict=True)] for e in examples]
+
+
+def fit(*tags: str, names: list[str] | None = None) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the metadata of one sentence's tags, and the diagnostics by kind."""
+    table = to_table([{"words": ["a"] * len(tags), "tags": list(tags)}], "train")
+    data = task_data("tag", PLAIN)
+    examples = data.read(table)
+    metadata = dict(data.fit_metadata(examples, names))
+    found = task_report("tag", metadata).answer_summary(examples, []).diagnostics
+    return metadata, {diagnostic.kind: diagnostic for diagnostic in found}
+
+
+@pytest.mark.parametrize(
+    "tags",
+    [
+        "B_PER I_PER O", "PER-B PER-I O", "B:PER I:PER O", "PER.B PER.I O", "b-PER i-PER o", "B–PER I–PER O",
+        "B-PER I-PER 0", "B-PER I-PER о O".replace("о", "О"), "B-PER I-PER _", "B PER|I PER|O", " B-PER|I-PER |O ",
+    ],
+)  # fmt: skip
+def test_other_spellings_of_tags_are_read_and_reported(tags: str) -> None:
+    metadata, found = fit(*(tags.split("|") if "|" in tags else tags.split()))
+    assert (metadata["file_tags"], metadata["scheme"]) == (["B-PER", "I-PER", "O"], "iob2")
+    assert found["tags read as others"].locations[0].startswith("train (in memory):1, word ")
+    assert "tags without a scheme" not in found
+
+
+@pytest.mark.parametrize(
+    ("tags", "scheme"),
+    [("b m e s o", "iobes"), ("B_人名 E_人名 O", "iobes"), ("PER_U PER_L PER_B O", "iobes")],
+)
+def test_letters_of_all_schemes_are_read_in_other_spellings(tags: str, scheme: str) -> None:
+    assert fit(*tags.split())[0]["scheme"] == scheme
+
+
+@pytest.mark.parametrize("tags", ["NN VB _", "0 1 2", "N.A V.B ADJ.C", "B_PER PER NOUN", "X O"])
+def test_tags_without_prefixes_stay(tags: str) -> None:
+    metadata, found = fit(*tags.split())
+    assert (metadata["file_tags"], metadata["scheme"]) == (sorted(tags.split()), None)
+    assert "tags read as others" not in found
+
+
+@pytest.mark.parametrize("tag", ["PERSON", "b-PER", "B_PER", "misc"])
+def test_tags_that_spoil_a_scheme_are_named_with_their_words(tag: str) -> None:
+    metadata, found = fit("B-PER", "I-PER", "O", tag, tag)
+    assert metadata["scheme"] is None
+    at = [f"train (in memory):1, word {number}" for number in (4, 5)]
+    assert list(found["tags without a scheme"].locations) == at
+    metrics = task_report("tag", metadata).metrics
+    assert any(f"'{tag}'" in note or tag in note for note in metrics.compute([], []).notes)
+
+
+def test_the_spelling_of_training_holds_in_evaluation() -> None:
+    metadata, _ = fit("B_PER", "I_PER", "O")
+    report = task_report("tag", metadata)
+    other = TagExample(("a", "b", "c"), ("B_PER", "0", "PERSON"), "eval:1")
+    assert report.metrics.labels([other]) == [("B-PER", "O", "PERSON")]
+    kinds = [diagnostic.kind for diagnostic in report.answer_summary([other], []).diagnostics]
+    assert {"tags read as others", "tags without a scheme"} <= set(kinds)
+    named, _ = fit("0", "1", "2", names=["O", "B_PER", "I_PER"])
+    assert (named["file_tags"], named["scheme"]) == (["O", "B-PER", "I-PER"], "iob2")
+
+
+@pytest.mark.parametrize(
+    "comments",
+    ["# sent_id = 1\n# text = a b", "# id 7f domain=en", "#\thttp://x.org [1]", "#begin document (a); part 0",
+     "#newdoc", "-DOCSTART- -X- O O"],
+)  # fmt: skip
+def test_comments_in_columns_are_skipped_and_counted(
+    tmp_path: Path, comments: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    text = f"{comments}\n\nAda _ _ B-PER \n# _ _ O\n\n{comments}\n#sun _ _ O\n"
+    for end in ("\n", "\r\n"):
+        assert pairs(read(tmp_path / "a.conll", text.replace("\n", end))) == [
+            ["Ada/B-PER", "#/O"],
+            ["#sun/O"],
+        ]
+    assert caplog.records
+    hashes = read(tmp_path / "b.conll", "#sun O\n# O\n#1 O\nAda B-PER\n")
+    assert pairs(hashes) == [["#sun/O", "#/O", "#1/O", "Ada/B-PER"]]
+
+
+WORDS = [["Ada/B-PER", "walks/O"], ["rain/O", ",/O"]]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.csv", 'sentence_id,words,labels\n0,Ada,B-PER\n0,walks,O\n1,rain,O\n1,",",O\n'),
+        ("a.csv", 'Sentence #,Word,POS,Tag\n1,Ada,N,B-PER\n,walks,V,O\n2,rain,N,O\n,",",P,O\n'),
+        ("a.csv", 'sentence;word;tag\n1;Ada;B-PER\n1;walks;O\n2;rain;O\n2;,;O\n'),
+        ("a.csv", 'token,ner_tag\nAda,B-PER\nwalks,O\n\nrain,O\n",",O\n'),
+        ("a.csv", 'Ada,B-PER\nwalks,O\n,\nrain,O\n",",O\n'),
+        ("a.tsv", "token\tner_tag\nAda\tB-PER\nwalks\tO\n\nrain\tO\n,\tO\n"),
+        ("a.csv", 'id,words,tags\n1,Ada walks,B-PER O\n2,"rain ,",O O\n'),
+        ("a.csv", "words,tags\n\"['Ada', 'walks']\",\"['B-PER', 'O']\"\n\"['rain', ',']\",\"['O', 'O']\"\n"),
+        ("a.jsonl", '{"tokens": ["Ada", "walks"], "labels": ["B-PER", "O"]}\n{"words": "rain ,", "tag": "O O"}\n'),
+    ],
+)  # fmt: skip
+def test_tables_of_words_and_of_sentences_are_read(tmp_path: Path, name: str, text: str) -> None:
+    assert pairs(read(tmp_path / name, text)) == WORDS
+
+
+def test_rows_in_memory_are_grouped_by_the_id_of_the_sentence() -> None:
+    columns = {
+        "Sentence #": ["1", None, "2", None],
+        "Word": ["Ada", "walks", "rain", ","],
+        "Tag": ["B-PER", "O", "O", "O"],
+    }
+    examples = task_data("tag", PLAIN).read(to_table(columns, "train"))
+    assert (pairs(examples), examples[1].word_location(1)) == (WORDS, "train (in memory):4")
+
+
+def test_columns_of_a_table_are_chosen_by_name_or_number(tmp_path: Path) -> None:
+    text = "nr,wort,art,etikett\n1,Ada,N,B-PER\n2,walks,V,O\n"
+    for columns in (("wort", "etikett"), ("2", "-1")):
+        settings = {"word_column": columns[0], "tag_column": columns[1]}
+        if columns[0] == "2":
+            text = text.replace("nr,wort,art,etikett\n", "")
+        assert pairs(read(tmp_path / "a.csv", text, **settings)) == WORDS[:1]
+
+
+SPANS = [["Ada/B-PER", "walks/O", "in/O", "New/B-LOC", "York/I-LOC", "./O"], ["雨/B-X", "。/O"]]
+
+
+def test_spans_of_annotation_tools_are_read(tmp_path: Path) -> None:
+    texts = ["Ada walks in New York.", "雨。"]
+    spans: list[list[tuple[int, int, str]]] = [[(0, 3, "PER"), (13, 21, "LOC")], [(0, 1, "X")]]
+    dicts = [[{"start": a, "end": b, "label": c} for a, b, c in row] for row in spans]
+    offsets = [
+        [{"id": 1, "start_offset": a, "end_offset": b, "label": c} for a, b, c in row] for row in spans
+    ]
+    results = [
+        [{"value": {"start": a, "end": b, "text": text[a:b], "labels": [c]}} for a, b, c in row]
+        for text, row in zip(texts, spans, strict=True)
+    ]
+    exports: list[list[dict[str, Any]]] = [
+        [{"text": t, "label": s} for t, s in zip(texts, spans, strict=True)],
+        [{"text": t, "entities": s, "relations": []} for t, s in zip(texts, offsets, strict=True)],
+        [{"text": t, "tokens": [{"text": "Ada"}], "spans": s} for t, s in zip(texts, dicts, strict=True)],
+        [{"data": {"text": t}, "annotations": [{"result": s}]} for t, s in zip(texts, results, strict=True)],
+    ]
+    for rows in exports:
+        (tmp_path / "a.json").write_text(json.dumps(rows), encoding="utf-8")
+        data = task_data("tag", PLAIN)
+        examples = data.read(tmp_path / "a.json")
+        assert pairs(examples) == SPANS
+        unlabeled = data.read(tmp_path / "a.json", labeled=False)
+        split = split_as_in_training(unlabeled, data.fit_metadata(examples, None))
+        assert [e.words for e in split] == [e.words for e in examples]
+    spacy = [(t, {"entities": s}) for t, s in zip(texts, spans, strict=True)]
+    assert pairs(data.read(to_table(spacy, "train", data.tuple_columns))) == SPANS
+
+
+def test_spans_that_cut_words_are_extended_and_reported(tmp_path: Path) -> None:
+    row = {"text": "Adas walk", "label": [[0, 3, "PER"], [4, 7, "X"]]}
+    examples = read(tmp_path / "a.jsonl", json.dumps(row) + '\n{"text": "rain", "label": []}\n')
+    assert pairs(examples) == [["Adas/B-PER", "walk/B-X"], ["rain/O"]]
+    metadata = task_data("tag", PLAIN).fit_metadata(examples, None)
+    found = {d.kind: d for d in task_report("tag", metadata).answer_summary(examples, []).diagnostics}
+    assert list(found["extended spans"].locations) == [f"{tmp_path / 'a.jsonl'}:1"] * 2
+
+
+@pytest.mark.parametrize(
+    ("row", "code"),
+    [
+        ('{"text": "Ada walks", "label": [[0, 3, "P"], [2, 5, "L"]]}', "bad_span"),
+        ('{"text": "Ada walks", "label": [[0, 99, "P"]]}', "bad_span"),
+        ('{"text": "Ada walks", "label": [[-3, 3, "P"]]}', "bad_span"),
+        ('{"text": "Ada walks", "label": [[3, 3, "P"]]}', "bad_span"),
+        ('{"text": "Ada walks", "label": [[3, 4, "P"]]}', "bad_span"),
+        ('{"text": "Ada walks", "label": [[0, 3]]}', "bad_span"),
+        ('{"text": "Ada walks", "label": [["P", 0, 3]]}', "bad_span"),
+        ('{"text": "Ada walks", "spans": [{"start": 0, "end": 3, "text": "Bob", "label": "P"}]}', "bad_span"),
+        ('{"text": "Ada walks", "annotations": [{"result": null, "value": 3}]}', "bad_span"),
+        ('{"text": "Ada walks", "label": {"entities": 3}}', "not_a_list"),
+        ('{"words": ["Ada", null], "tags": ["O", "O"]}', "invalid_item"),
+        ('{"words": ["Ada", 5], "tags": ["O", "O"]}', "invalid_item"),
+        ('{"words": ["Ada", "b"], "tags": ["O", null]}', "invalid_item"),
+        ('{"words": ["Ada", "b"], "tags": [[0, 1, "P"]]}', "invalid_item"),
+        ('{"text": "the sun sings", "label": "joy"}', "tag_count"),
+    ],
+)  # fmt: skip
+def test_faults_of_rows_have_a_location(tmp_path: Path, row: str, code: str) -> None:
+    with pytest.raises(InputError) as caught:
+        read(tmp_path / "a.jsonl", row)
+    assert (caught.value.code, caught.value.location) == (code, f"{tmp_path / 'a.jsonl'}:1")
+    if "null]" in row or "5]" in row:
+        assert "s[1]" in str(caught.value)
+
+
+def test_a_sentence_that_comes_back_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError) as caught:
+        read(tmp_path / "a.csv", "sentence_id,word,tag\n0,Ada,O\n1,rain,O\n0,walks,O\n")
+    assert (caught.value.code, caught.value.location) == ("sentence_interrupted", f"{tmp_path / 'a.csv'}:4")
