@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from sklearn.utils import extmath
+from threadpoolctl import threadpool_info, threadpool_limits
 
 import bertsmith as bs
 import tiny_run
@@ -53,6 +56,21 @@ def test_tokens_with_the_same_neighbors_have_similar_vectors(shards: Shards, wid
     assert cosine(mifo, migi) > 0.9
     assert cosine(kade, mifo) < 0.5
     assert not vectors[ids("[MASK]", "tuzu")].any()  # they do not occur
+
+
+def test_numpy_computes_on_one_thread(shards: Shards, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its sums depend on the number of threads, which is that of the cores or of OMP_NUM_THREADS."""
+    threads: list[int] = []
+    randomized_svd = extmath.randomized_svd
+
+    def recorded_svd(*arguments: Any, **keywords: Any) -> Any:
+        threads.extend(info["num_threads"] for info in threadpool_info() if info["user_api"] == "blas")
+        return randomized_svd(*arguments, **keywords)
+
+    monkeypatch.setattr(extmath, "randomized_svd", recorded_svd)
+    with threadpool_limits(2, "blas"):
+        compute_cooccurrence_embeddings(shards, all_documents(shards), len(tiny_run.TOKENS), 4, seed=0)
+    assert set(threads) == {1}
 
 
 def test_counts_follow_their_definition(shards: Shards, monkeypatch: pytest.MonkeyPatch) -> None:

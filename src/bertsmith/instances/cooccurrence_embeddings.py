@@ -43,23 +43,24 @@ def compute_cooccurrence_embeddings(
     """
     from scipy.stats import ortho_group
     from sklearn.utils.extmath import randomized_svd
+    from threadpoolctl import threadpool_limits
 
     # The seeds of SciPy and scikit-learn have 32 bits.
     random_state = rng.generator_seed(seed, "vectors of neighbours") % 2**32
     pmi = _positive_pmi(_count_cooccurrences(corpus, documents, vocab_size))
     rank = min(hidden_size, vocab_size)
-    left_vectors, singular_values, _ = randomized_svd(
-        pmi, n_components=rank, n_iter=_POWER_ITERATIONS, random_state=random_state
-    )
     vectors = np.zeros((vocab_size, hidden_size))
-    vectors[:, :rank] = left_vectors * np.sqrt(singular_values)
-    occurs = np.diff(pmi.indptr) > 0
-    if occurs.any():
-        vectors[occurs] -= vectors[occurs].mean(0)
-    vectors[~occurs] = 0
-    rotated: NDArray[np.float32] = (vectors @ ortho_group.rvs(hidden_size, random_state=random_state)).astype(
-        np.float32
-    )
+    with threadpool_limits(1, "blas"):  # Sums of NumPy's library depend on its number of threads.
+        left_vectors, singular_values, _ = randomized_svd(
+            pmi, n_components=rank, n_iter=_POWER_ITERATIONS, random_state=random_state
+        )
+        vectors[:, :rank] = left_vectors * np.sqrt(singular_values)
+        occurs = np.diff(pmi.indptr) > 0
+        if occurs.any():
+            vectors[occurs] -= vectors[occurs].mean(0)
+        vectors[~occurs] = 0
+        vectors = vectors @ ortho_group.rvs(hidden_size, random_state=random_state)
+    rotated: NDArray[np.float32] = vectors.astype(np.float32)
     return rotated
 
 
