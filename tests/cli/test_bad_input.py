@@ -157,7 +157,7 @@ def test_a_corpus_that_cannot_be_read(
         ("a.csv", b"text,label\nkaba,joy\nlode,fear,more\n", ("a.csv:3",)),
         ("a.csv", b"text,label\nkaba,joy\nlode\n", ("a.csv:3",)),
         ("a.csv", b"text,label\nkaba,joy\nlo\xffde,fear\n", ("a.csv:3", "UTF-8")),
-        ("a.csv", b"text,label\nkaba,joy\nlode,\n", ("a.csv:3", "empty")),
+        ("a.csv", b"text,label\nkaba,joy\nlode,\n", ("a.csv:3", "missing")),
         ("a.csv", b"text,label\nkaba,joy\nlode,joy\n", ("a.csv:2", "joy")),
         ("a.csv", b"text,label\n", ("a.csv:1", "no row")),
         ("a.csv", b"", ("a.csv",)),

@@ -49,7 +49,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     singles = tiny_run.table(folder / "rows.csv", tiny_run.examples(12))
     bs.finetune("classify", bert, folder / "moods", train=singles, validation=singles, **FEW)
     (folder / "texts.txt").write_text("\n".join([*TEXTS[:5], "", *TEXTS[5:]]) + "\n")
-    lines = [{"_id": f"d{i}", "text": text, "more": 1} for i, text in enumerate(TEXTS)]
+    lines = [{"_id": f"d{i}", "text": text, "more": [1]} for i, text in enumerate(TEXTS)]
     (folder / "texts.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     queries = [{"query": text, "positives": [text]} for text in TEXTS[:6]]
     (folder / "queries.jsonl").write_text("".join(json.dumps(line) + "\n" for line in queries))

@@ -338,7 +338,7 @@ def test_an_invalid_progress_file_starts_over_with_a_warning(
 
 def test_unreadable_lines_are_skipped_on_request_and_listed(tmp_path: Path, tokenizer: Tokenizer) -> None:
     file = tmp_path / "corpus.jsonl"
-    file.write_bytes(b'{"text": "a b."}\n{"text": 3}\n{"text": "c \xff"}\nno json\n{"text": "d."}\n')
+    file.write_bytes(b'{"text": "a b."}\n{"text": []}\n{"text": "c \xff"}\nno json\n{"text": "d."}\n')
     shards = prepare([file], tokenizer, tmp_path / "out", on_error="skip")
     assert shards.counts["documents"] == 2
     assert shards.counts["rejected"] == 3
@@ -346,7 +346,7 @@ def test_unreadable_lines_are_skipped_on_request_and_listed(tmp_path: Path, toke
     assert [line["line"] for line in lines] == [2, 3, 4]
     assert all(line["file"] == str(file) and line["reason"] for line in lines)
     assert lines[0]["byte"] == 17
-    assert lines[0]["raw"] == '{"text": 3}'
+    assert lines[0]["raw"] == '{"text": []}'
     assert base64.b64decode(lines[1]["raw_base64"]) == b'{"text": "c \xff"}'
     shards.verify()
     with pytest.raises(InputError) as caught:

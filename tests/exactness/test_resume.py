@@ -388,12 +388,11 @@ def test_fine_tuning_resumes_only_on_the_same_files(base: Path, files: Path, tmp
     tune(base, files, tmp_path / "run", resume=True)  # the same rows in another place
 
 
-@pytest.mark.parametrize("every", [2, 4])
-def test_damaged_best_weights_are_noticed_before_the_remaining_training(
-    base: Path, files: Path, straight_tuned: tuple[Any, Any], tmp_path: Path, every: int
+def test_a_checkpoint_before_damaged_best_weights_is_continued(
+    base: Path, files: Path, straight_tuned: tuple[Any, Any], tmp_path: Path
 ) -> None:
-    """The first evaluation is after step 4: a checkpoint of step 2 needs no best weights, and is gone on from."""
-    run, setting = tmp_path / "run", f"train.save_steps={every}"
+    """The first evaluation is after step 4: a checkpoint of step 2 needs no best weights."""
+    run, setting = tmp_path / "run", "train.save_steps=2"
     with pytest.MonkeyPatch.context() as patch:
         kill_at(patch, 4, saved=True)
         with pytest.raises(Killed):
@@ -402,16 +401,8 @@ def test_damaged_best_weights_are_noticed_before_the_remaining_training(
     raw = bytearray(best.read_bytes())
     raw[-1] ^= 1
     best.write_bytes(raw)
-    if every == 2:
-        tune(base, files, run, setting, resume=True)
-        assert_same(run, straight_tuned[0])
-        return
-    with pytest.MonkeyPatch.context() as patch:
-        kill_at(patch, 5, saved=False)  # it does not get there
-        with pytest.raises(InputError) as caught:
-            tune(base, files, run, setting, resume=True)
-        assert caught.value.code == "no_complete_checkpoint"
-        assert str(caught.value.location).endswith("best-4.safetensors")
+    tune(base, files, run, setting, resume=True)
+    assert_same(run, straight_tuned[0])
 
 
 # --- signals, through the real command line -----------------------------------------------------------------

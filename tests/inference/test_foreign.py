@@ -194,14 +194,17 @@ def test_regression_learns_and_keeps_fractions(tmp_path: Path) -> None:
     assert [a.number for a in run.predict(texts)] == pytest.approx(numbers, abs=1e-5)
 
 
-@pytest.mark.parametrize("label", ["much", "nan", "inf", "1,5"])
-def test_what_is_no_number_is_named(tmp_path: Path, label: str) -> None:
+@pytest.mark.parametrize(
+    ("label", "code"),
+    [("much", "not_a_number"), ("nan", "empty_label"), ("inf", "number_too_large"), ("1,5", "not_a_number")],
+)
+def test_what_is_no_number_is_named(tmp_path: Path, label: str, code: str) -> None:
     base = tiny_run.run(tiny_run.make_shards(tmp_path), tmp_path / "bert", "train.max_steps=1")
     file = tmp_path / "train.tsv"
     file.write_text(f"text\tlabel\nkaba\t1.5\nlode\t{label}\n")
     with pytest.raises(InputError) as caught:
         bs.finetune("regress", base, tmp_path / "run", train=file, validation=file)
-    assert (caught.value.code, caught.value.location) == ("not_a_number", f"{file}:3")
+    assert (caught.value.code, caught.value.location) == (code, f"{file}:3")
 
 
 @pytest.mark.parametrize(

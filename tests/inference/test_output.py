@@ -105,7 +105,7 @@ def test_other_columns_are_named_on_the_call(moods: bs.Model, tmp_path: Path) ->
     with pytest.raises(InputError) as error:
         list(moods.predict_file(file))
     assert (error.value.code, error.value.argument) == ("column_missing", "text_column")
-    assert "--no-header --text-column 1" in str(error.value.hint_for("command line"))
+    assert "--no-header --text-column 2" in str(error.value.hint_for("command line"))
     assert "--second-column" in str(error.value.hint_for("command line"))
 
 

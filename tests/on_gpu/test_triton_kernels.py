@@ -146,7 +146,9 @@ def test_bias_activation(activation: Any, num_rows: int, hidden_size: int, seed:
     x_fp32 = x.float().requires_grad_()
     expected = activation(x_fp32 + bias.requires_grad_())
     expected_grads = torch.autograd.grad(expected, (x_fp32, bias), grad.float())
-    assert_close(bias_activation(x, bias.detach(), activation), expected.detach())
+    # For negative inputs, GELU is a small difference of numbers of the size of the input.
+    input_norm = float((x.float() + bias.detach()).norm())
+    assert_close(bias_activation(x, bias.detach(), activation), expected.detach(), input_norm)
     grads = bias_activation_backward(grad, x, bias.detach(), activation)
     for actual, expected_grad in zip(grads, expected_grads, strict=True):
         assert_close(actual, expected_grad, float(grad.float().norm()))

@@ -161,16 +161,6 @@ def test_it_begins_with_each_labels_share(family: str) -> None:
     assert "label_frequencies" not in head().metadata
 
 
-def test_the_initial_probabilities_of_classes_are_their_frequencies() -> None:
-    settings = ClassSettings()
-    facts = learned([example("joy"), example("joy"), example("joy"), example("fear")], settings)
-    task = FittedTask.create(TASK, head().model.config, torch.Generator().manual_seed(0), facts, settings)
-    logits = task.model.eval().heads["classifier"](torch.zeros(1, 8))
-    assert dict(zip(task.labels or [], logits.softmax(-1)[0].tolist(), strict=True)) == pytest.approx(
-        {"fear": 1.5 / 5, "joy": 3.5 / 5}
-    )
-
-
 def test_a_label_that_all_examples_have_leaves_all_finite() -> None:
     examples = [example("joy"), example("joy,fear")]
     settings = SETTINGS.model_copy(update={"class_weights": "balanced"})

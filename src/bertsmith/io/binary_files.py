@@ -24,7 +24,7 @@ _FORMATS: tuple[tuple[bytes, str, str], ...] = (
     (b"BZh", "compressed with bzip2", "let its name end in .bz2"),
     (b"\xfd7zXZ\0", "compressed with xz", "let its name end in .xz"),
     (b"PAR1", "a parquet file", "let its name end in .parquet"),
-    (b"ARROW1", "an Arrow file", "let its name end in .arrow"),
+    (b"ARROW1", "an Arrow file", "write it as .parquet or .jsonl"),
     (b"7z\xbc\xaf\x27\x1c", "a 7z archive", _UNPACK),
     (b"Rar!\x1a\x07", "a RAR archive", _UNPACK),
     (b"SQLite format 3\0", "an SQLite database", "export its table as .csv"),

@@ -200,7 +200,8 @@ def newest_state(folder: Path) -> TrainState | None:
 def load_newest(folder: Path, expected: Checkpoint | None = None) -> Checkpoint | None:
     """Load the newest complete checkpoint of a run; None if there is none. Remove what killed processes left.
 
-    A checkpoint that is damaged or has unexpected tensors is logged, and the previous one is tried.
+    A checkpoint that is damaged or has unexpected tensors is logged, and the previous one is tried; also if the
+    weights of its best evaluation are lost. If the weights of all are lost, the newest is evaluated again.
 
     Args:
         folder: The folder of the checkpoints.
@@ -212,6 +213,7 @@ def load_newest(folder: Path, expected: Checkpoint | None = None) -> Checkpoint 
     if folder.is_dir():
         atomic.remove_abandoned(folder)
     errors: list[_DamagedError] = []
+    without_best: Checkpoint | None = None
     for step in reversed(steps(folder)):
         path = folder / f"step-{step}"
         try:
@@ -222,9 +224,14 @@ def load_newest(folder: Path, expected: Checkpoint | None = None) -> Checkpoint 
             logger.warning("%s", error)
             errors.append(error)
             continue
-        if errors:
+        if checkpoint.state.best_step is not None and not _has_best_weights(folder, checkpoint.state):
+            without_best = without_best or checkpoint
+            continue
+        if errors or without_best:
             logger.info("continuing from the newest checkpoint that is complete, %s", path.name)
-        return _without_lost_best(checkpoint, folder)
+        return checkpoint
+    if without_best is not None:
+        return _forget_best(without_best, folder)
     if errors:
         raise InputError(
             "no_complete_checkpoint",
@@ -236,12 +243,10 @@ def load_newest(folder: Path, expected: Checkpoint | None = None) -> Checkpoint 
     return None
 
 
-def _without_lost_best(checkpoint: Checkpoint, folder: Path) -> Checkpoint:
-    """Return the checkpoint, as before the first evaluation if the weights of the best one are lost."""
+def _forget_best(checkpoint: Checkpoint, folder: Path) -> Checkpoint:
+    """Return a checkpoint whose best weights are lost as it was before the first evaluation."""
     state = checkpoint.state
-    if state.best_step is None or _has_best_weights(folder, state):
-        return checkpoint
-    file = _best_file(folder, state.best_step)
+    file = _best_file(folder, state.best_step or 0)
     logger.warning("%s: the best weights are lost; those of step %s are evaluated instead", file, state.step)
     update: dict[str, Any] = {"best_score": None, "best_step": None, "best_sha256": None, "best_state": {}}
     return replace(checkpoint, state=state.model_copy(update=update))

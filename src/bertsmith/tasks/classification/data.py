@@ -46,7 +46,7 @@ class ClassificationMetadata(TextMetadata, LabelMetadata):
     Attributes:
         weights: The weight of each label in the loss; None if all are 1.
         separator: The string between the labels of a text; None if each text has exactly one label.
-        label_frequencies: The smoothed ratio of the training examples that have each label.
+        label_frequencies: With a separator, the smoothed ratio of the training examples that have each label.
         integer_labels: True if the labels of the training data were integers, not strings.
     """
 
@@ -148,8 +148,8 @@ class ClassificationData(TextData):
         if separator is not None:
             metadata["separator"] = separator
             balanced = [(num_examples - count) / max(1, count) for count in counts]
-        # Smoothed, so that a label that no example has, or all have, can still be learned.
-        metadata["label_frequencies"] = [(count + 0.5) / (num_examples + 1) for count in counts]
+            # Smoothed, so that a label that no example has, or all have, can still be learned.
+            metadata["label_frequencies"] = [(count + 0.5) / (num_examples + 1) for count in counts]
         if self.settings.class_weights != "none":
             metadata["weights"] = class_weights(self.settings, metadata["labels"], balanced)
         return metadata

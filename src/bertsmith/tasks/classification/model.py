@@ -61,25 +61,6 @@ class ClassificationModel(TextModel):
         self.register_buffer(
             "class_weights", None if weights is None else torch.tensor(weights), persistent=False
         )
-        if (frequencies := metadata.get("label_frequencies")) is not None:
-            self._init_bias(torch.tensor(frequencies))
-
-    def prior_logits(self, frequencies: Tensor) -> Tensor:
-        """Return the logits of which the softmax is the frequencies of the labels."""
-        return frequencies.log()
-
-    def _init_bias(self, frequencies: Tensor) -> None:
-        """Initialize the biases by the frequencies of the labels, multiplied by their weights.
-
-        With equal probabilities of many rare labels, the first steps would only lower them, also through the
-        encoder, which may lose the features of the text.
-        """
-        prior_logits = self.prior_logits(frequencies)
-        if self.class_weights is not None:
-            prior_logits += self.class_weights.clamp(min=_MIN_WEIGHT).log()
-        classifier: Any = self.head.classifier
-        with torch.no_grad():
-            classifier.linear.bias.copy_(prior_logits)
 
     @property
     def head_init(self) -> Mapping[str, str]:
@@ -112,9 +93,25 @@ class MultilabelModel(ClassificationModel):
 
     problem_type = "multi_label_classification"
 
-    def prior_logits(self, frequencies: Tensor) -> Tensor:
-        """Return the logits of labels that are independent of each other (Lin et al. 2017, section 3.3)."""
-        return torch.logit(frequencies)
+    def __init__(
+        self, config: ModelConfig, generator: torch.Generator, metadata: Metadata, settings: ClassSettings
+    ) -> None:
+        super().__init__(config, generator, metadata, settings)
+        if (frequencies := metadata.get("label_frequencies")) is not None:
+            self._init_bias(torch.tensor(frequencies))
+
+    def _init_bias(self, frequencies: Tensor) -> None:
+        """Initialize the biases as log-odds of the frequencies of the labels (Lin et al. 2017, section 3.3).
+
+        With 1/2 for each of many rare labels, the first steps would only lower all probabilities, also through
+        the encoder, which may lose the features of the text.
+        """
+        log_odds = torch.logit(frequencies)
+        if self.class_weights is not None:
+            log_odds += self.class_weights.clamp(min=_MIN_WEIGHT).log()
+        classifier: Any = self.head.classifier
+        with torch.no_grad():
+            classifier.linear.bias.copy_(log_odds)
 
     def loss(self, encoder: Encoder, batch: TaskBatch) -> Loss:
         """Return the sum over the examples of the mean binary cross-entropy of the labels."""
