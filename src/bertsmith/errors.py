@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Collection
 from functools import partial
 from typing import Any, Literal
 
@@ -67,6 +68,18 @@ def command(verb: str, *arguments: object, **options: object) -> str:
     """
     values = {name: value if isinstance(value, bool) else str(value) for name, value in options.items()}
     return _reference("command", verb, [str(argument) for argument in arguments], values)
+
+
+def name_as_settings(text: str, names: Collection[str], group: str) -> str:
+    """Return a text in which references to options of these names refer to settings of a group, with their values."""
+
+    def replace(match: re.Match[str]) -> str:
+        kind, name, value, *_ = json.loads(match[1])
+        if kind != "option" or name not in names:
+            return match[0]
+        return f"the setting {group}.{name}{'' if value is None else f' ({value})'}"
+
+    return _REFERENCE.sub(replace, text)
 
 
 def render(text: str, interface: Interface) -> str:

@@ -236,5 +236,5 @@ def test_another_vocabulary_is_advised_before_the_next_step(call: Call, tmp_path
     told = call(
         "tokenizer", "train", file, "--output-dir", tmp_path / "t", "--vocab-size", 400
     ).told.splitlines()
-    assert any(line.endswith("train this tokenizer with --chinese") for line in told)
+    assert any(line.endswith("trained with --chinese") for line in told)
     assert told[-1].startswith("next: bertsmith data prepare")

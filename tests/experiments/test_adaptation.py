@@ -118,7 +118,7 @@ def test_mistakes_are_reported_before_anything_is_written(world: dict[str, Any])
     with pytest.raises(InputError) as caught:
         adapt(**{**world, "train": other})
     assert "other.csv" in str(caught.value)
-    assert "task.text_column" in str(caught.value.hint_for("Python"))
+    assert "task.text_column" in str(caught.value.hint)
     assert not world["output_dir"].exists()
 
 

@@ -97,7 +97,7 @@ def test_without_a_home_there_is_no_cache_and_one_sentence(
     monkeypatch.chdir(tmp_path)
     assert kernel_cache.cache_folder() is None
     assert not (tmp_path / "~").exists()
-    assert backend_selection.select_training_backend("auto", 128).name == "torch"
+    assert backend_selection.select_training_backend("auto", 128, waits=False).name == "torch"
     assert len(caplog.messages) == 1
 
 

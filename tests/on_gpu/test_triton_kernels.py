@@ -147,7 +147,7 @@ def test_bias_activation(activation: Any, num_rows: int, hidden_size: int, seed:
     expected = activation(x_fp32 + bias.requires_grad_())
     expected_grads = torch.autograd.grad(expected, (x_fp32, bias), grad.float())
     # For negative inputs, GELU is a small difference of numbers of the size of the input.
-    input_norm = float((x.float() + bias.detach()).norm())
+    input_norm = float((x_fp32 + bias).detach().norm())
     assert_close(bias_activation(x, bias.detach(), activation), expected.detach(), input_norm)
     grads = bias_activation_backward(grad, x, bias.detach(), activation)
     for actual, expected_grad in zip(grads, expected_grads, strict=True):

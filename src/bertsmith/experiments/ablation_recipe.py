@@ -12,7 +12,7 @@ from pydantic import Field
 
 from bertsmith.artifacts.folder import read_folder
 from bertsmith.artifacts.locate import locate
-from bertsmith.errors import InputError, option
+from bertsmith.errors import InputError, name_as_settings, option
 from bertsmith.experiments.distillation import student_settings
 from bertsmith.finetuning.data import load_examples
 from bertsmith.finetuning.settings import FinetuneSettings, settings_type
@@ -244,8 +244,8 @@ def check_task_files(verb: str, settings: FinetuneSettings) -> None:
     try:
         load_examples(task, settings.files, settings.task)
     except InputError as error:
-        for name in task.settings_type.model_fields if error.hint else ():
-            error.hint = str(error.hint).replace(option(name), f"the setting task.{name}")
+        if error.hint is not None:
+            error.hint = name_as_settings(error.hint, task.settings_type.model_fields, "task")
         raise
 
 
