@@ -71,7 +71,7 @@ def command(verb: str, *arguments: object, **options: object) -> str:
 
 
 def name_as_settings(text: str, names: Collection[str], group: str) -> str:
-    """Return a text in which references to options of these names refer to settings of a group, with their values."""
+    """Return a text whose references to options of these names refer to settings of a group instead."""
 
     def replace(match: re.Match[str]) -> str:
         kind, name, value, *_ = json.loads(match[1])
