@@ -359,7 +359,7 @@ def _label_array(y: Any) -> NDArray[Any]:
     cells = np.asarray(y, dtype=object)
     for row, label in enumerate(cells.ravel().tolist() if cells.ndim else ()):
         is_text, is_list = isinstance(label, str), isinstance(label, list | tuple | dict | set)
-        if is_missing(label) or (is_text and label in MISSING_SPELLINGS):
+        if is_missing(label) or (is_text and (not label.strip() or label in MISSING_SPELLINGS)):
             raise ValueError(f"y has {label!r} in row {row}, which is missing: remove the row")
         if is_list or is_text != isinstance(cells.flat[0], str):
             raise ValueError(f"y has {label!r:.40} in row {row}: give each text one label, all of one type")

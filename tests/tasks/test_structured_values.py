@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from bertsmith.errors import InputError
+from bertsmith.inference.text_input import read_text_rows
 from bertsmith.io.sources import column_values, to_source
 from bertsmith.tasks.classification.data import label_ids
 from bertsmith.tasks.labels import LabelMap
@@ -191,3 +192,28 @@ def test_a_set_has_no_order(values: Any) -> None:
         assert caught.value.code == "no_order"
     assert column_values({"a": 1, "b": 2}.keys(), "texts") == ["a", "b"]
     assert column_values((text for text in "ab"), "texts") == ["a", "b"]
+
+
+def test_a_column_that_occurs_twice_is_refused() -> None:
+    table = pa.table([pa.array(["a"]), pa.array(["b"])], names=["text", "text"])
+    with pytest.raises(InputError) as caught:
+        to_source(table, "train")
+    assert (caught.value.code, caught.value.location) == ("duplicate_column", "train")
+
+
+def test_a_data_frame_that_arrow_cannot_read_is_read_by_columns() -> None:
+    class DataFrame:
+        columns = ("text", "label")
+
+        def to_dict(self, orient: str) -> dict[str, list[Any]]:
+            return {"text": ["a", "b"], "label": ["1", 1]}
+
+        def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+            raise pa.ArrowTypeError("Expected bytes, got a 'int' object")
+
+    table: Any = to_source(DataFrame(), "train")
+    assert [row.values["label"] for row in table] == ["1", 1]
+
+
+def test_missing_texts_of_a_list_are_empty() -> None:
+    assert [row.text for row in read_text_rows(["a", None, float("nan")])] == ["a", "", ""]

@@ -16,6 +16,7 @@ from bertsmith.errors import InputError, command, option
 from bertsmith.formatting import join_names, pluralize
 from bertsmith.inference.model import Model, load
 from bertsmith.inference.text_input import read_text_rows
+from bertsmith.io.sources import check_order
 from bertsmith.io.text_io import read_lines
 from bertsmith.metrics.ranking import ranking_metrics
 from bertsmith.retrieval.index import Index
@@ -202,6 +203,7 @@ def search(
         reranker = Reranker(load(rerank, device, precision=precision), rerank_label)
     loaded = load_index_model(opened, model, device, precision=precision)
     searcher = Searcher(opened, loaded, top_k, approximate, reranker, rerank_top)
+    check_order(queries, "queries")
     batch = [queries] if isinstance(queries, str) else list(queries)
     for number, query in enumerate(batch, start=1):
         if not isinstance(query, str) or not query.strip():

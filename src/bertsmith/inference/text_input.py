@@ -15,7 +15,7 @@ from bertsmith.io.delimited import missing_column_hint
 from bertsmith.io.sources import Source, Texts, to_source
 from bertsmith.io.tables import Row, Table, TextRow, is_json_source, json_rows, read_table
 from bertsmith.io.text_io import read_lines
-from bertsmith.io.values import to_text
+from bertsmith.io.values import is_missing, to_text
 from bertsmith.tasks.rows import is_query_file, read_queries
 
 logger = logging.getLogger(__name__)
@@ -82,7 +82,7 @@ def read_text_rows(
         encoding: The encoding of a file that is not UTF-8.
     """
     file: Any = source
-    if isinstance(source, list | tuple) and all(isinstance(text, str) for text in source):
+    if isinstance(source, list | tuple) and all(isinstance(text, str) or is_missing(text) for text in source):
         file = Texts(source)
     elif not isinstance(source, str | Path):
         file = to_source(source, "texts", lambda width: ["text"])

@@ -142,9 +142,16 @@ def to_table(data: Any, name: str, tuple_columns: TupleColumns | None = None) ->
             raise InputError("is_a_stream", message, location=name, hint="load it without streaming")
         features = data.features.to_dict() if data.features else {}
         return _arrow_rows(data.with_format("arrow")[:], name, features)
+    is_data_frame = hasattr(data, "to_dict") and hasattr(data, "columns")
+    if is_data_frame:
+        _check_columns_differ(list(map(str, data.columns)), name)
     if hasattr(data, "__arrow_c_stream__"):
-        return _arrow_rows(_arrow_table(data, name), name, {})
-    if hasattr(data, "to_dict") and hasattr(data, "columns"):
+        try:
+            return _arrow_rows(_arrow_table(data, name), name, {})
+        except InputError as error:
+            if error.code != "bad_arrow" or not is_data_frame:
+                raise
+    if is_data_frame:  # of an older pandas, or with a column of several types
         data = data.to_dict("list")
     if isinstance(data, Mapping):
         return _table_of_columns(data, name)
@@ -154,6 +161,13 @@ def to_table(data: Any, name: str, tuple_columns: TupleColumns | None = None) ->
     hint = "collect it first" if hasattr(data, "collect") else f"give a str or Path, {_EXPECTED}"
     message = f"{_shorten(data)} is neither a path nor a table"
     raise InputError("not_a_source", message, location=name, hint=hint)
+
+
+def _check_columns_differ(columns: Sequence[str], name: str) -> None:
+    repeated = next((column for column in columns if columns.count(column) > 1), None)
+    if repeated is not None:
+        message, hint = f"the column '{repeated}' occurs twice", "rename one of them"
+        raise InputError("duplicate_column", message, location=name, hint=hint)
 
 
 def check_order(values: Any, location: str) -> None:
@@ -206,6 +220,7 @@ def _arrow_rows(table: Any, name: str, features: Mapping[str, Any]) -> Table:
         features: The types of the columns as plain values, as `datasets.Features.to_dict` returns them.
     """
     columns = [column for column in table.column_names if not column.startswith(_PANDAS_INDEX)]
+    _check_columns_differ(columns, name)
     table = table.select(columns)
     to_name = {column: convert for column in columns if (convert := _class_names(features.get(column)))}
 

@@ -86,12 +86,12 @@ def _reading_findings(report: Report) -> Iterator[Finding]:
         yield Finding("problem", what, unreadable["number"], _first(unreadable), remedy)
     if encoding["bytes"]:
         what = f"bytes that are not UTF-8, in {pluralize(encoding['lines'], 'line')}"
-        remedy = f"{encoding['remedy']}; prepare with on_error=skip skips such lines"
+        remedy = f"{encoding['remedy']}; prepare with --on-error skip skips such lines"
         yield Finding("problem", what, encoding["bytes"], _first(encoding), remedy)
     if records["number"]:
         first = records["places"][0]
         what = f"lines or rows that cannot be read: {first['reason']}"
-        remedy = "fix them, or prepare with on_error=skip"
+        remedy = "fix them, or prepare with --on-error skip"
         if first["code"] == "field_missing":
             remedy = "name the column with the text: text_column"
         yield Finding("problem", what, records["number"], _first(records), remedy)
