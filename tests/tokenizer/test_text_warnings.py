@@ -1,4 +1,4 @@
-"""What a tokenizer loses of a text is reported by its training, by `prepare`, and by `pretrain`."""
+"""Warnings of characters that a tokenizer loses: in its training, in `prepare`, and in `pretrain`."""
 
 from __future__ import annotations
 

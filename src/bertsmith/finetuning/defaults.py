@@ -17,8 +17,8 @@ logger = logging.getLogger(__name__)
 _BASE_RATE, _BASE_HIDDEN_SIZE = 5e-5, 768  # Devlin et al. 2019, appendix A.3
 _RATE_EXPONENT, _MAX_RATE = 1.5, 1e-3  # the exponent of the ratio of hidden sizes
 _MIN_EPOCHS, _MAX_EPOCHS = 3, 20
-_NUM_UPDATES = 400  # that few examples get by more epochs
-_MIN_UPDATES = 50  # for which there may be more epochs
+_NUM_UPDATES = 400  # for which there are up to _MAX_EPOCHS
+_MIN_UPDATES = 50  # for which there are as many epochs as needed
 _MAX_EVALUATIONS = 20
 _PATIENCE = 10  # evaluations
 
@@ -30,7 +30,7 @@ def default_learning_rate(hidden_size: int) -> float:
 
 
 def default_epochs(updates_per_epoch: float) -> int:
-    """Return the number of epochs: 3, or so many more that there are enough updates."""
+    """Return the number of epochs: 3, or up to 20 for 400 updates, or as many as 50 updates need."""
     max_epochs = max(_MAX_EPOCHS, math.ceil(_MIN_UPDATES / updates_per_epoch))
     return max(_MIN_EPOCHS, min(max_epochs, math.ceil(_NUM_UPDATES / updates_per_epoch)))
 

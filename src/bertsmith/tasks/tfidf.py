@@ -74,8 +74,7 @@ def predict_labels(
 def predict_probabilities(
     train: Sequence[Example], targets: NDArray[np.bool_], validation: Sequence[Example]
 ) -> NDArray[np.float64] | None:
-    """Return the probabilities [examples, K] of labels by logistic regressions with balanced weights, or None
-    if there are too many."""
+    """Return the probabilities [examples, K] by balanced logistic regressions; None for too many labels."""
     from sklearn.linear_model import LogisticRegression
 
     if targets.shape[1] > _MAX_LABELS:

@@ -182,7 +182,8 @@ class Tokenizer:
     ) -> Encoding:
         """Encode a text as `[CLS] text [SEP]`, or a pair of texts as `[CLS] text [SEP] text_pair [SEP]`.
 
-        This is BERT's template, with segment id 1 for the second text and its `[SEP]`; other tokenizers differ.
+        The second text and the `[SEP]` after it have segment id 1. This is BERT's template; other tokenizers have
+        their own.
 
         Args:
             text: The text.
@@ -224,7 +225,8 @@ class Tokenizer:
             special_strings: See `encode`.
             with_offsets: Return `offsets` and `word_ids`; without them, encoding takes half the time.
 
-        Returns: One encoding per text.
+        Returns:
+            One encoding per text.
         """
         if special_strings == "text":
             backend = self._text_backend
@@ -299,7 +301,13 @@ class Tokenizer:
         WordPiece: tokens that do not start with the continuation prefix `##`. Unigram: tokens that start with ▁ or
         punctuation, and tokens after punctuation. Byte-level BPE: tokens that start with Ġ, and tokens whose first
         character has another class (letter, number, other, space) than the last character before it, as in GPT-2's
-        pattern, but no token that starts within a character's bytes. The ids are int [N], the result is bool [N].
+        pattern, but no token that starts within a character's bytes.
+
+        Args:
+            ids: Token ids of N successive tokens, int [N].
+
+        Returns:
+            True for tokens that start a word, bool [N].
         """
         return self._word_start_function(np.asarray(ids, dtype=np.int64))
 
