@@ -15,6 +15,8 @@ from bertsmith.corpus.prepare import prepare
 from bertsmith.corpus.shards import Shards
 from bertsmith.errors import InputError
 from bertsmith.io import atomic
+from bertsmith.settings import read_yaml
+from bertsmith.tasks.labels import read_label_names
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.training.callbacks import MetricLogger
 
@@ -180,6 +182,15 @@ def test_what_is_no_regular_file_is_not_waited_for(tmp_path: Path) -> None:
     for path in (tmp_path / "fifo", Path("/dev/zero"), tmp_path):
         with pytest.raises(OSError, match="not a regular file"):
             atomic.read_file(path)
+        with pytest.raises(InputError) as caught:
+            read_yaml(path)
+        assert (caught.value.code, caught.value.location) == ("not_a_file", str(path))
+        with pytest.raises(InputError) as caught:
+            read_label_names(str(path))
+        assert (caught.value.code, caught.value.location) == ("not_a_file", str(path))
+    (tmp_path / "large").write_bytes(b"#" * 100)
+    with pytest.raises(OSError, match="larger than 99 bytes"):
+        atomic.read_file(tmp_path / "large", 99)
     shutil.copytree(tmp_path, tmp_path / "tokenizer", ignore=lambda *_: ["fifo", "tokenizer"])
     os.mkfifo(tmp_path / "tokenizer" / "tokenizer.json")
     with pytest.raises(InputError):

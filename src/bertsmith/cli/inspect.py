@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import rich_click as click
@@ -76,6 +77,10 @@ def attention(
     The table has a row for each head with the mean weights on special tokens, the token itself, the tokens before
     and after it, and all others, and the number of tokens that the weights spread to. --json prints the weights.
     """
+    from bertsmith.io import atomic
+
+    if output is not None:
+        atomic.check_output_file(Path(output), overwrite=True)
     weights = options.load_model(model, device).attention(text, second).select(layers or None, heads or None)
     if output is not None:
         weights.plot(output)

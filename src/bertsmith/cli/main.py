@@ -171,7 +171,7 @@ def error_to_report(error: BaseException) -> BertsmithError | None:
                 "name_not_utf8", "this name is not UTF-8", location=name, hint="rename the file"
             )
         case OSError() if hardware.is_disk_full(error):
-            hint = "free some space and start again"
+            hint = "free some space, or write to another disk"
             return MachineError("disk_full", "the disk is full", location=error.filename, hint=hint)
         case OSError():
             is_input = isinstance(error, PermissionError | NotADirectoryError | IsADirectoryError)

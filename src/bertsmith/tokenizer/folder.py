@@ -150,7 +150,7 @@ def read_folder(
     _check_usable(file, backend, definition["model"])
     model_file = file if file.name.endswith(".model") else file.with_name("spiece.model")
     is_unigram = isinstance(backend.model, tokenizers.models.Unigram)
-    sentencepiece_model = model_file.read_bytes() if is_unigram and model_file.is_file() else None
+    sentencepiece_model = atomic.read_file(model_file) if is_unigram and model_file.is_file() else None
     length = config.model_max_length or 0
     max_length = int(length) if 0 < length < _MIN_UNLIMITED_LENGTH else _DEFAULT_MAX_LENGTH
     return TokenizerSource(text, max_length, special_tokens, sentencepiece_model)
@@ -302,7 +302,7 @@ def _warn_of_unused_vocabulary(file: Path, backend: tokenizers.Tokenizer) -> Non
     tokens = backend.get_vocab(with_added_tokens=True)
     for other in map(file.with_name, ("vocab.txt", "vocab.json")):
         with suppress(OSError, ValueError):
-            text = other.read_text("utf-8-sig")
+            text = atomic.read_file(other).decode("utf-8-sig")
             lines = {token: i for i, token in enumerate(text.splitlines()) if token}
             entries = lines if other.suffix == ".txt" else load_json(text)
             if entries.items() - tokens.items() or backend.get_vocab(False).keys() - entries.keys():
