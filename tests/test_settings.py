@@ -194,7 +194,7 @@ def test_a_recipe_may_use_aliases_and_merges(tmp_path: Path) -> None:
 def test_a_recipe_that_cannot_be_read_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         read_yaml(tmp_path)
-    assert caught.value.code == "unreadable"
+    assert caught.value.code == "not_a_file"
 
 
 def test_a_setting_says_where_it_is_declared_whether_it_may_change_on_resume() -> None:

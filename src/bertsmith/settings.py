@@ -405,7 +405,7 @@ def _suggestion(cls: type[Settings], name: str, value: Any) -> str:
     if len(names) > _MAX_LISTED_NAMES:
         parts = (setting.removeprefix(prefix).partition(".")[0] for setting in names)
         names = [f"{prefix}{part}" for part in dict.fromkeys(parts)]
-    if len(names) > _MAX_LISTED_NAMES:
+    if prefix and len(names) > _MAX_LISTED_NAMES:
         return f"--help lists the settings of '{prefix[:-1]}'"
     listed = f"known here: {', '.join(names)}"
     similar_groups = similar_names(name, cls.model_fields)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -44,6 +45,7 @@ _UNKNOWN_CHARACTER = "\U0010fffd"  # a private code point that no vocabulary has
 _ENTRY_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "spiece.model")
 _KINDS: dict[str, TokenizerKind] = {"WordPiece": "wordpiece", "BPE": "byte_level_bpe", "Unigram": "unigram"}
 _DEFAULT_MAX_LENGTH = 512
+_MAX_EXPANSION = 1000  # of a text by a normalizer; NFKC has 18
 _MIN_UNLIMITED_LENGTH = 10**9  # transformers writes "no limit" as 10**30
 _BackendWithSpecialTokens = tuple[tokenizers.Tokenizer, dict[str, str]]
 """A backend tokenizer, and the special tokens by role."""
@@ -258,6 +260,9 @@ def _from_tokenizer_json(
 ) -> _BackendWithSpecialTokens:
     with library_errors(file):
         backend = tokenizers.Tokenizer.from_str(json.dumps(content))
+    if _expansion(content.get("normalizer") or {}) > _MAX_EXPANSION:
+        message = "the normalizer could make a text very much longer"
+        raise InputError("normalizer_too_long", message, location=file, hint="use another tokenizer")
     kind = _KINDS.get(type(backend.model).__name__)
     if kind is None or (kind == "byte_level_bpe" and "ByteLevel(" not in str(backend.pre_tokenizer)):
         message = f"the model is {type(backend.model).__name__}, not WordPiece, byte-level BPE, or Unigram"
@@ -282,6 +287,13 @@ def _from_tokenizer_json(
             special_tokens["cls"], special_tokens["sep"], vocabulary, file
         )
     return backend, special_tokens
+
+
+def _expansion(normalizer: Mapping[str, Any]) -> int:
+    """Return by how much the replacements of a normalizer may make a text longer."""
+    if parts := normalizer.get("normalizers"):
+        return math.prod(map(_expansion, parts))
+    return max(1, len(normalizer.get("content") or normalizer.get("prepend") or ""))
 
 
 @contextmanager
