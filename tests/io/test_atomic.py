@@ -165,6 +165,7 @@ def test_a_name_that_no_file_can_get_is_refused_before_the_work_begins(
     (tmp_path / "file").touch()
     (tmp_path / "broken").symlink_to("nowhere")
     (tmp_path / "link").symlink_to("file")
+    (tmp_path / "folder").symlink_to(".")
     monkeypatch.chdir(tmp_path)
     for overwrite in (False, True):
         for out, code in {
@@ -173,6 +174,7 @@ def test_a_name_that_no_file_can_get_is_refused_before_the_work_begins(
             "broken": "output_exists",
             "/dev/full": "output_exists",
             ".": "output_exists",
+            "folder": "output_exists",
             "file/below": "not_a_folder",
             "broken/below": "not_a_folder",
             "/proc/new": "permission_denied",
@@ -184,7 +186,7 @@ def test_a_name_that_no_file_can_get_is_refused_before_the_work_begins(
                 atomic.check_output_file(Path(out), overwrite=overwrite, argument="html")
             if caught is not None:
                 assert (caught.value.code, caught.value.location) == (code, out)
-    assert sorted(os.listdir()) == ["broken", "file", "link"]
+    assert sorted(os.listdir()) == ["broken", "file", "folder", "link"]
 
 
 def test_only_a_folder_of_the_layout_is_replaced(tmp_path: Path) -> None:

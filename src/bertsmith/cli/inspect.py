@@ -10,7 +10,7 @@ import rich_click as click
 from bertsmith import console
 from bertsmith.cli import options
 from bertsmith.cli.commands import Command
-from bertsmith.cli.options import MODEL, Integer
+from bertsmith.cli.options import FILE, MODEL, Integer
 from bertsmith.cli.pretraining_tables import format_metrics
 from bertsmith.cli.tables import format_value, print_repeats, print_rows, print_values, show
 from bertsmith.formatting import format_number, pluralize
@@ -54,7 +54,7 @@ _CONTINUE = "to continue, repeat the command of the run with --resume"
     metavar="N",
     help="Only this head, from 0; can be repeated.",
 )
-@click.option("--output", metavar="FILE.png", help="Draw the weights of one head, or of all.")
+@click.option("--output", type=FILE, metavar="FILE.png", help="Draw the weights of one head, or of all.")
 @options.model_device
 @options.as_json
 def attention(

@@ -161,7 +161,7 @@ def check_output_folder(out: Path, *, in_place: bool = False, argument: str = "o
         if not in_place:
             hint += ", or remove it; in Python, overwrite=True replaces it"
         raise InputError("output_exists", message, location=out, argument=argument, hint=hint)
-    refuse_in_use(out, in_place)
+    refuse_in_use(out, in_place, argument)
 
 
 def check_output_file(out: Path, *, overwrite: bool = False, argument: str = "output") -> None:
@@ -176,22 +176,23 @@ def check_output_file(out: Path, *, overwrite: bool = False, argument: str = "ou
         InputError: `out` exists, or cannot be written.
     """
     _check_name(out)
-    if os.path.lexists(out) and not (overwrite and (out.is_file() or out.is_symlink())):
-        message = "is not a regular file" if overwrite else "already exists"
+    is_other = out.exists() and not out.is_file()
+    if is_other or (os.path.lexists(out) and not overwrite):
+        message = "is not a regular file" if is_other else "already exists"
         hint = f"choose another {option(argument)}"
-        hint += "" if overwrite else ", or remove the file; in Python, overwrite=True replaces it"
+        hint += "" if is_other else ", or remove the file; in Python, overwrite=True replaces it"
         raise InputError("output_exists", message, location=out, argument=argument, hint=hint)
     _refuse_unwritable(out, out.parents, argument)
 
 
-def refuse_in_use(out: Path, in_place: bool) -> None:
+def refuse_in_use(out: Path, in_place: bool, argument: str) -> None:
     """Raise InputError for a folder that cannot be replaced, or with `in_place` not written into."""
     target = _resolve(out)
     if not in_place and target.is_dir() and (target == Path.cwd() or target.is_mount()):
         message = "this folder is in use (as the current folder or a mount point) and cannot be replaced"
         hint = f"name a folder inside it: {out / 'result'}"
         raise InputError("folder_in_use", message, location=out, hint=hint)
-    _refuse_unwritable(out, [target, *target.parents] if in_place else target.parents)
+    _refuse_unwritable(out, [target, *target.parents] if in_place else target.parents, argument)
 
 
 def _refuse_unwritable(out: Path, ancestors: Iterable[Path], argument: str = "output_dir") -> None:

@@ -39,7 +39,7 @@ class FolderLayout:
             atomic.check_output_folder(out, in_place=in_place, argument=self.argument)
             return False
         self.check_only(out, self.required_name)
-        atomic.refuse_in_use(out, in_place)
+        atomic.refuse_in_use(out, in_place, self.argument)
         return True
 
     def check_only(self, folder: Path, *required_names: str) -> None:
