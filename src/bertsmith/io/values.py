@@ -35,10 +35,10 @@ _MAX_SHOWN_CHARACTERS = 60
 
 
 def is_missing(value: Any) -> bool:
-    """Return True for None, NaN and infinity of any library, and pandas' NA and NaT."""
+    """Return True for None, NaN of any library, and pandas' NA and NaT."""
     if value is None or type(value).__name__ in _MISSING_TYPES:
         return True
-    return isinstance(value, numbers.Real | Decimal) and bool(value != value or abs(value) == math.inf)
+    return isinstance(value, numbers.Real | Decimal) and bool(value != value)
 
 
 def is_unordered(values: Any) -> bool:
@@ -58,7 +58,7 @@ def to_python(value: Any) -> Any:
 def to_text(
     value: Any, name: str, location: str, argument: str | None = None, hint: str | None = None
 ) -> str:
-    """Return a text or label as a string; a missing one is empty.
+    """Return a text or label as a string; a missing or infinite one is empty.
 
     Args:
         value: The value.
@@ -72,7 +72,7 @@ def to_text(
     """
     if not isinstance(value, str):
         value = to_python(value)
-    if value is None:
+    if value is None or (isinstance(value, numbers.Real | Decimal) and abs(value) == math.inf):
         return ""
     if not isinstance(value, _SCALARS):
         type_name = _TYPE_NAMES.get(type(value).__name__, f"a {type(value).__name__}")
