@@ -6,6 +6,8 @@ Text is UTF-8 unless its byte order mark or the user says otherwise; a guess is 
 from __future__ import annotations
 
 import codecs
+import re
+from collections.abc import Iterator
 from contextlib import suppress
 
 from bertsmith.errors import InputError, option
@@ -44,6 +46,19 @@ _MIN_NULL_RATIO, _MIN_CONTROL_RATIO = 0.1, 0.02  # of the bytes of a binary file
 _MAX_LETTER_NULL_RATIO = 0.1  # of the low bytes of UTF-16: "一" (U+4E00) and "가" (U+AC00) have one
 _MIN_KANA_RATIO = 0.3  # of the two-byte characters of Japanese; Chinese and Korean have none
 _MIN_CONTINUATION_BYTES = 8  # fewer do not tell UTF-8 from another multibyte encoding
+
+# UTF-8 that was decoded as Windows-1252 or Latin-1: the letter of a lead byte and those of its continuation
+# bytes. Of 54 such words this finds 50, ftfy 51; it reads 30 MB/s and more, ftfy 1 to 3, and ftfy does not
+# return positions.
+_CONTINUATIONS = "".join(
+    chr(byte) if byte in (0x81, 0x8D, 0x8F, 0x90, 0x9D) else bytes([byte]).decode("cp1252")
+    for byte in range(0x80, 0xC0)
+) + "".join(map(chr, range(0x80, 0xA0)))
+_NEXT = f"[{re.escape(_CONTINUATIONS)}]"
+_MOJIBAKE = re.compile(
+    f"[ÂÃÄÅÐÑâãäåæçèéïð](?:(?<=[ÂÃÄÅÐÑ]){_NEXT}|(?<=[âãäåæçèéï]){_NEXT}{{2}}|(?<=ð){_NEXT}{{3}})"
+)
+_PUNCTUATION = "«»\xa0“”‘’—–…"  # Continuation bytes that also follow most letters in correct text.
 
 
 def resolve_encoding(name: str) -> str:
@@ -199,3 +214,20 @@ def _is_western(sample: bytes) -> bool:
     if len(non_ascii) > _MAX_NON_ASCII_RATIO * len(text) or num_accents > _MAX_ACCENT_RATIO * num_letters:
         return False
     return bool(non_ascii) and plausible >= 0.95 * len(non_ascii)
+
+
+def find_mojibake(text: str) -> Iterator[tuple[re.Match[str], str]]:
+    """Yield each occurrence of UTF-8 that was decoded as Windows-1252 or Latin-1, with the text that it was."""
+    for match in () if text.isascii() else _MOJIBAKE.finditer(text):
+        if (original := _decode_mojibake(match[0])) is not None:
+            yield match, original
+
+
+def _decode_mojibake(text: str) -> str | None:
+    """Return the text in UTF-8 that was decoded as Windows-1252 or Latin-1; None if it is another text."""
+    if text[0] not in "ÂÃ" and all(character in _PUNCTUATION for character in text[1:]):
+        return None
+    try:
+        return b"".join(c.encode("latin-1" if c < "\u0100" else "cp1252") for c in text).decode("utf-8")
+    except UnicodeDecodeError:
+        return None
