@@ -214,13 +214,8 @@ def test_a_query_that_is_null_is_reported(call: Call, tmp_path: Path) -> None:
     assert "2 texts are empty and not searched" in found.err
 
 
-@pytest.mark.parametrize(
-    "queries", [{"kaba", "lode"}, ["kaba", None], ["kaba", "\u200b"], {"kaba": 1}.keys()]
-)
-def test_queries_in_memory(world: Path, queries: Any) -> None:
-    if isinstance(queries, type({}.keys())):
-        assert len(bs.search(world / "index", queries)) == 1
-        return
+@pytest.mark.parametrize("queries", [{"kaba", "lode"}, ["kaba", None], ["kaba", "\u200b"]])
+def test_queries_in_memory_that_are_refused(world: Path, queries: Any) -> None:
     with pytest.raises(InputError) as caught:
         bs.search(world / "index", queries)
     assert caught.value.code == ("no_order" if isinstance(queries, set) else "query_empty")

@@ -255,7 +255,7 @@ class _Preparation:
                 self._dropped["documents_parted"] += document.part == 1
                 yield document
         except LineError as error:  # Other commands cannot skip lines.
-            error.hint = f"{error.hint}; {option('on_error', 'skip')} skips such lines"
+            error.change_hint(lambda hint: f"{hint}; {option('on_error', 'skip')} skips such lines")
             raise
 
     def _write_encoded(self, encoded: Iterator[EncodedPortion], progress: Callable[[int], None]) -> None:
