@@ -20,7 +20,7 @@ LONG = " ".join(tiny_run.WORDS * 3)  # 120 tokens; the model takes 64
 TEXTS = {
     "vowel signs": "यह एक किताब है। लड़के ने पानी पिया।",
     "'Ã©' for 'é'": f"cafÃ© {LONG[:200]}",
-    "unknown to this tokenizer": "zzz qqq kaba",
+    "% of the tokens are unknown to this tokenizer": "zzz qqq kaba",
     "not read; the longest takes 122 tokens, and max_length is 64": LONG,
 }
 

@@ -202,8 +202,10 @@ class TextStats:
         """Count items, and the texts that they are from: strings, or examples of a task."""
         sequences = [sequence for item in items for sequence in item.sequences]
         if sequences:
+            ids = np.concatenate([sequence.ids for sequence in sequences])
             self.special = self.special or len(sequences[0].ids) - sequences[0].tokens_read
-            self._check.add_ids(np.concatenate([sequence.ids for sequence in sequences]), self.tokenizer)
+            num_special = len(ids) - sum(sequence.tokens_read for sequence in sequences)
+            self._check.add_ids(ids, num_special, self.tokenizer)
         for _, group in groupby(items, key=operator.attrgetter("example")):
             coverage = self._coverage(list(group))
             self.total = Coverage(*map(operator.add, self.total, coverage))

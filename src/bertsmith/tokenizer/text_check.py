@@ -34,7 +34,7 @@ class TextCheck:
 
     Attributes:
         characters: The counts of the first million characters.
-        tokens: The number of tokens.
+        tokens: The number of tokens, special tokens excluded.
         unknown: The number of unknown tokens.
     """
 
@@ -55,9 +55,9 @@ class TextCheck:
             if not sample.isascii():
                 self._mojibake.update((match[0], meant) for match, meant in find_mojibake(sample))
 
-    def add_ids(self, ids: ArrayLike, tokenizer: Tokenizer) -> None:
-        """Count tokens by their ids."""
-        self.tokens += np.size(ids)
+    def add_ids(self, ids: ArrayLike, num_special: int, tokenizer: Tokenizer) -> None:
+        """Count tokens by their ids, some of which are those of special tokens."""
+        self.tokens += np.size(ids) - num_special
         if tokenizer.kind != "byte_level_bpe":
             self.unknown += int(np.count_nonzero(np.asarray(ids) == tokenizer.unk_token_id))
 
