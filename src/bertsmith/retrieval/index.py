@@ -149,8 +149,9 @@ class Index:
 
     def missing(self, column: Literal["id", "text"], values: Collection[str]) -> list[str]:
         """Return the values that no text of the index has as its id, or as its text."""
-        array, known = pa.array(values, _SCHEMA.field(column).type), self._texts[column].combine_chunks()
-        missing: list[str] = array.filter(pc.invert(pc.is_in(array, value_set=known))).to_pylist()
+        array = pa.array(values, _SCHEMA.field(column).type)
+        is_in_index = pc.is_in(array, value_set=self._texts[column].combine_chunks())
+        missing: list[str] = array.filter(pc.invert(is_in_index)).to_pylist()
         return missing
 
     def check_vectors(self, embed: Embed) -> None:

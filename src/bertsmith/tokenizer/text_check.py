@@ -81,10 +81,10 @@ class TextCheck:
                 "one: use a tokenizer trained with --kind byte-level-bpe, which keeps them"
             )
         if self._mojibake:
-            (found, meant), _ = self._mojibake.most_common(1)[0]
+            (damaged, meant), _ = self._mojibake.most_common(1)[0]
             times = pluralize(self._mojibake.total(), "time")
             yield (
-                f"the texts have UTF-8 that was read as another encoding, {times}, such as {found!r} for "
+                f"the texts have UTF-8 that was read as another encoding, {times}, such as {damaged!r} for "
                 f"{meant!r}: decode their source again as UTF-8"
             )
         ratio = self.unknown / max(1, self.tokens)
