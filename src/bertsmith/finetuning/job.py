@@ -132,6 +132,8 @@ class FinetuneJob:
             self.items = self.task.encode(self.examples.train, tokenizer)
             self.validation_items = self.task.encode(self.examples.validation, tokenizer)
         log_truncation(self.task, self.items, self.examples, tokenizer)
+        if not self.task.model.head_init:
+            self.task.model.init_bias(self.items)
         train = complete_length(self.settings.train, self.updates_per_epoch, can_probe=self._can_probe)
         self.settings = self.settings.model_copy(update={"train": train})
         config = self.base.folder.config

@@ -249,6 +249,9 @@ class TaskModel(Objective):
         """Heads that start as a head of the base model with another name: the name here to the name there."""
         return {}
 
+    def init_bias(self, items: Sequence[Item]) -> None:
+        """Initialize the bias of a new head so that outputs begin with the frequencies of the training labels."""
+
     @abstractmethod
     def tensors(self, items: Sequence[Item]) -> tuple[dict[str, Tensor], dict[str, int]]:
         """Return the tensors of a batch by name, with targets if items have them, and the counts of the loss."""

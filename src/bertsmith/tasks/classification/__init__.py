@@ -19,5 +19,5 @@ TASK = Task(
     optional_inputs=("text_pair",),
     accepts_label_names=True,
     fixed_settings=("head", "second_encoder", "pooler"),
-    averaged_metadata=("weights", "label_frequencies"),
+    averaged_metadata=("weights",),
 )
