@@ -35,6 +35,7 @@ class Task:
         name: The name of the task, as in `finetune`.
         summary: One line for help.
         folder: The package of the task: `__name__` of its `__init__.py`.
+        pipeline_tag: The hub's name of the task.
         settings_type: The type of the task's settings.
         data: The part `base.TaskData`.
         encoder: The part `base.TaskEncoder`.
@@ -57,6 +58,7 @@ class Task:
     name: str
     summary: str
     folder: str
+    pipeline_tag: str
     settings_type: type[Settings]
     data: str
     encoder: str

@@ -7,6 +7,7 @@ TASK = Task(
     name="classify",
     summary="one label for a text, or for a pair of texts; or any number of labels",
     folder=__name__,
+    pipeline_tag="text-classification",
     settings_type=ClassSettings,
     metadata_type=".data:ClassificationMetadata",
     data=".data:ClassificationData",
