@@ -39,7 +39,7 @@ def card(model: str, name: str | None, language: str | None, license: str | None
     from bertsmith.export.card import card as make_card
     from bertsmith.io.atomic import write_text
 
-    text = make_card(options.load_model(model, "cpu"), name=name, language=language, license=license)
+    text = make_card(options.load_model(model, "auto"), name=name, language=language, license=license)
     if output is None:
         console.print_result(text)
         return
@@ -63,19 +63,20 @@ def push(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Upload MODEL to the Hugging Face hub, with its README.md or, if it has none, with its card.
+    """Upload MODEL to the repository OWNER/NAME of the Hugging Face hub.
 
     \b
     Example:
       bertsmith push moods owner/moods --dry-run
       bertsmith push moods owner/moods --private --license cc-by-4.0
 
-    The command needs the extra `hub` and a token that may write (`hf auth login`).
+    A model folder without a README.md gets the model card. The command needs the extra `hub` and a token that may
+    write (`hf auth login`).
     """
     from bertsmith.export.push import push as upload
 
     result = upload(
-        options.load_model(model, "cpu"),
+        options.load_model(model, "auto"),
         repository,
         private=private,
         language=language,

@@ -129,11 +129,14 @@ def _training_facts(record: Mapping[str, Any], report: Mapping[str, Any]) -> dic
     machine = {name: report.get(name) for name in ("precision", "device")} | {
         "bertsmith": record.get("version")
     }
-    known = {name: value for name, value in (numbers | settings | machine).items() if value is not None}
-    return {
-        name: f"{v:,}" if isinstance(v, int) else f"{v:g}" if isinstance(v, float) else v
-        for name, v in known.items()
-    }
+    facts = numbers | settings | machine
+    return {name: _format_fact(value) for name, value in facts.items() if value is not None}
+
+
+def _format_fact(value: object) -> str:
+    return (
+        f"{value:,}" if isinstance(value, int) else f"{value:g}" if isinstance(value, float) else str(value)
+    )
 
 
 def _recorded_scores(record: Mapping[str, Any]) -> Mapping[str, float]:
