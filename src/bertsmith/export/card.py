@@ -88,7 +88,7 @@ def _metadata(model: Model, task: Task | None, name: str, language: str | None, 
     tag = task.pipeline_tag if task else "text-generation" if model.folder.config.causal else "fill-mask"
     results = [
         EvalResult(
-            task_type=tag,
+            task_type=tag or "other",
             dataset_type="validation",
             dataset_name="validation examples of the run",
             metric_type=report["decided_by"],
