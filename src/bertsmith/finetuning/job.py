@@ -139,6 +139,8 @@ class FinetuneJob:
             "validation": self.task.text_stats(tokenizer, self.validation_items, self.examples.validation),
         }
         log_texts(self.task, self.examples, self.text_stats["train"])
+        if not self.task.model.head_init:
+            self.task.model.init_bias(self.items)
         train = complete_length(self.settings.train, self.updates_per_epoch, can_probe=self._can_probe)
         self.settings = self.settings.model_copy(update={"train": train})
         config = self.base.folder.config

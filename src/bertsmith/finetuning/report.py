@@ -14,6 +14,7 @@ from bertsmith import console
 from bertsmith.finetuning.data import Examples
 from bertsmith.finetuning.settings import FileSettings, FinetuneSettings
 from bertsmith.formatting import pluralize
+from bertsmith.inference.significance import score_intervals
 from bertsmith.runs.compute_setup import budget_limits
 from bertsmith.runs.run_folder import training_record
 from bertsmith.tasks.batching import Answers
@@ -32,6 +33,7 @@ FROZEN_ENCODER = "frozen encoder"
 
 _MAX_LOCATIONS = 5  # of a diagnostic in a terminal
 _MAX_POINTS = 400  # of a curve
+_NUM_RESAMPLES = 1_000  # of the validation examples
 _LONGER_FACTOR = 3  # times the budget, if that was too small
 
 
@@ -147,7 +149,9 @@ def data_report(
         answers: The answers to the validation examples.
     """
     losses = task.metrics.example_losses(answers)
+    statistics = task.metrics.sufficient_statistics(answers.predictions, answers.examples)
     return {
+        "intervals": {} if statistics is None else score_intervals(statistics, rounds=_NUM_RESAMPLES),
         "answers": prediction_report(task.report, metrics, answers.predictions, answers.examples, losses),
         "lengths": {part: part_stats.lengths() for part, part_stats in stats.items()},
         "truncation": {part: part_stats.to_dict() for part, part_stats in stats.items()},

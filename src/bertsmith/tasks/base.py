@@ -118,7 +118,7 @@ class Prediction:
         for f in (*dataclasses.fields(self)[len(counts) :], *counts):
             value = getattr(self, f.name)
             if not f.metadata.get("internal") and (value is not None or not f.metadata.get("omit_if_none")):
-                values[f.name] = value
+                values[f.name] = dict(value) if isinstance(value, Mapping) else value
         return values
 
     def as_empty(self) -> Self:
@@ -246,6 +246,9 @@ class TaskModel(Objective):
     def head_init(self) -> Mapping[str, str]:
         """Heads that start as a head of the base model with another name: the name here to the name there."""
         return {}
+
+    def init_bias(self, items: Sequence[Item]) -> None:
+        """Initialize the bias of a new head so that outputs begin with the frequencies of the training labels."""
 
     @abstractmethod
     def tensors(self, items: Sequence[Item]) -> tuple[dict[str, Tensor], dict[str, int]]:
