@@ -27,6 +27,11 @@ MISSING_SPELLINGS = frozenset([
 # fmt: on
 """Labels that stand for a missing one: the spellings of pandas.read_csv, and infinity. As texts they are words."""
 
+# White space, controls, and characters that no font shows (Default_Ignorable_Code_Point, without rare ones).
+_INVISIBLE = re.compile(
+    "[\\s\x00-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e"
+    "\u2060-\u206f\u2800\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff9-\ufffb\U000e0001-\U000e007f]*"
+)
 _MISSING_TYPES = ("NAType", "NaTType")  # of pandas
 _SCALARS = (str, bool, numbers.Real, Decimal, datetime.date, datetime.time, datetime.timedelta)
 _TYPE_NAMES = {"tuple": "a list", "dict": "an object", "bytes": "bytes"}
@@ -39,6 +44,11 @@ def is_missing(value: Any) -> bool:
     if value is None or type(value).__name__ in _MISSING_TYPES:
         return True
     return isinstance(value, numbers.Real | Decimal) and bool(value != value)
+
+
+def is_blank(text: str) -> bool:
+    """Return True for a text without a visible character."""
+    return _INVISIBLE.fullmatch(text) is not None
 
 
 def is_unordered(values: Any) -> bool:

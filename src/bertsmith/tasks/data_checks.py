@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from bertsmith.errors import InputError
 from bertsmith.formatting import join_names, pluralize, shorten
-from bertsmith.io.values import to_text
+from bertsmith.io.values import is_blank, to_text
 from bertsmith.tasks.results import DataSummary, Diagnostic, MetricTable
 
 _MAX_LABEL_ROWS = 20  # of a table; the other labels are summed in one more row
@@ -155,7 +155,7 @@ def find_repeats(keys: Iterable[tuple[Hashable, str]]) -> Diagnostic | None:
 def check_text(value: Any, name: str, location: str) -> str:
     """Return an input of an example as a string. Raises `InputError` if it is not a text, or empty."""
     text = to_text(value, name, location, name)
-    if not text.strip():
+    if is_blank(text):
         hint = "fill it in, or remove this example"
         raise InputError("empty_text", f"the {name} is empty", location=location, hint=hint)
     return text

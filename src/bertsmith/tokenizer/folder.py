@@ -319,6 +319,7 @@ def _warn_of_unused_vocabulary(file: Path, backend: tokenizers.Tokenizer) -> Non
             entries = lines if other.suffix == ".txt" else load_json(text)
             if entries.items() - tokens.items() or backend.get_vocab(False).keys() - entries.keys():
                 message = "%s is read, and %s, which has other tokens, is not; to read that, remove %s"
+                message += "; to add words to a model, use bertsmith tokenizer extend"
                 logger.warning(message, file, other.name, file.name)
 
 
