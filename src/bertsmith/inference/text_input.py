@@ -21,7 +21,7 @@ from bertsmith.tasks.rows import is_query_file, read_queries
 logger = logging.getLogger(__name__)
 
 _ID_COLUMNS = ("_id", "id")
-_TABLE_SUFFIXES = (".csv", ".tsv", ".parquet")
+_TABLE_SUFFIXES = (".csv", ".tsv")
 
 
 def log_empty(locations: Sequence[str], verb: str) -> None:
@@ -92,7 +92,9 @@ def read_text_rows(
         yield from (_text_row(row, text_column, id_column) for row in json_rows(file, encoding))
     elif format_suffix(file) in _TABLE_SUFFIXES:
         table = read_table(file, encoding=encoding)
-        yield from (_text_row(row, text_column, id_column) for row in table)
+        rows = [_text_row(row, text_column, id_column) for row in table]
+        texts = table.texts(text_column or "text", "text_column")
+        yield from (row._replace(text=text) for row, text in zip(rows, texts, strict=True))
     elif text_column is not None:
         message = "this file has one text per line and no columns"
         hint = f"omit {option('text_column')}"
@@ -115,9 +117,11 @@ def _text_row(row: Row, text_column: str | None, id_column: str | None) -> TextR
             hint = missing_column_hint(name, list(row.values), argument, unit="keys")
             raise InputError("field_missing", message, location=row.location, argument=argument, hint=hint)
     text = to_text(row.values[text_column], f"field '{text_column}'", row.location, "text_column")
-    ids = (row.values.get(name) for name in ([id_column] if id_column else _ID_COLUMNS))
-    text_id = next((str(value) for value in ids if value is not None), str(row.line))
-    return TextRow(text, row.location, text_id)
+    ids = (
+        to_text(row.values.get(name), f"field '{name}'", row.location, "id_column")
+        for name in ([id_column] if id_column else _ID_COLUMNS)
+    )
+    return TextRow(text, row.location, next(filter(None, ids), str(row.line)))
 
 
 def _passages(file: Path, encoding: str | None) -> Iterator[TextRow]:
