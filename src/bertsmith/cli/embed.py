@@ -13,6 +13,7 @@ from bertsmith.cli import options, tables
 from bertsmith.cli.commands import Command
 from bertsmith.cli.options import DIR, FILE, MODEL, RUN, Integer
 from bertsmith.formatting import format_number, pluralize
+from bertsmith.io.values import is_blank
 
 if TYPE_CHECKING:
     from bertsmith.inference.search import Query, ScoredSearch
@@ -77,7 +78,7 @@ def embed(
     vector, in order; an empty text has that of the special tokens, and is not in an index. Without --output and
     --index, the command prints one JSON object per text.
     """
-    from bertsmith.inference.output import check_suffix, refuse_existing
+    from bertsmith.inference.output import check_suffix
     from bertsmith.inference.text_input import count_empty, read_text_rows, rows_of_lines
     from bertsmith.io import atomic
     from bertsmith.retrieval import vector_file
@@ -93,7 +94,7 @@ def embed(
         atomic.check_output_folder(Path(index), argument="index")
     if output:
         check_suffix(output, vector_file.VECTOR_SUFFIXES)
-        refuse_existing(Path(output))
+        atomic.check_output_file(Path(output))
     loaded = options.load_model(model, device, precision)
     if index:
         source: Any = file or [text for _, text in options.read_lines(texts)]
@@ -107,6 +108,7 @@ def embed(
     vectors = vector_file.embed_rows(count_empty(rows, keep=True), embedder)
     if output:
         count = vector_file.write_vectors(vectors, embedder.size, Path(output))
+        embedder.stats.log()
         if as_json:
             document = {"output": output, "vectors": count, "numbers": embedder.size}
             console.print_json({**document, **embedder.config._asdict()})
@@ -114,6 +116,7 @@ def embed(
             console.print_note(f"{output}: {pluralize(count, 'vector')} of {embedder.size} numbers")
         return
     tables.print_json_objects(vector_file.vector_objects(vectors), as_json)
+    embedder.stats.log()
 
 
 def _print_index(folder: str, index: Index, as_json: bool) -> None:
@@ -176,7 +179,6 @@ def search(
     the results. Other queries from a file or standard input give one JSON object each. --json
     prints one document.
     """
-    from bertsmith.inference.output import refuse_existing
     from bertsmith.inference.search import (
         Reranker,
         ScoredSearch,
@@ -191,7 +193,7 @@ def search(
     options.require(["qrels", "text_column"], {**arguments, "input": file}, "input")
     options.require(["rerank_label"], {"rerank_label": rerank_label, "rerank": rerank}, "rerank")
     if output:
-        refuse_existing(Path(output))
+        atomic.check_output_file(Path(output))
     parsed = read_search_queries(file, **arguments) if file else _parse_queries(queries)
     opened = Index(index)
     opened.check_approximate(approximate)
@@ -233,7 +235,7 @@ def _parse_queries(queries: tuple[str, ...]) -> list[Query]:
     from bertsmith.inference.search import Query
 
     lines = enumerate(options.read_lines(queries), start=1)
-    parsed = [Query(text, f"query {i}", str(i)) for i, (_, text) in lines if text.strip()]
+    parsed = [Query(text, f"query {i}", str(i)) for i, (_, text) in lines if not is_blank(text)]
     if not parsed:
         raise click.UsageError("the query is empty")
     return parsed

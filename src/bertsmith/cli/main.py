@@ -6,6 +6,7 @@ prints a message and a hint, no traceback, and with --json one JSON document.
 
 from __future__ import annotations
 
+import errno
 import importlib
 import io
 import os
@@ -55,6 +56,10 @@ COMMANDS = {
     "Inspect": {
         "attention": ("inspect", "Show where each attention head looks in a text."),
         "info": ("inspect", "Describe a run, a model, data, a tokenizer, or this machine."),
+    },
+    "Share": {
+        "card": ("export", "Write the model card of a model."),
+        "push": ("export", "Upload a model and its card to the Hugging Face hub."),
     },
 }
 _MODULES = {name: module for panel in COMMANDS.values() for name, (module, _) in panel.items()}
@@ -171,10 +176,11 @@ def error_to_report(error: BaseException) -> BertsmithError | None:
                 "name_not_utf8", "this name is not UTF-8", location=name, hint="rename the file"
             )
         case OSError() if hardware.is_disk_full(error):
-            hint = "free some space and start again"
+            hint = "free some space, or write to another disk"
             return MachineError("disk_full", "the disk is full", location=error.filename, hint=hint)
         case OSError():
             is_input = isinstance(error, PermissionError | NotADirectoryError | IsADirectoryError)
+            is_input = is_input or error.errno == errno.ENAMETOOLONG
             message = (error.strerror or str(error)).lower()
             return (InputError if is_input else MachineError)("os_error", message, location=error.filename)
         case MemoryError() | RuntimeError() | ImportError() if hardware.is_out_of_memory(error):

@@ -10,14 +10,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from bertsmith.errors import InputError, command, option
 from bertsmith.formatting import join_names, pluralize
 from bertsmith.inference.model import Model, load
-from bertsmith.inference.text_input import read_text_rows
+from bertsmith.inference.text_input import log_empty, read_text_rows
 from bertsmith.io.sources import check_order
 from bertsmith.io.text_io import read_lines
+from bertsmith.io.values import is_blank
 from bertsmith.metrics.ranking import ranking_metrics
 from bertsmith.retrieval.index import Index
 from bertsmith.tasks.embedding.data import MATCH_LABELS
@@ -154,8 +155,8 @@ class Searcher:
     def search(self, queries: Sequence[str]) -> Iterator[list[SearchResult]]:
         """Yield the results of each query, best first."""
         source, remaining = self.index.source, iter(queries)
-        embed = self.model.embedder(source.pooling, True, source.max_length)
-        self.index.check_vectors(embed)
+        embed, check = (self.model.embedder(source.pooling, True, source.max_length) for _ in range(2))
+        self.index.check_vectors(check)
         depth = self.top_k if self.reranker is None else self.rerank_top
         while chunk := list(islice(remaining, _QUERIES_PER_PASS)):
             rows, cosines = self.index.nearest(embed(chunk), depth, approximate=self.approximate)
@@ -165,6 +166,7 @@ class Searcher:
                 if self.reranker is not None:
                     results = self.reranker.rerank(query, results)
                 yield [replace(r, rank=rank) for rank, r in enumerate(results[: self.top_k], start=1)]
+        embed.stats.log()
 
 
 def search(
@@ -206,7 +208,7 @@ def search(
     check_order(queries, "queries")
     batch = [queries] if isinstance(queries, str) else list(queries)
     for number, query in enumerate(batch, start=1):
-        if not isinstance(query, str) or not query.strip():
+        if not isinstance(query, str) or is_blank(query):
             message = f"{query!r:.60} is not a text"
             hint = "pass each query as a string that is not blank"
             raise InputError("query_empty", message, location=f"query {number}", hint=hint)
@@ -278,7 +280,8 @@ def read_search_queries(
     else:
         column = text_column or ("query" if is_query_file(file) else None)
         queries = [Query(*row) for row in read_text_rows(file, column, id_column)]
-    queries = [query for query in queries if query.text.strip()]
+    log_empty([query.location for query in queries if is_blank(query.text)], "searched")
+    queries = [query for query in queries if not is_blank(query.text)]
     if not queries:
         hint = "use a file with at least one query"
         raise InputError("no_queries", "this file has no queries", location=file, hint=hint)
@@ -358,7 +361,13 @@ class ScoredSearch:
         return {**ranking_metrics(self._rankings, relevant), "queries": sum(map(bool, relevant))}
 
     def log_unscored(self) -> None:
-        """Log which queries have no relevant texts, if others have."""
+        """Log relevant texts that are not in the index, and queries without relevant texts, if others have any."""
+        column: Literal["text", "id"] = "text" if any(query.is_by_text for query in self.queries) else "id"
+        relevant = dict.fromkeys(text for query in self.queries for text in sorted(query.relevant))
+        if missing := self.searcher.index.missing(column, list(relevant)):
+            message = "%s of %s not in the index, so that no search can find them: %s"
+            texts = pluralize(len(relevant), "relevant text is", "relevant texts are")
+            logger.warning(message, f"{len(missing):,}", texts, join_names(missing))
         unscored = [query.id for query in self.queries if not query.relevant]
         if unscored and self.has_relevant_texts:
             logger.warning(

@@ -30,7 +30,7 @@ from bertsmith.io.delimited import (
 from bertsmith.io.jsonl import load_json, read_json, read_objects
 from bertsmith.io.parquet import COLUMNAR_SUFFIXES
 from bertsmith.io.text_io import ErrorCollector, LineReader, read_lines
-from bertsmith.io.values import MISSING_SPELLINGS, display_text, is_printed_collection, to_python, to_text
+from bertsmith.io.values import MISSING_TEXTS, display_text, is_printed_collection, to_python, to_text
 
 logger = logging.getLogger(__name__)
 _ROW_KEYS = ("data", "rows", "records", "examples", "instances", "items")  # of an object around the rows
@@ -166,7 +166,7 @@ class Table:
         Log these, and texts that are printed lists or objects.
         """
         texts = self.strings(name, argument, note, hint)
-        missing = [i for i, text in enumerate(texts) if self.is_delimited and text in MISSING_SPELLINGS]
+        missing = [i for i, text in enumerate(texts) if self.is_delimited and text in MISSING_TEXTS]
         printed = [i for i, text in enumerate(texts) if is_printed_collection(text)]
         for indices, noun, consequence in (
             (missing, "missing value", "read as an empty text; a .jsonl can have it as a word"),
@@ -177,7 +177,7 @@ class Table:
                 shown = join_names(f"'{shorten(texts[i], 40)}' ({rows[i].location})" for i in indices)
                 count = pluralize(len(indices), noun)
                 logger.warning("column '%s' has %s, %s: %s", name, count, consequence, shown)
-        return ["" if self.is_delimited and text in MISSING_SPELLINGS else text for text in texts]
+        return ["" if self.is_delimited and text in MISSING_TEXTS else text for text in texts]
 
     @cached_property
     def size(self) -> int:

@@ -9,6 +9,7 @@ import ast
 import csv
 import datetime
 import json
+import math
 import numbers
 import re
 from collections.abc import Mapping, MappingView, Set
@@ -20,13 +21,20 @@ from bertsmith.formatting import shorten
 from bertsmith.io.jsonl import load_json, surrogate_error
 
 # fmt: off
-MISSING_SPELLINGS = frozenset([
+MISSING_TEXTS = frozenset([
     "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>", "N/A", "NA",
     "NULL", "NaN", "NaT", "None", "n/a", "nan", "null",
 ])
 # fmt: on
-"""Labels, and texts in delimited files, that stand for a missing one: the spellings of pandas.read_csv."""
+"""Cells of delimited files that stand for a missing text: the spellings of pandas.read_csv."""
+MISSING_SPELLINGS = MISSING_TEXTS | {"inf", "-inf", "Infinity", "-Infinity"}
+"""Labels that stand for a missing one."""
 
+# White space, controls, and characters that no font shows (Default_Ignorable_Code_Point, without rare ones).
+_INVISIBLE = re.compile(
+    "[\\s\x00-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e"
+    "\u2060-\u206f\u2800\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff9-\ufffb\U000e0001-\U000e007f]*"
+)
 _MISSING_TYPES = ("NAType", "NaTType")  # of pandas
 _SCALARS = (str, bool, numbers.Real, Decimal, datetime.date, datetime.time, datetime.timedelta)
 _TYPE_NAMES = {"tuple": "a list", "dict": "an object", "bytes": "bytes"}
@@ -40,6 +48,11 @@ def is_missing(value: Any) -> bool:
     if value is None or type(value).__name__ in _MISSING_TYPES:
         return True
     return isinstance(value, numbers.Real | Decimal) and bool(value != value)
+
+
+def is_blank(text: str) -> bool:
+    """Return True for a text without a visible character."""
+    return _INVISIBLE.fullmatch(text) is not None
 
 
 def is_unordered(values: Any) -> bool:
@@ -59,7 +72,7 @@ def to_python(value: Any) -> Any:
 def to_text(
     value: Any, name: str, location: str, argument: str | None = None, hint: str | None = None
 ) -> str:
-    """Return a text or label as a string; a missing one is empty.
+    """Return a text or label as a string; a missing or infinite one is empty.
 
     Args:
         value: The value.
@@ -73,7 +86,7 @@ def to_text(
     """
     if not isinstance(value, str):
         value = to_python(value)
-    if value is None:
+    if value is None or (isinstance(value, numbers.Real | Decimal) and abs(value) == math.inf):
         return ""
     if not isinstance(value, _SCALARS):
         type_name = _TYPE_NAMES.get(type(value).__name__, f"a {type(value).__name__}")

@@ -65,7 +65,7 @@ def count_statistics(
         extra: [examples, M], terms of M other sums that the scores need.
         scores: Function from the sums of the four arrays to scores by name.
     """
-    parts = [np.asarray(part, dtype=np.float64) for part in (correct, references, predictions, extra)]
+    parts = [np.asarray(part) for part in (correct, references, predictions, extra)]
     split_points = np.cumsum([part.shape[1] for part in parts])[:-1]
 
     def scores_from_sums(sums: FloatArray) -> dict[str, FloatArray]:

@@ -7,7 +7,7 @@ locations and ids), and optionally hnsw.faiss (an HNSW graph for approximate sea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from importlib.metadata import version
 from itertools import chain
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -145,6 +146,13 @@ class Index:
     def row(self, i: int) -> TextRow:
         """Return the text at position i, as `nearest` returns positions."""
         return TextRow(**self._texts.slice(i, 1).to_pylist()[0])
+
+    def missing(self, column: Literal["id", "text"], values: Collection[str]) -> list[str]:
+        """Return the values that no text of the index has as its id, or as its text."""
+        array = pa.array(values, _SCHEMA.field(column).type)
+        is_in_index = pc.is_in(array, value_set=self._texts[column].combine_chunks())
+        missing: list[str] = array.filter(pc.invert(is_in_index)).to_pylist()
+        return missing
 
     def check_vectors(self, embed: Embed) -> None:
         """Embed some texts again, once, and raise InputError if the index has other vectors for them."""
@@ -278,7 +286,7 @@ def _read_manifest(folder: Path) -> _Manifest:
         message = f"this is not the folder of an index ({MANIFEST} is missing)"
         raise InputError("not_an_index", message, location=folder, hint=_REBUILD)
     try:
-        return _Manifest.model_validate_json(path.read_bytes())
+        return _Manifest.model_validate_json(atomic.read_file(path))
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         field = ".".join(map(str, first["loc"])) or "the file"

@@ -47,7 +47,7 @@ from bertsmith.tasks.batching import (
 )
 from bertsmith.tasks.labels import LabelNames
 from bertsmith.tasks.results import Diagnostic, Metrics
-from bertsmith.tasks.windows import Coverage
+from bertsmith.tasks.windows import Coverage, count_tokens
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
 Metadata = Mapping[str, Any]
@@ -118,7 +118,7 @@ class Prediction:
         for f in (*dataclasses.fields(self)[len(counts) :], *counts):
             value = getattr(self, f.name)
             if not f.metadata.get("internal") and (value is not None or not f.metadata.get("omit_if_none")):
-                values[f.name] = value
+                values[f.name] = dict(value) if isinstance(value, Mapping) else value
         return values
 
     def as_empty(self) -> Self:
@@ -202,9 +202,7 @@ class TaskEncoder(ABC):
 
     def coverage(self, items: Sequence[Item]) -> Coverage:
         """Return how much of an example the model reads, from all of the example's items."""
-        sequences = [sequence for item in items for sequence in item.sequences]
-        read = sum(sequence.tokens_read for sequence in sequences)
-        return Coverage(sum(sequence.tokens for sequence in sequences), read)
+        return count_tokens(items)
 
 
 class TaskModel(Objective):
@@ -248,6 +246,9 @@ class TaskModel(Objective):
     def head_init(self) -> Mapping[str, str]:
         """Heads that start as a head of the base model with another name: the name here to the name there."""
         return {}
+
+    def init_bias(self, items: Sequence[Item]) -> None:
+        """Initialize the bias of a new head so that outputs begin with the frequencies of the training labels."""
 
     @abstractmethod
     def tensors(self, items: Sequence[Item]) -> tuple[dict[str, Tensor], dict[str, int]]:

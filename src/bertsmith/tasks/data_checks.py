@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from bertsmith.errors import InputError
 from bertsmith.formatting import join_names, pluralize, shorten
-from bertsmith.io.values import to_text
+from bertsmith.io.values import is_blank, to_text
 from bertsmith.tasks.labels import LabelMap
 from bertsmith.tasks.results import DataSummary, Diagnostic, MetricTable
 
@@ -178,7 +178,7 @@ def label_spellings(labels: Iterable[tuple[str, str]], label_map: LabelMap) -> l
 def check_text(value: Any, name: str, location: str) -> str:
     """Return an input of an example as a string. Raises `InputError` if it is not a text, or empty."""
     text = to_text(value, name, location)
-    if not text.strip():
+    if is_blank(text):
         hint = "fill it in, or remove this example"
         raise InputError("empty_text", f"the {name} is empty", location=location, hint=hint)
     return text

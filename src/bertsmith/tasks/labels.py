@@ -220,7 +220,10 @@ def label_names_to_list(names: LabelNames) -> list[Any]:
 
 
 def _read_label_file(file: str | Path) -> LabelNames:
-    rows = [[value.strip() for value in row.texts.values()] for row in read_table(file, header=False)]
+    rows = [
+        [value.strip() for value in row.texts.values()]
+        for row in read_table(file, header=False, encoding="utf-8")
+    ]
     rows = [row for row in rows if any(row)]
     has_header = bool(rows) and {cell.lower() for cell in rows[0]} <= _COLUMN_NAMES
 

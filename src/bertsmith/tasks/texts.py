@@ -19,7 +19,7 @@ from bertsmith.errors import InputError, command, option
 from bertsmith.formatting import pluralize
 from bertsmith.io.sources import Source
 from bertsmith.io.tables import Table
-from bertsmith.io.values import MISSING_SPELLINGS, to_text
+from bertsmith.io.values import MISSING_SPELLINGS, is_blank, to_text
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import get_family
@@ -76,7 +76,7 @@ class TextExample(Example):
     @property
     def is_empty(self) -> bool:
         """Return True if there is no text; of a pair, neither."""
-        return not self.text.strip() and not (self.second or "").strip()
+        return is_blank(self.text) and is_blank(self.second or "")
 
     @property
     def display_inputs(self) -> dict[str, str]:
@@ -151,7 +151,7 @@ class TextData(TaskData):
         if self.settings.second_column is not None and "text_pair" not in columns:
             pairs = []
             for text, location in zip(columns["text"], locations, strict=True):
-                parts = text.split("\t") if text.strip() else ["", ""]
+                parts = ["", ""] if is_blank(text) else text.split("\t")
                 if len(parts) != 2:
                     raise pairs_expected(location, self.settings)
                 pairs.append(parts)

@@ -1,9 +1,9 @@
-"""Recommend tokenizer options for the scripts of a text, and warn of what a tokenizer loses of a text."""
+"""Recommend tokenizer options for the scripts of a text, and describe what a tokenizer loses of them."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from bertsmith.io.unicode_scripts import script_of
@@ -80,29 +80,6 @@ def recommended_options(scripts: Mapping[str, float]) -> tuple[str, str] | None:
         damage = "splits its syllables" if main_script == "Hangul" else "strips its vowel signs as accents"
         return "--cased", f"most of the letters are {main_script}, and without --cased BERT {damage}"
     return None
-
-
-def text_warnings(
-    characters: Mapping[str, int], tokenizer: Tokenizer, *, chinese: bool | None = None
-) -> Iterator[str]:
-    """Yield what a tokenizer loses of a text: vowel signs, syllables, joiners.
-
-    Args:
-        characters: Number of occurrences of each character of the text, or of its beginning.
-        tokenizer: The tokenizer.
-        chinese: As in `describe_script_mismatch`.
-    """
-    scripts = script_ratios(characters)
-    mismatch = describe_script_mismatch(
-        scripts, tokenizer.kind, lowercase=tokenizer.lowercase, chinese=chinese
-    )
-    if mismatch is not None:
-        yield mismatch
-    if lost_joiners(characters, tokenizer):
-        yield (
-            "this tokenizer removes zero-width joiners (U+200C, U+200D), and words that they divide become one: "
-            "use a tokenizer trained with --kind byte-level-bpe, which keeps them"
-        )
 
 
 def lost_joiners(characters: Mapping[str, int], tokenizer: Tokenizer) -> int:

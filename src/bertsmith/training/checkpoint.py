@@ -308,9 +308,7 @@ def _read_state(path: Path) -> TrainState:
 
 def _parse(schema: type[_SchemaT], file: Path, title: str) -> _SchemaT:
     try:
-        if file.stat().st_size > _MAX_JSON_BYTES:
-            raise _DamagedError(file, f"the {title} is damaged (larger than any of its kind)")
-        return schema.model_validate_json(atomic.read_file(file))
+        return schema.model_validate_json(atomic.read_file(file, _MAX_JSON_BYTES))
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise _DamagedError(file, f"the {title} cannot be read ({reason})") from None

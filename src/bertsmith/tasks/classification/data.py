@@ -49,13 +49,11 @@ class ClassificationMetadata(TextMetadata, LabelMetadata):
     Attributes:
         weights: The weight of each label in the loss; None if all are 1.
         separator: The string between the labels of a text; None if each text has exactly one label.
-        label_frequencies: With a separator, the smoothed ratio of the training examples that have each label.
         integer_labels: True if the labels of the training data were integers, not strings.
     """
 
     weights: list[float] | None = None
     separator: str | None = None
-    label_frequencies: list[float] | None = None
     integer_labels: bool = False
 
 
@@ -137,7 +135,7 @@ class ClassificationData(TextData):
         return labels
 
     def fit_metadata(self, examples: Sequence[TextExample], label_names: LabelNames | None) -> Metadata:
-        """Return the labels, and their weights and frequencies."""
+        """Return the labels and their weights."""
         separator = self.settings.label_separator if self.allow_empty_label else None
         if separator is not None:
             _check_names(examples)
@@ -160,8 +158,6 @@ class ClassificationData(TextData):
         if separator is not None:
             metadata["separator"] = separator
             balanced = [(num_examples - count) / max(1, count) for count in counts]
-            # Smoothed, so that a label that no example has, or all have, can still be learned.
-            metadata["label_frequencies"] = [(count + 0.5) / (num_examples + 1) for count in counts]
         if self.settings.class_weights != "none":
             metadata["weights"] = class_weights(self.settings, metadata["labels"], balanced)
         return metadata
@@ -174,7 +170,7 @@ class ClassificationData(TextData):
             for label in split_labels(example, metadata.get("separator"))
         )
         LabelMap(metadata).check_validation(labels, "label_column")
-        num_bytes = 4 * len(metadata["labels"]) * len(examples)
+        num_bytes = 8 * len(metadata["labels"]) * len(examples)  # logits and probabilities
         if num_bytes > _MANY_BYTES:
             message = (
                 "each evaluation holds %s of scores (%d examples, %d labels); validate on fewer examples"

@@ -21,7 +21,7 @@ from bertsmith.io.compression import format_suffix
 from bertsmith.io.jsonl import load_json, read_json
 from bertsmith.io.sources import Source
 from bertsmith.io.tables import Table, has_json_lines, is_json_source, json_rows
-from bertsmith.io.values import to_text
+from bertsmith.io.values import is_blank, to_text
 from bertsmith.tasks.base import Example, Metadata, TaskData
 from bertsmith.tasks.data_checks import check_examples
 from bertsmith.tasks.labels import plain_number
@@ -353,7 +353,7 @@ class MultipleChoiceData(TaskData):
 
     def read_warnings(self, examples: Sequence[ChoiceExample]) -> list[Diagnostic]:
         """Return the choices without text."""
-        blank = [e.location for e in examples for choice in e.choices if not choice.strip()]
+        blank = [e.location for e in examples for choice in e.choices if is_blank(choice)]
         message = f"{pluralize(len(blank), 'choice has', 'choices have')} no text"
         return [Diagnostic("choices without any text", message, blank)] if blank else []
 
@@ -369,11 +369,11 @@ def _unlabeled_example(context: Any, question: Any, choices: Any, location: str)
         message, hint = f"the choices {choices!r:.60} are a single text", "give a list of texts"
         raise InputError("choices_not_a_list", message, location=location, argument="choices", hint=hint)
     if choices is None:
-        context, *choices = context.split("\t") if context.strip() else [""]
+        context, *choices = [""] if is_blank(context) else context.split("\t")
         if (context or choices) and len(choices) < 2:
             message = "there are no choices"
             hint = "give a list of texts for each context; in a file, a column; on a line, tabs before them"
             raise InputError("choices_missing", message, location=location, argument="choices", hint=hint)
-    if not choices and not context.strip() and not question.strip():
+    if not choices and is_blank(context) and is_blank(question):
         return ChoiceExample("", "", (), None, location)
     return ChoiceExample(context, question, check_choices(list(choices), location), None, location)

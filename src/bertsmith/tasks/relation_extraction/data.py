@@ -20,7 +20,7 @@ from bertsmith.io.jsonl import load_json
 from bertsmith.io.sources import Source
 from bertsmith.io.tables import Row, is_json_source, json_rows, read_table
 from bertsmith.io.text_io import read_lines
-from bertsmith.io.values import to_text
+from bertsmith.io.values import is_blank, to_text
 from bertsmith.metrics.relations import has_direction
 from bertsmith.tasks.base import Example, Metadata, TaskData
 from bertsmith.tasks.data_checks import check_examples, label_spellings
@@ -145,7 +145,7 @@ def example_of_row(row: Row, settings: RelateSettings, *, labeled: bool) -> Rela
 
 def locate_entities(text: str, head: Any, tail: Any, location: str) -> tuple[str, Span, Span]:
     """Return a text without tags, and the slices of its entities: those of the tags if a span is None."""
-    if not text.strip():
+    if is_blank(text):
         return "", (0, 0), (0, 0)
     if head is None or tail is None:
         return parse_tagged_text(text, location)
