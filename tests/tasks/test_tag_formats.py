@@ -221,3 +221,23 @@ def test_a_sentence_that_comes_back_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         read(tmp_path / "a.csv", "sentence_id,word,tag\n0,Ada,O\n1,rain,O\n0,walks,O\n")
     assert (caught.value.code, caught.value.location) == ("sentence_interrupted", f"{tmp_path / 'a.csv'}:4")
+
+
+def test_numbers_as_tags_are_reported_until_they_have_names() -> None:
+    assert len(fit("0", "1", "2")[1]["numbers as tags"].locations) == 3
+    metadata, found = fit("0", "1", "2", names=["O", "B-PER", "I-PER"])
+    assert (metadata["scheme"], "numbers as tags" in found) == ("iob2", False)
+
+
+def test_numbers_in_another_spelling_are_tags_of_the_model_and_reported() -> None:
+    metadata, found = fit("0", "1", "1.0", "01")
+    assert metadata["file_tags"] == ["0", "1"]
+    assert len(found["tags read as others"].locations) == 2
+
+
+@pytest.mark.parametrize("num_words", [1000, 1001])
+def test_a_file_without_blank_lines_is_reported(
+    tmp_path: Path, num_words: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    read(tmp_path / "a.txt", "Ada\tO\n" * num_words)
+    assert (f"{tmp_path / 'a.txt'}:1" in caplog.text) == (num_words > 1000)

@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 EMPTY_VECTOR = "embedded as the special tokens alone"
 """The consequence of an empty text among texts to embed."""
 _ID_COLUMNS = ("_id", "id")
-_TABLE_SUFFIXES = (".csv", ".tsv", ".parquet")
+_TABLE_SUFFIXES = (".csv", ".tsv")
 
 
 def log_empty(locations: Sequence[str], consequence: str) -> None:
@@ -84,7 +84,10 @@ def read_text_rows(
     elif is_json_source(file):
         yield from _text_rows(json_rows(file, encoding), text_column, id_column)
     elif format_suffix(file) in _TABLE_SUFFIXES:
-        yield from _text_rows(read_table(file, encoding=encoding), text_column, id_column)
+        table = read_table(file, encoding=encoding)
+        rows = list(_text_rows(table, text_column, id_column))
+        texts = table.texts(text_column or "text", "text_column")
+        yield from (row._replace(text=text) for row, text in zip(rows, texts, strict=True))
     elif text_column is not None:
         message = "this file has one text per line and no columns"
         hint = f"omit {option('text_column')}"

@@ -17,9 +17,10 @@ from bertsmith.io.delimited import detect_delimiter
 from bertsmith.io.sources import Source
 from bertsmith.io.tables import Row, Table, is_json_source, read_table
 from bertsmith.io.text_io import read_lines
+from bertsmith.io.values import to_text
 from bertsmith.metrics.tagging import OUTSIDE
 from bertsmith.tasks.labels import is_integer
-from bertsmith.tasks.rows import column_value
+from bertsmith.tasks.rows import column_value, without_rejected
 from bertsmith.tasks.settings import TagSettings
 from bertsmith.tasks.tagging.sentences import TagExample, split_text
 
@@ -28,6 +29,16 @@ _TAG_NAMES = ("tags", "tag", "ner_tags", "ner_tag", "entities", "spans", "labels
 _ID_NAMES = ("sentence_id", "sentence_#", "sent_id", "sentence_idx", "sentence_number", "sentence")
 _SEPARATOR = re.compile(r"[\t\n\r]")
 _EMPTY = (None, "")
+_OTHER_FORMATS = {  # by their first lines
+    "an annotation file of brat": r"T\d+\t\S+ \d+ \d+|[REAMN]\d+\t\S+ \S|E\d+\t\S+:T\d|#\d+\tAnnotatorNotes",
+    "text with inline tags": r"<START:|[^\t]*<(\w[\w.-]*)(\s[^<>]*)?>[^\t]*</\1>|<\w[^<>]*>\s*$",
+    "text of words with tags (word/TAG)": r"(\S+/[A-Z][\w$-]*(\s+|$)){2,}$|(\S+/[a-z]\w*(\s+|$)){3,}$",
+}
+_HEAD_CHARACTERS = 2000  # of a line, by which a format is recognized
+_OTHER_FORMAT_HINT = (
+    "export it as CoNLL (word, tab, tag), or as .jsonl with spans in characters: "
+    '{"text": "Ada walks", "spans": [[0, 3, "PER"]]}'
+)
 _LISTS = ("['", '["')  # as pandas and json write lists into cells
 
 
@@ -35,8 +46,18 @@ def read_named_rows(source: Source, settings: TagSettings, *, labeled: bool) -> 
     """Return the sentences of a table, JSON file, or text file with a header; None for columns without names."""
     encoding, suffix = settings.encoding, "" if isinstance(source, Table) else format_suffix(source)
     if is_json_source(source) or suffix == ".json":
-        return list(_sentences(read_table(source, encoding=encoding), settings, labeled=labeled))
-    first_line = next((line for _, line in read_lines(source, encoding) if line.strip()), "")
+        table = read_table(source, encoding=encoding)
+        table = without_rejected(table) if labeled else table
+        return list(_sentences(table, settings, labeled=labeled))
+    number, first_line = next(
+        ((n, line) for n, line in read_lines(source, encoding) if line.strip()), (1, "")
+    )
+    other_formats = (
+        name for name, form in _OTHER_FORMATS.items() if re.match(form, first_line.strip()[:_HEAD_CHARACTERS])
+    )
+    if labeled and (name := next(other_formats, None)):
+        message, location = f"this is {name}, not a word and its tag on each line", f"{source}:{number}"
+        raise InputError("other_tag_format", message, location=location, hint=_OTHER_FORMAT_HINT)
     is_csv = suffix == ".csv"
     delimiter = (detect_delimiter(source, encoding=encoding) if is_csv else None) or "\t"
     names = [name.strip('"') for name in first_line.split(delimiter)]
@@ -78,7 +99,11 @@ class _Cells(NamedTuple):
         )
         tag = next((usual[n] for n in _TAG_NAMES if n in usual), "tags")
         keys = field_name(settings.word_column, word, values), field_name(settings.tag_column, tag, values)
-        ids = (str(values[usual[n]]) for n in _ID_NAMES if n in usual and usual[n] not in keys)
+        ids = (
+            to_text(values[usual[n]], usual[n], row.location)
+            for n in _ID_NAMES
+            if n in usual and usual[n] not in keys
+        )
         is_blank = all(value in _EMPTY for value in values.values())
         return cls(row, keys, values.get(keys[0]), values.get(keys[1]), next(ids, None) or None, is_blank)
 
