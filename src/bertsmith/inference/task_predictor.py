@@ -142,7 +142,7 @@ class TaskPredictor(Predictor):
                     yield Answered(waiting.popleft(), None)
                 yield Answered(waiting.popleft(), prediction)
         yield from (Answered(example, None) for example in waiting)
-        log_empty(empty, "predicted")
+        log_empty(empty, "not predicted")
         stats.log()
 
     def answered_file(self, file: Source) -> Iterator[Answered]:

@@ -20,15 +20,17 @@ from bertsmith.tasks.rows import is_query_file, read_queries
 
 logger = logging.getLogger(__name__)
 
+EMPTY_VECTOR = "embedded as the special tokens alone"
+"""The consequence of an empty text among texts to embed."""
 _ID_COLUMNS = ("_id", "id")
 _TABLE_SUFFIXES = (".csv", ".tsv")
 
 
-def log_empty(locations: Sequence[str], verb: str) -> None:
-    """Log where empty texts are, which are not predicted, scored, or indexed."""
+def log_empty(locations: Sequence[str], consequence: str) -> None:
+    """Log where empty texts are, and what follows, such as "not predicted"."""
     if locations:
         texts = pluralize(len(locations), "text is", "texts are")
-        logger.warning("%s empty and not %s: %s", texts, verb, join_names(locations))
+        logger.warning("%s empty and %s: %s", texts, consequence, join_names(locations))
 
 
 def count_empty(rows: Iterable[TextRow], *, keep: bool) -> Iterator[TextRow]:
@@ -39,19 +41,7 @@ def count_empty(rows: Iterable[TextRow], *, keep: bool) -> Iterator[TextRow]:
             empty.append(row.location)
         if keep or not is_empty:
             yield row
-    if keep:
-        log_empty_vectors(empty)
-    else:
-        log_empty(empty, "indexed")
-
-
-def log_empty_vectors(locations: Sequence[str]) -> None:
-    """Log where empty texts are, whose vectors say nothing."""
-    if locations:
-        texts = pluralize(
-            len(locations), "text is empty, and its vector is", "texts are empty, and their vectors are"
-        )
-        logger.warning("%s that of the special tokens alone: %s", texts, join_names(locations))
+    log_empty(empty, EMPTY_VECTOR if keep else "not indexed")
 
 
 def texts_of_lines(lines: Iterable[bytes], location: str) -> Iterator[tuple[str, str]]:
