@@ -38,7 +38,7 @@ COMMAND_LINE_ONLY = {"json", "format", "help"}
         (
             command("finetune", "TASK", model="/a/b", overwrite=True),
             "bertsmith finetune TASK --model /a/b --overwrite",
-            "bertsmith.finetune(TASK, model=/a/b, overwrite=True)",
+            "bertsmith.finetune('TASK', model=/a/b, overwrite=True)",
         ),
     ],
 )

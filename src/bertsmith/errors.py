@@ -118,7 +118,9 @@ def _render_command(verb: str, arguments: list[str], options: dict[str, Any], in
     if interface == "command line":
         return " ".join(["bertsmith", verb, *arguments, *rendered])
     function = f"bertsmith.{PYTHON_FUNCTIONS.get(verb, verb)}"
-    return f"{function}({', '.join([*arguments, *rendered])})" if arguments or options else function
+    return (
+        f"{function}({', '.join([*map(repr, arguments), *rendered])})" if arguments or options else function
+    )
 
 
 class BertsmithError(Exception):

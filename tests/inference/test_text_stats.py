@@ -83,6 +83,13 @@ def test_each_function_reports_what_is_not_read(
     assert sum(sign in message for message in messages) == 1, messages
 
 
+def test_a_comparison_reports_it_for_both_models(
+    models: dict[str, bs.Model], caplog: pytest.LogCaptureFixture
+) -> None:
+    bs.compare(models["classify"], models["classify"], [(LONG, "joy")], rounds=1)
+    assert sum(" truncated: " in message for message in caplog.messages) == 2
+
+
 @pytest.mark.parametrize("sign", ["vowel signs", "'Ã©' for 'é'"])
 @pytest.mark.parametrize("verb", ["fill_mask", "score"])
 def test_so_do_those_of_single_tokens(

@@ -75,7 +75,7 @@ def check_model_name(name: str) -> str | None:
     """
     parts = Path(name).parts
     shipped = [folder.name for folder in _PRETRAINED.iterdir() if (folder / CONFIG_FILE).is_file()]
-    if os.path.lexists(name):
+    if os.path.exists(name):
         if name in shipped:
             logger.info(
                 "%s: this folder is used, and not the model of the same name that bertsmith has", name

@@ -210,7 +210,7 @@ def read_pairs(
         raise InputError("same_column", message, argument="bad_column", hint=hint)
     good, bad = table.texts(good_column, "good_column"), table.texts(bad_column, "bad_column")
     if group_columns:
-        groups = {name: table.texts(name, "group_columns") for name in group_columns}
+        groups = {name: table.strings(name, "group_columns") for name in group_columns}
     else:
         names = [_column(table, candidates) for candidates in _GROUP_COLUMNS]
         groups = {name: [row.texts.get(name, "") for row in table] for name in names if name in table.columns}

@@ -130,11 +130,11 @@ class Model(CheckedModel, TaskInterface):
             A vector per text, float32 [n, H]; for a string [H]. An empty or missing text, which is logged, has the
             vector of the special tokens.
         """
-        from bertsmith.inference.text_input import log_empty_vectors
+        from bertsmith.inference.text_input import EMPTY_VECTOR, log_empty
 
         embedder = self.embedder(pooling, normalize, max_length, batch_size)
         values = list(validate_texts([texts] if isinstance(texts, str) else column_values(texts, "texts")))
-        log_empty_vectors([f"text {i}" for i, text in enumerate(values, start=1) if is_blank(text)])
+        log_empty([f"text {i}" for i, text in enumerate(values, 1) if is_blank(text)], EMPTY_VECTOR)
         vectors = embedder(values)
         embedder.stats.log()
         return vectors[0] if isinstance(texts, str) else vectors

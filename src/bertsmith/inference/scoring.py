@@ -258,7 +258,7 @@ def score_and_rank(
 
 def log_scores(scores: Sequence[TextScore], locations: Sequence[str]) -> None:
     """Log texts without a score, unknown tokens, and texts longer than the model's maximum length."""
-    log_empty([at for at, score in zip(locations, scores, strict=True) if not score.tokens], "scored")
+    log_empty([at for at, score in zip(locations, scores, strict=True) if not score.tokens], "not scored")
     for message in score_messages(scores):
         logger.info("%s", message)
 

@@ -63,7 +63,11 @@ class SearchResult:
 
 
 class Reranker:
-    """A classifier or regressor of pairs of texts: the query, and a text of the index."""
+    """A classifier or regressor of pairs of texts: the query, and a text of the index.
+
+    Attributes:
+        stats: The statistics of the pairs so far.
+    """
 
     def __init__(self, model: Model, label: str | None = None) -> None:
         """Wrap a model.
@@ -80,6 +84,7 @@ class Reranker:
             message = "this model was not trained on pairs of texts, so it cannot rerank"
             hint = f"fine-tune a model on pairs: {command('finetune', 'classify', second_column='NAME')}"
             raise InputError("not_a_pair_model", message, location=model.path, hint=hint)
+        self.stats = model.task.text_stats(model.tokenizer)
         labels = model.task.labels
         if labels is None or len(labels) < 2:
             if label is not None:
@@ -102,7 +107,10 @@ class Reranker:
         examples = predictor.examples(
             {"text": [query] * len(results), "text_pair": [result.text for result in results]}
         )
-        scores = map(self._score, predictor.predict_all(examples))
+        scores: list[float] = []
+        for answers in predictor.answers(examples):
+            self.stats.add(answers.items)
+            scores += map(self._score, answers.predictions)
         scored = [replace(r, rerank_score=score) for r, score in zip(results, scores, strict=True)]
         return sorted(scored, key=lambda result: -(result.rerank_score or 0.0))
 
@@ -167,6 +175,8 @@ class Searcher:
                     results = self.reranker.rerank(query, results)
                 yield [replace(r, rank=rank) for rank, r in enumerate(results[: self.top_k], start=1)]
         embed.stats.log()
+        if self.reranker is not None:
+            self.reranker.stats.log()
 
 
 def search(
@@ -280,7 +290,7 @@ def read_search_queries(
     else:
         column = text_column or ("query" if is_query_file(file) else None)
         queries = [Query(*row) for row in read_text_rows(file, column, id_column)]
-    log_empty([query.location for query in queries if is_blank(query.text)], "searched")
+    log_empty([query.location for query in queries if is_blank(query.text)], "not searched")
     queries = [query for query in queries if not is_blank(query.text)]
     if not queries:
         hint = "use a file with at least one query"

@@ -284,4 +284,8 @@ def _predict(
             hint="the models were trained on files of different formats: pass the settings that differ, such as "
             f"{option('text_column', 'text')} or {option('delimiter')}",
         )
-    return examples, [predictors[0].predict(examples), predictors[1].predict(examples_b)]
+    both = zip(predictors, (examples, examples_b), strict=True)
+    evaluated = [predictor.evaluate_examples(its_examples) for predictor, its_examples in both]
+    for *_, stats in evaluated:
+        stats.log()
+    return examples, [predictions for _, predictions, *_ in evaluated]

@@ -142,7 +142,7 @@ class TaskPredictor(Predictor):
                     yield Answered(waiting.popleft(), None)
                 yield Answered(waiting.popleft(), prediction)
         yield from (Answered(example, None) for example in waiting)
-        log_empty(empty, "predicted")
+        log_empty(empty, "not predicted")
         stats.log()
 
     def answered_file(self, file: Source) -> Iterator[Answered]:
@@ -163,8 +163,11 @@ class TaskPredictor(Predictor):
         """Return the metrics of predictions, with notes on what is not read of texts and on empty examples."""
         metrics = self.task.score(predictions, examples, stats)
         empty = [example.location for example in examples if example.is_empty]
-        notes = [empty_text_diagnostic(empty).text] if empty else []
-        return replace(metrics, notes=[*metrics.notes, *notes])
+        diagnostics = [
+            *self.task.data.read_warnings(examples),
+            *([empty_text_diagnostic(empty)] if empty else []),
+        ]
+        return replace(metrics, notes=[*metrics.notes, *(diagnostic.text for diagnostic in diagnostics)])
 
     def evaluate_examples(
         self, examples: Sequence[Any], *, with_losses: bool = False

@@ -20,15 +20,17 @@ from bertsmith.tasks.rows import is_query_file, read_queries
 
 logger = logging.getLogger(__name__)
 
+EMPTY_VECTOR = "embedded as the special tokens alone"
+"""The consequence of an empty text among texts to embed."""
 _ID_COLUMNS = ("_id", "id")
-_TABLE_SUFFIXES = (".csv", ".tsv", ".parquet")
+_TABLE_SUFFIXES = (".csv", ".tsv")
 
 
-def log_empty(locations: Sequence[str], verb: str) -> None:
-    """Log where empty texts are, which are not predicted, scored, or indexed."""
+def log_empty(locations: Sequence[str], consequence: str) -> None:
+    """Log where empty texts are, and what follows, such as "not predicted"."""
     if locations:
         texts = pluralize(len(locations), "text is", "texts are")
-        logger.warning("%s empty and not %s: %s", texts, verb, join_names(locations))
+        logger.warning("%s empty and %s: %s", texts, consequence, join_names(locations))
 
 
 def count_empty(rows: Iterable[TextRow], *, keep: bool) -> Iterator[TextRow]:
@@ -39,19 +41,7 @@ def count_empty(rows: Iterable[TextRow], *, keep: bool) -> Iterator[TextRow]:
             empty.append(row.location)
         if keep or not is_empty:
             yield row
-    if keep:
-        log_empty_vectors(empty)
-    else:
-        log_empty(empty, "indexed")
-
-
-def log_empty_vectors(locations: Sequence[str]) -> None:
-    """Log where empty texts are, whose vectors say nothing."""
-    if locations:
-        texts = pluralize(
-            len(locations), "text is empty, and its vector is", "texts are empty, and their vectors are"
-        )
-        logger.warning("%s that of the special tokens alone: %s", texts, join_names(locations))
+    log_empty(empty, EMPTY_VECTOR if keep else "not indexed")
 
 
 def texts_of_lines(lines: Iterable[bytes], location: str) -> Iterator[tuple[str, str]]:
@@ -94,7 +84,10 @@ def read_text_rows(
     elif is_json_source(file):
         yield from _text_rows(json_rows(file, encoding), text_column, id_column)
     elif format_suffix(file) in _TABLE_SUFFIXES:
-        yield from _text_rows(read_table(file, encoding=encoding), text_column, id_column)
+        table = read_table(file, encoding=encoding)
+        rows = list(_text_rows(table, text_column, id_column))
+        texts = table.texts(text_column or "text", "text_column")
+        yield from (row._replace(text=text) for row, text in zip(rows, texts, strict=True))
     elif text_column is not None:
         message = "this file has one text per line and no columns"
         hint = f"omit {option('text_column')}"

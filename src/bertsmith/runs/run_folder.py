@@ -134,10 +134,8 @@ def check_new_or_resume(out: Path, *, is_started: bool, resume: bool) -> None:
     atomic.check_files(out)
     if not resume:
         message = "this folder already holds a run"
-        hint = (
-            f"continue it with {option('resume', True)}, or choose another {option('output_dir')}; in "
-            "Python, overwrite=True replaces a run"
-        )
+        resume_option, output_option = option("resume", True), option("output_dir")
+        hint = f"continue it with {resume_option}, choose another {output_option}, or remove the folder"
         raise InputError("run_exists", message, location=out, argument="output_dir", hint=hint)
 
 

@@ -37,9 +37,12 @@ _TEXT_HINT = (
     f"write each text as one string, or name its column with {option('text_column')}; the second text of a pair "
     f"has a column of its own, {option('second_column')}"
 )
+_INPUT_HINT = f"give each text as one string, and the second texts of pairs with {option('text_pair')}"
 _MAX_NUMBER = 1e15  # the squared errors of larger numbers may not be finite
 _GUESS_ROWS = 200
 _MAX_LABEL_LENGTH = 1000  # characters; a longer one is a text
+_THOUSANDS = re.compile(r"[+-]?\d{1,3}([,'’\s]\d{3})+(\.\d+)?")
+_DECIMAL_COMMA = re.compile(r"[+-]?\d{1,3}([.'’\s]?\d{3})*,\d+")
 _DELIMITERS = re.compile("[;|,]")
 
 
@@ -138,7 +141,7 @@ class TextData(TaskData):
 
     def read_labels(self, table: Table, note: str = "") -> Sequence[str]:
         """Return the label of each row; `note` is appended to the hint if the column is missing."""
-        return table.texts(self.settings.label_column, "label_column", note)
+        return table.strings(self.settings.label_column, "label_column", note)
 
     def from_inputs(
         self, columns: Mapping[str, Sequence[Any]], locations: Sequence[str]
@@ -331,6 +334,13 @@ def parse_number(label: str | None, location: str) -> float:
     hint = f"use a decimal point, or name another column with {option('label_column')}; for words, use "
     message = f"'{label}' is not a number"
     hint = hint + command("finetune", "classify")
+    number, readings = re.sub(r"[,'’\s]", "", label), []
+    if _THOUSANDS.fullmatch(label):
+        readings.append(f"{number} if the signs separate thousands")
+    if _DECIMAL_COMMA.fullmatch(label):
+        number = re.sub(r"[.'’\s]", "", label).replace(",", ".")
+        readings.append(f"{number} if the comma is a decimal comma")
+    hint = f"write {', or '.join(readings)}" if readings else hint
     raise InputError("not_a_number", message, location=location, argument="label_column", hint=hint)
 
 
@@ -359,7 +369,8 @@ def input_texts(columns: Mapping[str, Sequence[Any]], locations: Sequence[str]) 
     """Return the inputs of examples as strings. Raises `InputError` for a list or an object."""
     return {
         name: [
-            to_text(value, name, location, name) for value, location in zip(values, locations, strict=True)
+            to_text(value, name, location, hint=_INPUT_HINT)
+            for value, location in zip(values, locations, strict=True)
         ]
         for name, values in columns.items()
     }

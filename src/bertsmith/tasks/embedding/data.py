@@ -308,8 +308,9 @@ def _find_columns(table: Table, settings: EmbedSettings, *, labeled: bool) -> _C
 
 def _read_rows(table: Table, settings: EmbedSettings, *, labeled: bool) -> list[EmbeddingExample]:
     names = _find_columns(table, settings, labeled=labeled)
+    read = {"label": table.strings}
     columns = (
-        [None] * len(table) if name is None else table.texts(name, f"{argument}_column")
+        [None] * len(table) if name is None else read.get(argument, table.texts)(name, f"{argument}_column")
         for argument, name in zip(_Columns._fields, names, strict=True)
     )
     examples = []
