@@ -127,11 +127,24 @@ WORDS = [["Ada/B-PER", "walks/O"], ["rain/O", ",/O"]]
         ("a.tsv", "token\tner_tag\nAda\tB-PER\nwalks\tO\n\nrain\tO\n,\tO\n"),
         ("a.csv", 'id,words,tags\n1,Ada walks,B-PER O\n2,"rain ,",O O\n'),
         ("a.csv", "words,tags\n\"['Ada', 'walks']\",\"['B-PER', 'O']\"\n\"['rain', ',']\",\"['O', 'O']\"\n"),
+        ("a.csv", "Ada,B-PER,\nwalks,O,\n,,\nrain,O,\n\",\",O,\n"),
         ("a.jsonl", '{"tokens": ["Ada", "walks"], "labels": ["B-PER", "O"]}\n{"words": "rain ,", "tag": "O O"}\n'),
     ],
 )  # fmt: skip
 def test_tables_of_words_and_of_sentences_are_read(tmp_path: Path, name: str, text: str) -> None:
     assert pairs(read(tmp_path / name, text)) == WORDS
+
+
+@pytest.mark.parametrize("cells", ['"{Ada,walks}","{B-PER,O}"', '"[Ada, walks]","[B-PER, O]"'])
+def test_lists_without_quotes_are_read(tmp_path: Path, cells: str) -> None:
+    for columns in ("words,tags", "text,tags", "tokens,ner_tags"):
+        assert pairs(read(tmp_path / "a.csv", f"{columns}\n{cells}\n")) == WORDS[:1]
+
+
+def test_a_list_of_words_as_numpy_prints_it_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError) as caught:
+        read(tmp_path / "a.csv", "words,tags\n\"['Ada' 'walks']\",\"['B-PER' 'O']\"\n")
+    assert (caught.value.code, caught.value.location) == ("not_a_list", f"{tmp_path / 'a.csv'}:2")
 
 
 def test_rows_in_memory_are_grouped_by_the_id_of_the_sentence() -> None:

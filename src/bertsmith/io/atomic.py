@@ -123,12 +123,18 @@ def check_files(folder: Path) -> None:
     A link would lead to files outside of the folder. The folder itself may be a link.
     """
     for name, mode in sorted(walk(folder)):
+        refuse_link(folder / name)
         if not stat.S_ISREG(mode):
-            kind = "a symbolic link" if stat.S_ISLNK(mode) else "not a regular file"
-            hint = "remove it; to keep files on another disk, link the whole output folder"
-            raise InputError(
-                "not_a_file", f"is {kind}, which is not written to", location=folder / name, hint=hint
-            )
+            message = "is not a regular file, which is not written to"
+            raise InputError("not_a_file", message, location=folder / name, hint="remove it")
+
+
+def refuse_link(path: Path) -> None:
+    """Raise InputError for a link as the name of an output inside of an output folder."""
+    if os.path.islink(path):
+        message = "is a symbolic link, which is not written to"
+        hint = "remove it; to keep files on another disk, link the whole output folder"
+        raise InputError("not_a_file", message, location=path, hint=hint)
 
 
 def clear_folder(folder: Path) -> None:

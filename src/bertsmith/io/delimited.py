@@ -248,6 +248,8 @@ def read_rows(
                     raise missing_column_error(location, text_column, columns, first.raw)
                 continue
             columns, blank_lines = [str(i + 1) for i in range(len(fields))], range(0)
+        if header_fields and not any(map(str.strip, header_fields[len(fields) :])):
+            fields = fields + [""] * (len(columns) - len(fields))
         if len(fields) > len(columns) and not any(map(str.strip, fields[len(columns) :])):
             fields, num_longer = fields[: len(columns)], num_longer + 1
         if len(fields) == len(columns) and fields != header_fields:
