@@ -299,7 +299,7 @@ def resolve(
 
 
 def full_name(cls: type[Settings], name: str, function: Function, hidden: Sequence[str] = ()) -> str:
-    """Return the dotted name of a setting by its last part, preferring the group `train`, not of `hidden` groups."""
+    """Return the dotted name of a setting by its last part, preferring `train` and not in `hidden` groups."""
     all_names = [full for full, _ in cls.names()]
     if "." in name and name in all_names:
         return name
@@ -311,7 +311,7 @@ def full_name(cls: type[Settings], name: str, function: Function, hidden: Sequen
 
 
 def with_keywords(options: Options, keywords: Mapping[str, Any], function: Function) -> Options:
-    """Return a copy of a dataclass with fields, or fields of its dataclasses, replaced by keywords of a function."""
+    """Return a copy of a dataclass with fields, or fields of its dataclasses, replaced by keywords."""
     fields = {field.name for field in dataclasses.fields(options)}  # type: ignore[arg-type]
     groups = {name: value for name in fields if dataclasses.is_dataclass(value := getattr(options, name))}
     group_of_field = {
