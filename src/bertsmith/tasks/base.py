@@ -47,6 +47,7 @@ from bertsmith.tasks.batching import (
 )
 from bertsmith.tasks.labels import LabelNames
 from bertsmith.tasks.results import Diagnostic, Metrics
+from bertsmith.tasks.targets import Target, class_target
 from bertsmith.tasks.windows import Coverage, count_tokens
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
@@ -316,6 +317,10 @@ class Decoder(ABC):
     @abstractmethod
     def decode(self, outputs: Outputs, items: Sequence[Item], examples: Sequence[Any]) -> list[Any]:
         """Return one `Prediction` per example. There is no other way from outputs to answers."""
+
+    def target(self, output: Tensor, item: Item, name: str | None) -> Target:
+        """Return the number to explain in an item's output; None: that of the predicted answer."""
+        return class_target(output, self.metadata.get("labels") or ["number"], name)
 
     def ensemble_output(self, output: Tensor) -> Tensor:
         """Return one model's contribution to an ensemble: probabilities if decoding uses them."""
