@@ -52,6 +52,11 @@ def test_other_spellings_of_tags_are_read_and_reported(tags: str) -> None:
     assert "tags without a scheme" not in found
 
 
+def test_two_spellings_in_one_file_are_reported() -> None:
+    _, found = fit("B_PER", "O", "PER-B", "O")
+    assert found["tags without a scheme"].locations
+
+
 @pytest.mark.parametrize(
     ("tags", "scheme"),
     [("b m e s o", "iobes"), ("B_人名 E_人名 O", "iobes"), ("PER_U PER_L PER_B O", "iobes")],
