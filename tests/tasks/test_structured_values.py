@@ -157,6 +157,30 @@ def test_vectors_of_0_and_1_do_not_name_labels(tmp_path: Path, cells: tuple[str,
     assert error.location == f"{tmp_path / 'a.csv'}:2"
 
 
+@pytest.mark.parametrize(
+    "cell", ["['joy', 'hope']", '["joy", "hope"]', "{joy,hope}", '{joy,"hope"}', "[joy, hope]"]
+)
+def test_a_cell_with_a_list_of_choices(tmp_path: Path, cell: str) -> None:
+    with (tmp_path / "a.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([["context", "choices", "label"], ["a", cell, "1.0"]])
+    ((example,), _) = read(tmp_path / "a.csv", "choose")
+    assert (example.choices, example.label) == (("joy", "hope"), 1)
+
+
+@pytest.mark.parametrize("multi_label", [False, True])
+def test_labels_that_combine_others_are_reported(multi_label: bool) -> None:
+    settings = get_task("classify").settings_type(multi_label=multi_label)
+    labels = ["joy", "hope", "joy;hope", "sad; glad"]
+    examples = task_data("classify", settings).read(
+        to_source([{"text": x, "label": x} for x in labels], "data")
+    )
+    data = get_task("classify").part("data")(
+        settings, {"labels": labels, "separator": "," if multi_label else None}
+    )
+    (combined,) = data.read_warnings(examples)
+    assert (combined.kind, len(combined.locations)) == ("labels that combine others", 1)
+
+
 @pytest.mark.parametrize("cell", ["(0, 30]", "(0, 30)", "[joy]", "(joy)", "{joy}"])
 def test_a_label_in_brackets_is_no_list(tmp_path: Path, cell: str) -> None:
     assert cell in read(csv_file(tmp_path, cell, "joy"))[1]["labels"]

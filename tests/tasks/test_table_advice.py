@@ -95,6 +95,7 @@ FILES: dict[str, tuple[str, str | bytes]] = {
     "an array on lines in a .jsonl": ("a.jsonl", json.dumps(RECORDS, indent=1)),
     "commas at the ends of rows": ("a.csv", table(",").replace("ad\n", "ad,,\n")),
     "commas at the ends of all lines": ("a.csv", table(",").replace("\n", ",\n")),
+    "a comma at the end of the header": ("a.csv", table(",").replace("label\n", "label,\n")),
     "tabs at the ends of rows": ("a.tsv", table("\t").replace("ad\n", "ad\t\n")),
     "rows in an object": ("a.json", json.dumps({"version": 1, "rows": RECORDS})),
     "other keys": ("a.jsonl", LINES.replace('"text"', '"review"').replace('"label"', '"stars"')),
@@ -244,6 +245,7 @@ def test_objects_over_several_lines_are_read_as_one_line_each(
     [
         ("1,500", [1500, 1.5]), ("3,5", [3.5]), ("1.500,25", [1500.25]), ("1,500.25", [1500.25]),
         ("-1,500,000", [-1500000]), ("2 500,5", [2500.5]), ("12,5000", [12.5]),
+        ("1 500", [1500]), ("1'500'000.5", [1500000.5]),
     ],
 )  # fmt: skip
 def test_commas_in_numbers_are_read_as_the_advice_writes_them(

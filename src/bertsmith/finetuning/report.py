@@ -221,6 +221,11 @@ def learning_warnings(
             f"all validation examples have the answer '{next(iter(labels))}', so no score is informative: add "
             "examples with other answers"
         ]
+    if score >= 1:
+        return [
+            f"{baseline} also answers all validation examples right, so it may be enough: add harder examples to "
+            "find out"
+        ]
     if baseline == FROZEN_ENCODER:
         return [
             f"fine-tuning did not improve the {metric} on the validation data, {score:.4f}, which the "

@@ -76,6 +76,7 @@ class StepTimer:
 def write_figures(folder: Path, report: Mapping[str, Any]) -> list[ReportFigure]:
     """Write the figures of a report to FOLDER/figures/*.png, replacing earlier ones, and return them."""
     figures = list(report_figures(report))
+    atomic.refuse_link(folder / FIGURES)
     with atomic.write_errors(folder / FIGURES):
         for path in (folder / FIGURES).glob("*.png"):
             if path.stem in _FIGURE_NAMES or path.stem.startswith("lengths_"):

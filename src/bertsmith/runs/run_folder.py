@@ -206,7 +206,6 @@ def finish_run(
             output.early_stop or f"is finished after {pluralize(step, 'update')}",
         )
     else:
-        atomic.check_files(out)
         save(output)
 
 

@@ -41,8 +41,8 @@ _INPUT_HINT = f"give each text as one string, and the second texts of pairs with
 _MAX_NUMBER = 1e15  # the squared errors of larger numbers may not be finite
 _GUESS_ROWS = 200
 _MAX_LABEL_LENGTH = 1000  # characters; a longer one is a text
-_THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d+)?")
-_DECIMAL_COMMA = re.compile(r"[+-]?\d{1,3}([.\s]?\d{3})*,\d+")
+_THOUSANDS = re.compile(r"[+-]?\d{1,3}([,'’\s]\d{3})+(\.\d+)?")
+_DECIMAL_COMMA = re.compile(r"[+-]?\d{1,3}([.'’\s]?\d{3})*,\d+")
 _DELIMITERS = re.compile("[;|,]")
 
 
@@ -334,11 +334,11 @@ def parse_number(label: str | None, location: str) -> float:
     hint = f"use a decimal point, or name another column with {option('label_column')}; for words, use "
     message = f"'{label}' is not a number"
     hint = hint + command("finetune", "classify")
-    readings = (
-        [f"{label.replace(',', '')} if the commas separate thousands"] if _THOUSANDS.fullmatch(label) else []
-    )
+    number, readings = re.sub(r"[,'’\s]", "", label), []
+    if _THOUSANDS.fullmatch(label):
+        readings.append(f"{number} if the signs separate thousands")
     if _DECIMAL_COMMA.fullmatch(label):
-        number = re.sub(r"[.\s]", "", label).replace(",", ".")
+        number = re.sub(r"[.'’\s]", "", label).replace(",", ".")
         readings.append(f"{number} if the comma is a decimal comma")
     hint = f"write {', or '.join(readings)}" if readings else hint
     raise InputError("not_a_number", message, location=location, argument="label_column", hint=hint)

@@ -14,7 +14,6 @@ from torch import Tensor
 from bertsmith import hardware
 from bertsmith.device import ComputeContext
 from bertsmith.errors import MachineError, Stopped, option
-from bertsmith.io import atomic
 from bertsmith.training import checkpoint
 from bertsmith.training.budget import TimeBudget
 from bertsmith.training.callbacks import EarlyStopping, MetricLogger, StepResult
@@ -328,15 +327,13 @@ class Trainer:
     def _save_best_weights(self) -> str:
         start = hardware.clock()
         with self.strategy.unsharded():
-            sha256 = self.ranks.run_on_main(self._write_best_weights)
+            sha256 = self.ranks.run_on_main(
+                lambda: checkpoint.save_best_weights(
+                    self.job.checkpoints, self.state.step, self.module.saved_tensors()
+                )
+            )
         self.saving_seconds += hardware.clock() - start
         return sha256
-
-    def _write_best_weights(self) -> str:
-        atomic.check_files(self.job.run)  # a name may have become a link since the run began
-        return checkpoint.save_best_weights(
-            self.job.checkpoints, self.state.step, self.module.saved_tensors()
-        )
 
     def _save_or_stop(self, signals: Sequence[int]) -> None:
         """Save a checkpoint if it is time to, or if the run ends; raise Stopped after a signal."""
@@ -369,7 +366,6 @@ class Trainer:
 
     def _write_checkpoint(self, optimizer_state: Mapping[str, Tensor]) -> None:
         assert self._metric_logger is not None
-        atomic.check_files(self.job.run)
         self.state.log_bytes = self._metric_logger.sync()
         self.state.plan = self.plan.entries_until(self.state.step)
         content = self._checkpoint(optimizer_state)

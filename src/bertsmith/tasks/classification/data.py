@@ -12,11 +12,11 @@ from typing import Any
 
 from bertsmith.artifacts.folder import ModelFolder
 from bertsmith.errors import InputError, command, option
-from bertsmith.formatting import format_bytes, join_names
+from bertsmith.formatting import format_bytes, join_names, pluralize
 from bertsmith.io.tables import Table
 from bertsmith.io.values import is_unordered, parse_array, parse_collection, to_text
 from bertsmith.tasks.base import Metadata
-from bertsmith.tasks.data_checks import label_spellings
+from bertsmith.tasks.data_checks import LabelCounts, label_spellings
 from bertsmith.tasks.labels import (
     LabelMap,
     LabelMetadata,
@@ -31,6 +31,7 @@ from bertsmith.tasks.texts import TextData, TextExample, TextMetadata
 
 logger = logging.getLogger(__name__)
 _MANY_BYTES = 500_000_000  # of scores of all validation examples
+_SEPARATORS = re.compile(r"\s*[,;|]\s*")
 _VECTOR = re.compile(r"\W*[01](?:\W*[01])+\W*")
 _FRACTION = re.compile(r"-?\d+\.\d+")
 _IS_TRUE = {
@@ -180,8 +181,16 @@ class ClassificationData(TextData):
     def read_warnings(self, examples: Sequence[TextExample]) -> list[Diagnostic]:
         """Report labels that lost white space, or are read in another spelling."""
         separator = self.metadata.get("separator")
-        labels = ((label, e.location) for e in examples for label in split_labels(e, separator))
-        return [*super().read_warnings(examples), *label_spellings(labels, LabelMap(self.metadata))]
+        labels = [(label, e.location) for e in examples for label in split_labels(e, separator)]
+        count, names = LabelCounts.from_pairs(labels), {*self.metadata["labels"]}
+        combined = [x for x in count.counts if len(p := {*_SEPARATORS.split(x)}) > 1 and p <= names]
+        warnings = [*super().read_warnings(examples), *label_spellings(labels, LabelMap(self.metadata))]
+        if combined:
+            message = pluralize(len(combined), "label combines others", "labels combine others")
+            locations, excerpts = [count.first[x] for x in combined], list(map(count.with_location, combined))
+            hint = "for texts with several labels, set multi_label and label_separator"
+            warnings.append(Diagnostic("labels that combine others", message, locations, excerpts, hint))
+        return warnings
 
     def metadata_from_hf(self, folder: ModelFolder) -> Metadata | None:
         """Return the labels of a classifier with at least two labels."""
@@ -244,7 +253,7 @@ def _check_names(examples: Sequence[TextExample]) -> None:
 
 
 def _indicators_error(text: str, location: str) -> InputError:
-    message = f"{text[:60]} is a list of 0 and 1, which does not name labels"
+    message = f"'{text[:60]}' is a list of 0 and 1, which does not name labels"
     hint = f"write their names, or give each label a column of 0 and 1: {option('label_column', 'a,b,c')}"
     where: dict[str, Any] = {"location": location, "argument": "label_column"}
     return InputError("labels_are_indicators", message, hint=hint, **where)

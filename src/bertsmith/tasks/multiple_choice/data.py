@@ -18,10 +18,10 @@ from bertsmith.artifacts.folder import ModelFolder
 from bertsmith.errors import InputError, option
 from bertsmith.formatting import pluralize
 from bertsmith.io.compression import format_suffix
-from bertsmith.io.jsonl import load_json, read_json
+from bertsmith.io.jsonl import read_json
 from bertsmith.io.sources import Source
 from bertsmith.io.tables import Table, has_json_lines, is_json_source, json_rows
-from bertsmith.io.values import is_blank, to_text
+from bertsmith.io.values import is_blank, parse_array, parse_collection, to_text
 from bertsmith.tasks.base import Example, Metadata, TaskData
 from bertsmith.tasks.data_checks import check_examples
 from bertsmith.tasks.labels import plain_number
@@ -240,12 +240,11 @@ def _parse_choices(value: Any, location: str) -> tuple[tuple[str, ...], tuple[st
 
     The value is a list of texts, of {"label", "text"}, or both as columns; in a table's cell, the list as JSON.
     """
-    if isinstance(value, str) and value.lstrip().startswith("["):
-        try:
-            value = load_json(value)
-        except ValueError:
-            message, hint = "the choices are not a JSON list", 'write ["one", "two"]'
-            raise InputError("not_json", message, location=location, hint=hint) from None
+    if isinstance(value, str) and value.strip()[:1] in ("[", "{"):
+        collection = parse_collection(value.strip())
+        if (value := parse_array(value.strip()) if collection is None else collection) is None:
+            message, hint = "the list of choices cannot be read", 'write ["one", "two"]'
+            raise InputError("not_json", message, location=location, hint=hint)
     letters: Sequence[Any] = ()
     if isinstance(value, Mapping) and isinstance(value.get("text"), list):
         letters, value = value.get("label") or (), value["text"]

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from typing import Any, NamedTuple
 
 from bertsmith.errors import InputError
@@ -17,7 +15,7 @@ from bertsmith.io.delimited import detect_delimiter
 from bertsmith.io.sources import Source
 from bertsmith.io.tables import Row, Table, is_json_source, read_table
 from bertsmith.io.text_io import read_lines
-from bertsmith.io.values import to_text
+from bertsmith.io.values import parse_array, parse_collection, to_text
 from bertsmith.metrics.tagging import OUTSIDE
 from bertsmith.tasks.labels import is_integer
 from bertsmith.tasks.rows import column_value, without_rejected
@@ -68,14 +66,15 @@ def read_named_rows(source: Source, settings: TagSettings, *, labeled: bool) -> 
         return None
     table = read_table(source, delimiter=delimiter, header=header, encoding=encoding, keep_blank=True)
     update: dict[str, str] = {}
+    columns = list(table.columns)
+    while labeled and columns and not any(row.values[columns[-1]] for row in table):
+        columns.pop()  # a delimiter ends each line
     for argument, default in (("word_column", "1"), ("tag_column", "-1")):
         column = getattr(settings, argument) or ("" if header else default)
         if is_integer(column):
-            by_number = {
-                i: name for start in (-len(table.columns), 1) for i, name in enumerate(table.columns, start)
-            }
+            by_number = {i: name for start in (-len(columns), 1) for i, name in enumerate(columns, start)}
             name = by_number.get(int(column), column)
-            column_value(dict.fromkeys(table.columns), name, argument, table.start)
+            column_value(dict.fromkeys(columns), name, argument, table.start)
             update[argument] = name
     return list(_sentences(table, settings.model_copy(update=update), labeled=labeled))
 
@@ -113,7 +112,9 @@ class _Cells(NamedTuple):
         num_words = len(self.words.split()) if isinstance(self.words, str) else 0
         is_list = isinstance(self.tags, list | tuple | Mapping) or str(self.tags).startswith(_LISTS)
         is_word = num_words == 1 and (self.tags is not None or _normalize(self.keys[0]) in ("word", "token"))
-        is_sentence = num_words == len(str(self.tags).split()) > 1
+        is_sentence = num_words == len(str(self.tags).split()) > 1 or bool(
+            _parse_arrays(self.words, self.tags)
+        )
         return (is_word or self.id is not None) and num_words > 0 and not is_list and not is_sentence
 
 
@@ -178,6 +179,7 @@ def _example(cells: _Cells, settings: TagSettings, *, labeled: bool) -> TagExamp
     has_spans = tags == [] or _are_spans(tags)
     if labeled and has_spans and isinstance(text, str):
         return _example_of_spans(text, tags, location)
+    text, tags = _parse_arrays(text, tags) or (text, tags)
     words = parse_words(text, location, keys[0])
     predicate = row.values.get(field_name(settings.predicate_column, "predicate"))
     predicate = parse_predicate(predicate, words, location)
@@ -189,6 +191,12 @@ def _example(cells: _Cells, settings: TagSettings, *, labeled: bool) -> TagExamp
     pairs = zip(words, tags, strict=True) if has_tags else ((word,) for word in words)
     text = text if isinstance(text, str) and not text.startswith(_LISTS) else None
     return TagExample(words, None, location, tuple(map(tab_separated, pairs)), text=text, predicate=predicate)
+
+
+def _parse_arrays(words: Any, tags: Any) -> list[Any] | None:
+    """Return the lists of cells such as {Ada,walks} and {B-PER,O}; None for other values."""
+    arrays = [parse_array(cell) if isinstance(cell, str) else None for cell in (words, tags)]
+    return None if None in arrays else arrays
 
 
 def _are_spans(value: Any) -> bool:
@@ -254,9 +262,9 @@ def _parse_tags(tags: Any, words: Sequence[str], key: str, location: str) -> tup
 
 def parse_words(value: Any, location: str, key: str = "words") -> tuple[str, ...]:
     """Return the words of a list, or of a string, in which a table may have a list."""
-    if isinstance(value, str) and value.startswith(_LISTS):
-        with suppress(ValueError, SyntaxError):
-            value = ast.literal_eval(value)
+    if isinstance(value, str) and value.startswith(_LISTS) and (value := parse_collection(value)) is None:
+        message, hint = f"the list in '{key}' cannot be read", 'write a JSON list: ["John", "smiles"]'
+        raise InputError("not_a_list", message, location=location, hint=hint)
     if isinstance(value, str):
         return tuple(value.split())
     if not isinstance(value, list | tuple):
