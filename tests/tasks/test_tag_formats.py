@@ -141,6 +141,11 @@ def test_lists_without_quotes_are_read(tmp_path: Path, cells: str) -> None:
         assert pairs(read(tmp_path / "a.csv", f"{columns}\n{cells}\n")) == WORDS[:1]
 
 
+@pytest.mark.parametrize("tag", ["(12)", "[PER]", "{X}"])
+def test_a_tag_in_brackets_is_no_list(tmp_path: Path, tag: str) -> None:
+    assert pairs(read(tmp_path / "a.csv", f"word,tag\nAda,{tag}\nwalks,O\n")) == [[f"Ada/{tag}", "walks/O"]]
+
+
 def test_a_list_of_words_as_numpy_prints_it_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         read(tmp_path / "a.csv", "words,tags\n\"['Ada' 'walks']\",\"['B-PER' 'O']\"\n")

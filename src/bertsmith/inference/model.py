@@ -23,6 +23,7 @@ from bertsmith.inference.embedding import Embedder, embedding_config
 from bertsmith.inference.explanations import ExplainableModel
 from bertsmith.inference.precision import INT8, compare_masks, compare_scores, compare_task, compare_vectors
 from bertsmith.inference.task_predictor import TaskPredictor
+from bertsmith.io.compression import check_name
 from bertsmith.io.jsonl import load_json
 from bertsmith.io.sources import Source, column_values
 from bertsmith.io.values import is_blank
@@ -354,6 +355,7 @@ def load(
     """
     if isinstance(name, Model):
         return name
+    check_name(name)
     path = Path(name)
     if (path / "settings.yaml").exists() and not (path / "model").exists():
         message = "this run is not finished and has no model yet"

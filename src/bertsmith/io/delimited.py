@@ -248,10 +248,11 @@ def read_rows(
                     raise missing_column_error(location, text_column, columns, first.raw)
                 continue
             columns, blank_lines = [str(i + 1) for i in range(len(fields))], range(0)
-        if header_fields and not any(map(str.strip, header_fields[len(fields) :])):
-            fields = fields + [""] * (len(columns) - len(fields))
-        if len(fields) > len(columns) and not any(map(str.strip, fields[len(columns) :])):
-            fields, num_longer = fields[: len(columns)], num_longer + 1
+        num_missing = len(columns) - len(fields)
+        if num_missing > 0 and header_fields and not any(map(str.strip, header_fields[-num_missing:])):
+            fields = fields + [""] * num_missing
+        elif num_missing < 0 and not any(map(str.strip, fields[num_missing:])):
+            fields, num_longer = fields[:num_missing], num_longer + 1
         if len(fields) == len(columns) and fields != header_fields:
             if keep_blank:
                 yield from ((Line(n, 0, ""), dict.fromkeys(columns, "")) for n in blank_lines)

@@ -253,7 +253,7 @@ def _check_names(examples: Sequence[TextExample]) -> None:
 
 
 def _indicators_error(text: str, location: str) -> InputError:
-    message = f"{text[:60]} is a list of 0 and 1, which does not name labels"
+    message = f"'{text[:60]}' is a list of 0 and 1, which does not name labels"
     hint = f"write their names, or give each label a column of 0 and 1: {option('label_column', 'a,b,c')}"
     where: dict[str, Any] = {"location": location, "argument": "label_column"}
     return InputError("labels_are_indicators", message, hint=hint, **where)

@@ -110,10 +110,11 @@ class _Cells(NamedTuple):
     def may_be_word(self) -> bool:
         """False if the row has a sentence."""
         num_words = len(self.words.split()) if isinstance(self.words, str) else 0
-        tags = str(self.tags)
-        is_list = isinstance(self.tags, list | tuple | Mapping) or tags.startswith(_LISTS)
+        is_list = isinstance(self.tags, list | tuple | Mapping) or str(self.tags).startswith(_LISTS)
         is_word = num_words == 1 and (self.tags is not None or _normalize(self.keys[0]) in ("word", "token"))
-        is_sentence = num_words == len(tags.split()) > 1 or parse_array(tags) is not None
+        is_sentence = num_words == len(str(self.tags).split()) > 1 or bool(
+            _parse_arrays(self.words, self.tags)
+        )
         return (is_word or self.id is not None) and num_words > 0 and not is_list and not is_sentence
 
 
@@ -178,8 +179,7 @@ def _example(cells: _Cells, settings: TagSettings, *, labeled: bool) -> TagExamp
     has_spans = tags == [] or _are_spans(tags)
     if labeled and has_spans and isinstance(text, str):
         return _example_of_spans(text, tags, location)
-    if isinstance(text, str) and isinstance(tags, str) and (array := parse_array(tags)) is not None:
-        text, tags = parse_array(text), array
+    text, tags = _parse_arrays(text, tags) or (text, tags)
     words = parse_words(text, location, keys[0])
     predicate = row.values.get(field_name(settings.predicate_column, "predicate"))
     predicate = parse_predicate(predicate, words, location)
@@ -191,6 +191,12 @@ def _example(cells: _Cells, settings: TagSettings, *, labeled: bool) -> TagExamp
     pairs = zip(words, tags, strict=True) if has_tags else ((word,) for word in words)
     text = text if isinstance(text, str) and not text.startswith(_LISTS) else None
     return TagExample(words, None, location, tuple(map(tab_separated, pairs)), text=text, predicate=predicate)
+
+
+def _parse_arrays(words: Any, tags: Any) -> list[Any] | None:
+    """Return the lists of cells such as {Ada,walks} and {B-PER,O}; None for other values."""
+    arrays = [parse_array(cell) if isinstance(cell, str) else None for cell in (words, tags)]
+    return None if None in arrays else arrays
 
 
 def _are_spans(value: Any) -> bool:
