@@ -64,7 +64,7 @@ def measure_faithfulness(importance: Sequence[float], scores: Scores, seed: int 
     orders = [order, order[::-1]]
     orders += [rng.permutation(seed, "explain", num_words, i) for i in range(_RANDOM_ORDERS)]
     curves = scores(np.concatenate([_masks(o) for o in orders])).reshape(len(orders), num_words + 1)
-    random, loss = curves[2:].mean(0), _mean_loss(curves)
+    mean_curve, loss = curves[2:].mean(0), _mean_loss(curves)
     normalized: list[float | None] = [None, None]
     if num_words <= _MAX_BEAM_WORDS:
         lowest, highest = (_extreme_loss(scores, num_words, sign, curves[0, 0]) for sign in (-1, 1))
@@ -74,7 +74,7 @@ def measure_faithfulness(importance: Sequence[float], scores: Scores, seed: int 
     return Faithfulness(
         curves[0].tolist(),
         curves[1, ::-1].tolist(),
-        random.tolist(),
+        mean_curve.tolist(),
         curves[1].tolist(),
         float(loss[0]),
         float(loss[1]),
