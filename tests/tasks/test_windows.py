@@ -14,7 +14,9 @@ import bertsmith as bs
 import tiny_run
 from bertsmith.errors import InputError
 from bertsmith.tasks.batching import Item, TokenSequence
+from bertsmith.tasks.embedding.data import EmbeddingExample
 from bertsmith.tasks.fitted_task import FittedTask
+from bertsmith.tasks.multiple_choice.data import ChoiceExample
 from bertsmith.tasks.question_answering.data import QuestionExample, ReferenceAnswer
 from bertsmith.tasks.registry import get_task
 from bertsmith.tasks.relation_extraction.data import RelationExample
@@ -204,3 +206,19 @@ def test_accounts_add_up() -> None:
     assert "7 tokens (35.0 %)" in message
     assert "12 tokens" in message  # of the longest, with special tokens
     assert message.endswith(" (a remedy)")
+
+
+@pytest.mark.parametrize(
+    "example",
+    [
+        QuestionExample("kaba", "cafÃ© kaba", (), "here"),
+        ChoiceExample("kaba", "lode", ("migi", "cafÃ©"), None, "here"),
+        EmbeddingExample("kaba", ("lode",), ("cafÃ©",), None, "here"),
+        TextExample("kaba", "cafÃ©", None, "here"),
+        TagExample(("kaba", "cafÃ©"), None, "here"),
+    ],
+)
+def test_all_texts_of_an_example_are_judged(example: Any) -> None:
+    stats = TextStats(tiny_run.tokenizer(), 8)
+    stats.add([], [example])
+    assert ["'Ã©' for 'é'" in message for message in stats.messages()] == [True]

@@ -24,6 +24,7 @@ PERSIAN = "\n\n".join(f"من می\u200cخواهم کتاب\u200cها را {i} ب
         (PERSIAN, {}, "U+200C"),
         (PERSIAN, {"cased": True}, "U+200C"),
         (PERSIAN, {"kind": "byte_level_bpe"}, None),
+        (f"{PERSIAN}\n\n{'A text in English. ' * 40}", {}, "U+200C"),
         (PERSIAN.replace("\u200c", " "), {}, None),
         (MOJIBAKE, {}, "read as another encoding"),
         (MOJIBAKE.encode("cp1252").decode(), {}, None),

@@ -16,6 +16,7 @@ from typing import Any
 from bertsmith.errors import InputError, option
 from bertsmith.formatting import pluralize
 from bertsmith.io import atomic
+from bertsmith.io.compression import check_name
 from bertsmith.io.jsonl import load_json
 from bertsmith.suggestions import not_found_error, similar_path
 
@@ -44,6 +45,7 @@ def locate(name: str | Path) -> Path:
     Raises:
         InputError: There is no such model.
     """
+    check_name(name)
     path = Path(name)
     for candidate in (path / "model", path):
         if (candidate / CONFIG_FILE).is_file():
@@ -124,6 +126,7 @@ def _from_hub(name: str, similar: str | None) -> Path:
 
 def locate_tokenizer(name: str) -> Path:
     """Return the folder or file of a tokenizer: a run's, the path itself, or a published model's."""
+    check_name(name)
     path = Path(name)
     if any((path / "model" / file).is_file() for file in ("tokenizer.json", "vocab.txt")):
         return path / "model"

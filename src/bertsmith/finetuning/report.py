@@ -70,7 +70,7 @@ def log_texts(task: FittedTask, examples: Examples, stats: TextStats) -> None:
     """Log what is not read of the training texts, and special tokens that occur twice."""
     if getattr(task.settings, "specials_in_text", "text") == "parse":
         both = [*examples.train, *examples.validation]
-        texts = [text for example in both for text in example.display_inputs.values()]
+        texts = [text for example in both for text in example.texts]
         if message := describe_doubled_special_tokens(texts, stats.tokenizer):
             logger.warning("%s, or keep task.specials_in_text=text", message)
     stats.log()

@@ -30,6 +30,7 @@ from bertsmith.inference.precision import (
 )
 from bertsmith.inference.predictor import not_finite_error
 from bertsmith.inference.task_predictor import TaskInterface, TaskPredictor
+from bertsmith.io.compression import check_name
 from bertsmith.io.jsonl import load_json
 from bertsmith.io.sources import Source, column_values
 from bertsmith.io.values import is_blank
@@ -378,6 +379,7 @@ def load(
     """
     if isinstance(name, Model):
         return name
+    check_name(name)
     path = Path(name)
     if (path / "settings.yaml").exists() and not (path / "model").exists():
         message = "this run is not finished and has no model yet"

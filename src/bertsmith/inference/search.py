@@ -16,13 +16,14 @@ from bertsmith.errors import InputError, command, option
 from bertsmith.formatting import join_names, pluralize
 from bertsmith.inference.model import Model, load
 from bertsmith.inference.text_input import log_empty, read_text_rows
-from bertsmith.io.sources import check_order
+from bertsmith.io.sources import column_values
 from bertsmith.io.text_io import read_lines
 from bertsmith.io.values import is_blank
 from bertsmith.metrics.ranking import ranking_metrics
 from bertsmith.retrieval.index import Index
 from bertsmith.tasks.embedding.data import MATCH_LABELS
 from bertsmith.tasks.rows import is_query_file, read_queries
+from bertsmith.tokenizer.tokenizer import validate_texts
 
 _QUERIES_PER_PASS = 256
 _METRICS_DEPTH = 10  # results per query that the metrics need
@@ -181,7 +182,7 @@ class Searcher:
 
 def search(
     index: str | Path | Index,
-    queries: str | Sequence[str],
+    queries: Any,
     *,
     top_k: int = 5,
     model: str | Path | Model | None = None,
@@ -196,7 +197,7 @@ def search(
 
     Args:
         index: A folder that `Model.index` wrote, or the opened index.
-        queries: A query, or a list of queries.
+        queries: A query, or a list or column of queries.
         top_k: Results per query.
         model: The model of the index, if it was moved.
         approximate: Search the graph of the index: faster, but not exact.
@@ -215,13 +216,11 @@ def search(
         reranker = Reranker(load(rerank, device, precision=precision), rerank_label)
     loaded = load_index_model(opened, model, device, precision=precision)
     searcher = Searcher(opened, loaded, top_k, approximate, reranker, rerank_top)
-    check_order(queries, "queries")
-    batch = [queries] if isinstance(queries, str) else list(queries)
+    batch = list(validate_texts([queries] if isinstance(queries, str) else column_values(queries, "queries")))
     for number, query in enumerate(batch, start=1):
-        if not isinstance(query, str) or is_blank(query):
-            message = f"{query!r:.60} is not a text"
+        if is_blank(query):
             hint = "pass each query as a string that is not blank"
-            raise InputError("query_empty", message, location=f"query {number}", hint=hint)
+            raise InputError("query_empty", "the query is empty", location=f"query {number}", hint=hint)
     results = list(searcher.search(batch))
     return results[0] if isinstance(queries, str) else results
 

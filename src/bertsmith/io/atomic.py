@@ -160,7 +160,7 @@ def check_output_folder(out: Path, *, in_place: bool = False, argument: str = "o
 
 def check_output_file(out: Path, *, overwrite: bool = False, argument: str = "output") -> None:
     """Raise InputError if a file `out`, which an argument names, exists or cannot be written."""
-    _check_name(out)
+    check_name(out, _MAX_NAME_BYTES)
     is_other = out.exists() and not out.is_file()
     if is_other or (os.path.lexists(out) and not overwrite):
         message = "is not a regular file" if is_other else "already exists"
@@ -208,7 +208,7 @@ def folder_lock(folder: Path, writer: str, display_path: Path | None = None) -> 
     Raises:
         InputError: Another process holds the folder.
     """
-    _check_name(folder)
+    check_name(folder, _MAX_NAME_BYTES)
     if folder.name.startswith(".") and folder.is_symlink():  # an attack: nobody links a hidden name
         message = "is a symbolic link, which is not followed"
         raise InputError("symbolic_link", message, location=folder, hint="remove it")
@@ -358,15 +358,8 @@ def _exchange(new: Path, old: Path, backup: Path) -> None:
 
 def _resolve(path: Path) -> Path:
     """Return the path of an output without links; `Path.resolve` raises a RuntimeError for a loop of links."""
-    _check_name(path)
+    check_name(path, _MAX_NAME_BYTES)
     return Path(os.path.realpath(path))
-
-
-def _check_name(path: Path) -> None:
-    """Raise InputError for a path that no output can have."""
-    check_name(path)
-    if any(len(os.fsencode(name)) > _MAX_NAME_BYTES for name in path.parts):
-        raise InputError("name_too_long", "this name is too long", location=path, hint="choose a shorter one")
 
 
 def _open_folder(folder: Path) -> int:

@@ -22,6 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from bertsmith.errors import InputError, MachineError, option
 from bertsmith.formatting import pluralize
 from bertsmith.io import atomic
+from bertsmith.io.compression import check_name
 from bertsmith.io.folder_layout import FolderLayout
 from bertsmith.io.tables import TextRow
 from bertsmith.models.config import Pooling
@@ -281,6 +282,7 @@ def _write_texts_and_vectors(
 
 
 def _read_manifest(folder: Path) -> _Manifest:
+    check_name(folder)
     path = folder / MANIFEST
     if not path.is_file():
         message = f"this is not the folder of an index ({MANIFEST} is missing)"

@@ -85,6 +85,11 @@ class Example(ABC):
         return {}
 
     @property
+    def texts(self) -> Sequence[str]:
+        """All texts that the model reads."""
+        return tuple(self.display_inputs.values())
+
+    @property
     def table_row(self) -> Mapping[str, Any] | None:
         """The row of the user's table by column, which CSV output repeats; None without a table."""
         return None

@@ -213,7 +213,7 @@ class TextStats:
             self.longest = max(self.longest, coverage.tokens)
             self._lengths.add([coverage.tokens])
         for request in requests:
-            self._check.add([request] if isinstance(request, str) else request.display_inputs.values())
+            self._check.add([request] if isinstance(request, str) else request.texts)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the statistics as in a report; `cut` is what is lost."""

@@ -84,6 +84,11 @@ class ChoiceExample(Example):
         return {"question": self.question} if self.question else {"context": self.context}
 
     @property
+    def texts(self) -> tuple[str, ...]:
+        """The context, the question, and the choices."""
+        return self.context, self.question, *self.choices
+
+    @property
     def label_text(self) -> str | None:
         """The text of the correct choice."""
         return None if self.label is None else self.choices[self.label]
