@@ -186,8 +186,8 @@ def plain_number(text: str) -> str:
     match = _NUMBER.fullmatch(text)
     if match is None:
         return ""
-    sign, whole, fraction = match.groups()
-    return f"{sign.strip('+')}{int(whole)}.{fraction}" if fraction else str(int(sign + whole))
+    sign, digits, fraction = match.groups()
+    return f"{sign.strip('+')}{int(digits)}.{fraction}" if fraction else str(int(sign + digits))
 
 
 def is_integer(text: str) -> bool:
