@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import math
 import random
 from pathlib import Path
@@ -108,6 +110,7 @@ def test_pairs_become_two_segments(tmp_path: Path) -> None:
 def test_what_is_not_read_is_counted(moods: bs.Model) -> None:
     text = " ".join(tiny_run.WORDS * 3)  # 120 words
     (answer,) = moods.predict([text])
+    assert json.loads(json.dumps(dataclasses.asdict(answer)))["scores"] == answer.scores
     assert (answer.tokens, answer.tokens_read) == (120, moods.folder.config.max_position_embeddings - 2)
 
 
