@@ -148,7 +148,15 @@ def test_a_cell_with_a_list(tmp_path: Path, cell: str, expected: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "cells", [("0,1", "1,0"), ("0 1 0", "1 0 1"), ("010", "100"), ("[0. 1.]", "[1. 0.]"), ("[0,1]", "[1,0]")]
+    "cells",
+    [
+        ("0,1", "1,0"),
+        ("0 1 0", "1 0 1"),
+        ("010", "100"),
+        ("[0. 1.]", "[1. 0.]"),
+        ("[0,1]", "[1,0]"),
+        ("[False, True]", "[True, False]"),
+    ],
 )
 @pytest.mark.parametrize("names", [None, ["a", "b"]])
 def test_vectors_of_0_and_1_do_not_name_labels(tmp_path: Path, cells: tuple[str, str], names: Any) -> None:
@@ -165,6 +173,15 @@ def test_a_cell_with_a_list_of_choices(tmp_path: Path, cell: str) -> None:
         csv.writer(file).writerows([["context", "choices", "label"], ["a", cell, "1.0"]])
     ((example,), _) = read(tmp_path / "a.csv", "choose")
     assert (example.choices, example.label) == (("joy", "hope"), 1)
+
+
+def test_contexts_and_questions_that_spell_a_missing_value_are_empty(tmp_path: Path) -> None:
+    file = tmp_path / "a.csv"
+    file.write_text("context,question,choice0,choice1,label\nNaN,why,None,NA,1\n")
+    ((example,), _) = read(file, "choose")
+    assert (example.context, example.choices, example.label) == ("", ("None", "NA"), 1)
+    file.write_text("question,context,answer\nwho,NaN,NaN\n")
+    assert (error_of(file, "answer").code, error_of(file, "answer").location) == ("empty_text", f"{file}:2")
 
 
 @pytest.mark.parametrize("multi_label", [False, True])
