@@ -1,4 +1,4 @@
-"""How faithful attributions are: what the output loses as words are masked in their order.
+"""The faithfulness of attributions: what the output loses as words are masked in their order.
 
 The curves are those of deletion and insertion (Petsiuk et al. 2018). Their means are comprehensiveness and
 sufficiency (DeYoung et al. 2020), each averaged over all numbers of words (AOPC, Samek et al. 2017). What a mean

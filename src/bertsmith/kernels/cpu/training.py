@@ -157,18 +157,8 @@ class NumbaTrainingBackend(KernelBackend):
         for _ in range(len(embeddings), _MAX_EMBEDDINGS):
             weights.append(x.new_zeros(1, x.shape[1]))
             indices.append(torch.zeros_like(indices[0]))
-        seeds = draw_dropout_seeds(dropout)
-        return autograd.apply(
-            autograd.EmbedFunction,
-            x,
-            *weights,
-            norm.weight,
-            norm.bias,
-            tuple(indices),
-            norm.eps,
-            seeds,
-            dtype,
-        )
+        seeds, params = draw_dropout_seeds(dropout), (norm.weight, norm.bias, tuple(indices), norm.eps)
+        return autograd.apply(autograd.EmbedFunction, x, *weights, *params, seeds, dtype)
 
     def encoder_layer(
         self, x: Tensor, layout: SequenceLayout, modules: EncoderLayerModules, rows: Tensor | None = None

@@ -30,9 +30,10 @@ from bertsmith.models.encoder import Encoder
 from bertsmith.models.feature_extraction import pool
 from bertsmith.objectives.objective import MODEL, ModelParts
 from bertsmith.packed import Packed
-from bertsmith.tasks.base import INTERNAL, Decoder, Metadata, Prediction, TaskEncoder, TaskModel
+from bertsmith.tasks.base import Decoder, Metadata, TaskEncoder, TaskModel
 from bertsmith.tasks.batching import Item, Outputs, TaskBatch, TokenSequence, pack, run_batched
 from bertsmith.tasks.embedding.data import DataFormat, EmbeddingExample, target
+from bertsmith.tasks.results import INTERNAL, Prediction
 from bertsmith.tasks.settings import EmbedSettings
 from bertsmith.tasks.targets import Target, find_label
 from bertsmith.tokenizer.tokenizer import Tokenizer

@@ -25,9 +25,10 @@ from bertsmith.metrics import squad
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.task_heads import SpanHead
-from bertsmith.tasks.base import OMIT_IF_NONE, Decoder, Metadata, Prediction, TaskEncoder, TaskModel
+from bertsmith.tasks.base import Decoder, Metadata, TaskEncoder, TaskModel
 from bertsmith.tasks.batching import Item, Outputs, TaskBatch
 from bertsmith.tasks.question_answering.data import QuestionExample
+from bertsmith.tasks.results import OMIT_IF_NONE, Prediction
 from bertsmith.tasks.settings import AnswerSettings, Rules
 from bertsmith.tasks.targets import Target, find_label
 from bertsmith.tasks.windows import NO_LIMIT, Coverage, Window, best_windows, split_windows

@@ -26,8 +26,9 @@ from bertsmith.models.task_heads import (
     path_scores,
     viterbi_decode,
 )
-from bertsmith.tasks.base import OMIT_IF_NONE, Decoder, Prediction, TaskModel
+from bertsmith.tasks.base import Decoder, TaskModel
 from bertsmith.tasks.batching import Item, Outputs, TaskBatch, logits_from_probabilities
+from bertsmith.tasks.results import OMIT_IF_NONE, Prediction
 from bertsmith.tasks.tagging.data import TagMap
 from bertsmith.tasks.tagging.encode import TagItem, contiguous_runs
 from bertsmith.tasks.tagging.sentences import TagExample, split_as_in_training
