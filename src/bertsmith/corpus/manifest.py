@@ -121,9 +121,8 @@ def read_manifest(folder: Path) -> Manifest:
     if len(set(names)) < len(names):
         raise damaged_data_error("manifest_duplicate_file", "a file is listed twice", location=path)
     if not manifest.shards or any("/" in entry.name for entry in manifest.shards):
-        raise damaged_data_error(
-            "manifest_without_shards", "lists no shards, or some outside of the folder", location=path
-        )
+        message = "lists no shards, or some outside of the folder"
+        raise damaged_data_error("manifest_without_shards", message, location=path)
     return manifest
 
 

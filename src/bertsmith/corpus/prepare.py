@@ -144,9 +144,8 @@ def prepare(
     check_threshold(near_duplicate_threshold)
     replaces_folder = LAYOUT.check_replaceable(out, overwrite=overwrite)
     if not files:
-        raise InputError(
-            "files_missing", "there is no file to prepare", argument="files", hint="name some text files"
-        )
+        message = "there is no file to prepare"
+        raise InputError("files_missing", message, argument="files", hint="name some text files")
     tokenizer = _load_tokenizer(tokenizer)
     hardware.return_freed_memory()
     settings = PrepareSettings(

@@ -177,11 +177,8 @@ def _pretrain(shards: Shards, run: Path, seed: int, budget: Mapping[str, Any]) -
         shards, run, preset=_PRESET, settings={**PRETRAINING_SETTINGS, "train.seed": seed, **budget}
     )
     if bert.report["steps"] < _MAX_STEPS == budget.get("train.max_steps"):
-        logger.warning(
-            "only %s of %s fit into the time limit: expect lower scores",
-            pluralize(bert.report["steps"], "update"),
-            f"{_MAX_STEPS:,}",
-        )
+        message = "only %s of %s fit into the time limit: expect lower scores"
+        logger.warning(message, pluralize(bert.report["steps"], "update"), f"{_MAX_STEPS:,}")
     return bert
 
 

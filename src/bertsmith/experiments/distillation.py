@@ -142,13 +142,12 @@ def student_settings(teacher: ModelFolder, layers: int | None = None) -> tuple[s
 def _student_sizes(teacher: ModelConfig, layers: int | None) -> dict[str, Any]:
     num_layers = teacher.num_hidden_layers // 2 if layers is None else layers
     if not 1 <= num_layers <= teacher.num_hidden_layers:
-        raise InputError(
-            "layers_invalid",
+        message = (
             f"a student with {pluralize(num_layers, 'layer')} is impossible, because the teacher has "
-            f"{teacher.num_hidden_layers}",
-            argument="layers",
-            hint=f"give a number from 1 to {teacher.num_hidden_layers}",
+            f"{teacher.num_hidden_layers}"
         )
+        hint = f"give a number from 1 to {teacher.num_hidden_layers}"
+        raise InputError("layers_invalid", message, argument="layers", hint=hint)
     family = get_family(_STUDENT_FAMILIES.get(teacher.model_type, teacher.model_type))
     return {
         **teacher.model_dump(),

@@ -287,13 +287,14 @@ def _prepare_folder(
     run_folder.check_new_or_resume(out, is_started=previous_names is not None, resume=resume)
     others = [name for name in previous_names or () if name not in names and run_folder.holds_run(out / name)]
     if others:
-        raise InputError(
-            "runs_differ",
-            f"this folder contains the run {others[0]}, which is not one of the requested runs ({names[0]}, …)",
-            location=out,
-            hint=f"continue with the same {option('restarts')}, {option('folds')}, and {option('grid')}, or with "
-            f"more runs, or choose another folder with {option('output_dir')}",
+        message = (
+            f"this folder contains the run {others[0]}, which is none of the requested ones ({names[0]}, …)"
         )
+        hint = (
+            f"continue with the same {option('restarts')}, {option('folds')}, and {option('grid')}, or with "
+            f"more runs, or choose another folder with {option('output_dir')}"
+        )
+        raise InputError("runs_differ", message, location=out, hint=hint)
     run_folder.write_json(out / RUNS_FILE, {"runs": names})
 
 

@@ -241,8 +241,7 @@ def check_page_file(html: str | Path) -> None:
     path = Path(html)
     check_name(path)
     if path.is_dir():
-        raise InputError(
-            "is_a_folder", "this is a folder", location=path, argument="html", hint="name a file"
-        )
+        message = "this is a folder"
+        raise InputError("is_a_folder", message, location=path, argument="html", hint="name a file")
     if not path.parent.is_dir():
         raise not_found_error(path.parent, "folder", "create it first")

@@ -57,9 +57,8 @@ def inspect_tokenizers(
         check_page_file(html)
     names = [str(name) for name in ([tokenizers] if isinstance(tokenizers, str | Path) else tokenizers)]
     if repeated := [name for name in names if names.count(name) > 1]:
-        raise InputError(
-            "tokenizer_repeated", "this tokenizer is named twice", location=repeated[0], hint="name each once"
-        )
+        message = "this tokenizer is named twice"
+        raise InputError("tokenizer_repeated", message, location=repeated[0], hint="name each once")
     cased_names = [str(name) for name in cased]
     if unknown := [name for name in cased_names if name not in names]:
         message = "this is not one of the tokenizers"

@@ -69,10 +69,8 @@ def show_instance(
         raise InputError("no_second_phase", message, argument="phase", hint=hint)
     split = DocumentSplit.from_settings(shards, resolved.data, allow_empty_validation=not needs_validation)
     if resolved.data.validation_split and not len(split.validation):
-        logger.warning(
-            "no document is held out for validation: the corpus has only %s",
-            pluralize(shards.documents, "document"),
-        )
+        message = "no document is held out for validation: the corpus has only %s"
+        logger.warning(message, pluralize(shards.documents, "document"))
     stream = create_stream(shards, split.train, resolved, length, resolved.train.batch_tokens)
     num_instances = stream.size(epoch)
     if not 0 <= index < num_instances:

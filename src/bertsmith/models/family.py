@@ -136,13 +136,12 @@ class Family:
         architecture = causal_class or self.classes.get(frozenset(parts))
         if architecture is None:
             heads = ", ".join(sorted(set(parts) - {"encoder"}))
-            raise InputError(
-                "no_class_for_heads",
-                f"{self.model_type} has no class with these heads: {heads}",
-                argument="model.model_type",
-                hint=f"choose other heads ({option('data.sentence_task', 'none')} in pre-training, "
-                f"{option('pooler', False)} in fine-tuning), or another family",
+            message = f"{self.model_type} has no class with these heads: {heads}"
+            hint = (
+                f"choose other heads ({option('data.sentence_task', 'none')} in pre-training, "
+                f"{option('pooler', False)} in fine-tuning), or another family"
             )
+            raise InputError("no_class_for_heads", message, argument="model.model_type", hint=hint)
         return architecture
 
     def default_of(self, name: str) -> Any:

@@ -204,13 +204,12 @@ def _check_teacher(teacher: ModelFolder, config: ModelConfig, settings: Distilla
         for name in _COPIED_SETTINGS:
             teacher_value, student_value = getattr(teacher.config, name), getattr(config, name)
             if teacher_value != student_value:
-                raise InputError(
-                    "student_differs_from_teacher",
+                message = (
                     f"it is {student_value} for the student and {teacher_value} for the teacher, so that the "
-                    "teacher's layers cannot be copied",
-                    argument=f"model.{name}",
-                    hint=f"use {option('objective.start', 'drawn')}, or the same value for both",
+                    "teacher's layers cannot be copied"
                 )
+                hint = f"use {option('objective.start', 'drawn')}, or the same value for both"
+                raise InputError("student_differs_from_teacher", message, argument=f"model.{name}", hint=hint)
 
 
 def copied_layers(num_teacher_layers: int, num_student_layers: int) -> list[int]:
