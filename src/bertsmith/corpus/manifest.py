@@ -21,9 +21,7 @@ from bertsmith.suggestions import not_found_error
 
 FORMAT: Final = 2
 MANIFEST_FILE = "manifest.json"
-damaged_data_error = partial(
-    InputError, hint="prepare the data again, or copy the folder from its source again"
-)
+damaged_data_error = partial(InputError, hint="prepare the data again, or copy the folder again")
 """Create the error of a file in a data folder that is missing, damaged, or contradicts the manifest."""
 _MAX_INT = 1 << 62  # bytes, tokens: NumPy counts in int64
 _FILE_NAME = re.compile(r"(?:tokenizer/)?[^/\\\x00-\x1f\x7f]{1,255}")

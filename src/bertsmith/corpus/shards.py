@@ -36,6 +36,7 @@ from bertsmith.tokenizer.tokenizer import Tokenizer
 
 IntArray = NDArray[np.int64]
 HashArray = NDArray[np.uint64]
+BoolArray = NDArray[np.bool_]
 _Item = TypeVar("_Item")
 
 

@@ -151,5 +151,5 @@ class AdamW(torch.optim.AdamW):
             options = {
                 key: group[key] for key in ("lr", "weight_decay", "eps", "fused", "amsgrad", "maximize")
             }
-            tensors = parameters, grads, exp_avgs, exp_avg_sqs, [], [step] * len(parameters)
+            tensors = parameters, grads, exp_avgs, exp_avg_sqs, list[Tensor](), [step] * len(parameters)
             adamw(*tensors, **options, beta1=beta1, beta2=beta2, found_inf=self.found_inf)

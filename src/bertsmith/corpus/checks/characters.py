@@ -45,14 +45,7 @@ _NEXT = f"[{re.escape(_CONTINUATIONS)}]"
 _MOJIBAKE = re.compile(f"[{_LEADS}](?:(?<=[ÂÃÄÅÐÑ]){_NEXT}|(?<=[âãäåæçèéï]){_NEXT}{{2}}|(?<=ð){_NEXT}{{3}})")
 _PUNCTUATION = "«»\xa0“”‘’—–…"  # Continuation bytes that also follow most letters in correct text.
 # By the first letter of the Unicode category.
-_CATEGORIES = {
-    "L": "letters",
-    "M": "letters",
-    "N": "digits",
-    "P": "punctuation",
-    "S": "symbols",
-    "Z": "blanks",
-}
+_CATEGORY = {"L": "letters", "M": "letters", "N": "digits", "P": "punctuation", "S": "symbols", "Z": "blanks"}
 
 
 class CodePointCounts:
@@ -98,16 +91,15 @@ class CharacterCheck:
         for match in _MOJIBAKE.finditer(text) if set(_LEADS) & set(characters) else ():
             if (original := _decode_mojibake(match[0])) is not None:
                 location = "" if self.mojibake.is_full else window.location(match.start())
-                self.mojibake.add(
-                    {"place": location, "found": printable(match[0]), "meant": printable(original)}
-                )
+                words = {"found": printable(match[0]), "meant": printable(original)}
+                self.mojibake.add({"place": location, **words})
 
     def categories(self) -> dict[str, int]:
         """Return the number of letters, digits, punctuation, symbols, blanks, and other characters."""
         counts: Counter[str] = Counter()
         for character, count in self.counts.by_character().items():
             category = "Z" if character.isspace() else unicodedata.category(character)[0]
-            counts[_CATEGORIES.get(category, "others")] += count
+            counts[_CATEGORY.get(category, "others")] += count
         return dict(counts.most_common())
 
 

@@ -78,13 +78,11 @@ def corpus_warnings(shards: Shards, characters: Mapping[str, int]) -> Iterator[s
         yield f"{problem}, or train with {format_settings(settings)}"
 
 
-def unknown_token_warnings(
-    counts: Mapping[str, int], characters: Mapping[str, int] | None = None
-) -> Iterator[str]:
+def unknown_token_warnings(counts: Mapping[str, int], characters: Mapping[str, int] = {}) -> Iterator[str]:
     """Yield a warning if many tokens of a corpus with these counts are unknown to its tokenizer."""
     ratio = counts.get("unknown", 0) / max(1, counts.get("tokens", 0))
     if ratio > MAX_UNKNOWN_RATIO:
-        needed = recommended_options(script_ratios(characters or {}))
+        needed = recommended_options(script_ratios(characters))
         options = f" with {needed[0]}" if needed else ""
         yield (
             f"{ratio:.1%} of the tokens are unknown to this tokenizer, and the model learns nothing about them: "
@@ -201,12 +199,11 @@ def _structural_faults(
     if (fault := _hard_wrap_fault(lines, language)) is not None:
         yield fault
     if document_unit == "blank_line":
+        files = documents.files
         names = [
-            name
-            for name, file in documents.files.items()
-            if file["documents"] == 1 and file["lines"] >= _MIN_LINES
+            name for name in files if files[name]["documents"] == 1 and files[name]["lines"] >= _MIN_LINES
         ]
-        if names and len(names) >= 0.5 * len(documents.files):
+        if names and len(names) >= 0.5 * len(files):
             has_paragraphs = documents.sentences.total >= _MIN_SENTENCES_PER_LINE * documents.num_lines
             what = "files without a blank line: each is one document"
             remedy = "put a blank line between documents, or between the chapters of a book"
