@@ -236,14 +236,9 @@ def build_encoder(config: ModelConfig, generator: torch.Generator) -> Encoder:
 def presets() -> dict[str, dict[str, Any]]:
     """Return the settings of all presets where they are not ModelConfig's defaults."""
     return {
-        name: {
-            "model_type": model_family.model_type,
-            **model_family.defaults,
-            **model_family.structure,
-            **sizes,
-        }
-        for model_family in map(get_family, FAMILIES)
-        for name, sizes in model_family.presets.items()
+        name: {"model_type": family.model_type, **family.defaults, **family.structure, **sizes}
+        for family in map(get_family, FAMILIES)
+        for name, sizes in family.presets.items()
     }
 
 

@@ -196,9 +196,8 @@ class FeatureExtractor(nn.Module):
 
 def _summary_rows(config: ModelConfig, packed: Packed) -> Tensor:
     """Return the row of each sequence whose state depends on the whole sequence, long [B]."""
-    rows: Tensor = (
-        packed.last_token_rows if config.attention_direction == "before" else packed.first_token_rows
-    )
+    is_last = config.attention_direction == "before"
+    rows: Tensor = packed.last_token_rows if is_last else packed.first_token_rows
     return rows
 
 
