@@ -110,13 +110,12 @@ class SequenceClassificationHead(TaskHead):
     ) -> None:
         super().__init__()
         structure = get_family(config.model_type).heads
-        self.pooler = Pooler(config, generator) if pooled and structure.dense_act is None else None
-        self.classifier: nn.Module = LinearHead(config, generator, outputs)
-        if structure.dense_act is not None:
-            dropout = structure.dense_dropout
-            self.classifier = DenseHead(
-                config, generator, outputs, structure.dense_act, first_dropout=dropout
-            )
+        activation, dropout = structure.dense_act, structure.dense_dropout
+        self.pooler = Pooler(config, generator) if pooled and activation is None else None
+        if activation is None:
+            self.classifier: nn.Module = LinearHead(config, generator, outputs)
+        else:
+            self.classifier = DenseHead(config, generator, outputs, activation, first_dropout=dropout)
 
     def forward(self, rows: Tensor) -> Tensor:
         """Compute logits [B, K] of states [B, H]."""
