@@ -66,17 +66,9 @@ def distill(
         folder = teacher.folder if isinstance(teacher, Model) else read_folder(locate(teacher))
         shards = data if isinstance(data, Shards) else Shards.open(data)
         preset, student = student_settings(folder, layers)
-        changes = resolve(settings_type("distil"), settings, keywords, distill)
-        return pretrain(
-            shards,
-            output_dir,
-            preset=preset,
-            minutes=minutes,
-            settings={**student, **changes},
-            resume=resume,
-            overwrite=overwrite,
-            start_time=start_time,
-        )
+        changes = {**student, **resolve(settings_type("distil"), settings, keywords, distill)}
+        options: dict[str, Any] = {"resume": resume, "overwrite": overwrite, "start_time": start_time}
+        return pretrain(shards, output_dir, preset=preset, minutes=minutes, settings=changes, **options)
 
 
 def distill_task(
@@ -115,15 +107,10 @@ def distill_task(
     changed_by_teacher = task.settings.model_dump(mode="json", exclude_defaults=True)
     student = {"teacher": {"model": str(teacher_model.path)}, "task": changed_by_teacher}
     changes = resolve(finetune_settings(task.declaration), settings, keywords, distill_task)
+    changes = {**FinetuneSettings.dotted(student), **changes}
+    data = {"train": train, "validation": validation}
     return finetune(
-        task.name,
-        model,
-        output_dir,
-        train=train,
-        validation=validation,
-        settings={**FinetuneSettings.dotted(student), **changes},
-        resume=resume,
-        overwrite=overwrite,
+        task.name, model, output_dir, **data, settings=changes, resume=resume, overwrite=overwrite
     )
 
 
