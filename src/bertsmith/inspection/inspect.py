@@ -69,14 +69,8 @@ def inspect_tokenizers(
         for label, name in zip(_short_names(names), names, strict=True)
     }
     reading = with_keywords(reading, keywords, inspect_tokenizers)
-    report = compare_tokenizers(
-        to_sources(files),
-        loaded,
-        reading=reading,
-        max_bytes=limit,
-        max_examples=max_examples,
-        progress=progress,
-    )
+    options: dict[str, Any] = {"reading": reading, "max_bytes": limit, "max_examples": max_examples}
+    report = compare_tokenizers(to_sources(files), loaded, **options, progress=progress)
     if html is not None:
         from bertsmith.reports.corpus import tokenizers_page
         from bertsmith.reports.page import write_page

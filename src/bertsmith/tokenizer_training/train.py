@@ -205,9 +205,8 @@ def _splitters(settings: TokenizerTrainingSettings) -> tuple[Splitter, Splitter]
         normalizer = unigram.unigram_normalizer(settings.lowercase, not settings.lowercase, b"")
         return training_text.split_at_spaces, word_splitter(normalizer, unigram.unigram_pre_tokenizer())
     normalizer = wordpiece.bert_normalizer(settings.lowercase, variant=settings.normalizer)
-    return training_text.split_at_spaces, word_splitter(
-        normalizer, wordpiece.bert_pre_tokenizer(variant=settings.normalizer)
-    )
+    pre_tokenizer = wordpiece.bert_pre_tokenizer(variant=settings.normalizer)
+    return training_text.split_at_spaces, word_splitter(normalizer, pre_tokenizer)
 
 
 def _with_counts(split_runs: Splitter) -> tuple[Counter[str], Splitter]:
