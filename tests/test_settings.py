@@ -173,6 +173,17 @@ def test_yaml_builds_no_objects(tmp_path: Path) -> None:
     assert str(caught.value.location).endswith("r.yaml:1")
 
 
+@pytest.mark.parametrize("line", ["a{i}: &a{i} [{aliases}]", "a{i}: &a{i} {{<<: [{aliases}]}}", "a: &a [*a]"])
+def test_a_few_lines_do_not_become_billions_of_values(tmp_path: Path, line: str) -> None:
+    recipe = tmp_path / "r.yaml"
+    aliases = [", ".join([f"*a{i - 1}"] * 10) for i in range(1, 10)]
+    lines = [line.format(i=i, aliases=names) for i, names in enumerate(aliases, start=1)]
+    recipe.write_text("\n".join(["a0: &a0 {b: 1}", *dict.fromkeys(lines)]))
+    with pytest.raises(InputError) as caught:
+        read_yaml(recipe)
+    assert caught.value.code == "not_yaml"
+
+
 def test_a_recipe_may_use_aliases_and_merges(tmp_path: Path) -> None:
     recipe = tmp_path / "r.yaml"
     recipe.write_text("inner: &a {rate: 0.2, name: b}\nother: {<<: *a, rate: 0.3}\nthird: *a\n")
@@ -183,7 +194,7 @@ def test_a_recipe_may_use_aliases_and_merges(tmp_path: Path) -> None:
 def test_a_recipe_that_cannot_be_read_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         read_yaml(tmp_path)
-    assert caught.value.code == "unreadable"
+    assert caught.value.code == "not_a_file"
 
 
 def test_a_setting_says_where_it_is_declared_whether_it_may_change_on_resume() -> None:

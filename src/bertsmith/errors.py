@@ -42,6 +42,7 @@ COMMAND_LINE_OPTIONS = {
     "settings": "set",
 }
 """The command line's option for each Python argument that has another name there."""
+_MAX_LOCATION = 500  # characters in a message
 # A reference is JSON between two control characters, which do not occur in messages otherwise.
 _REFERENCE = re.compile("\x02([^\x02\x03]*)\x03")
 
@@ -153,7 +154,7 @@ class BertsmithError(Exception):
         """Return the message with a prefix: the location, or else the argument if the message does not name it."""
         message = format_message(render(self.message, interface))
         if self.location is not None:
-            return f"{format_message(self.location)}: {message}"
+            return f"{format_message(self.location, _MAX_LOCATION)}: {message}"
         if self.argument is None:
             return message
         argument = _render_option(self.argument, None, interface).removesuffix("=…")

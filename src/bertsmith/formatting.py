@@ -27,10 +27,10 @@ def _escape(character: str) -> str:
     return character.encode("unicode_escape").decode("ascii")
 
 
-def format_message(text: str) -> str:
+def format_message(text: str, max_length: int = _MAX_MESSAGE) -> str:
     """Return a message on one line, with its long values shortened and control characters as escapes."""
-    if len(text) > _MAX_MESSAGE:
-        text = f"{text[: _MAX_MESSAGE // 2]} … {text[-_MAX_MESSAGE // 2 :]}"
+    if len(text) > max_length:
+        text = f"{text[: max_length // 2]} … {text[-max_length // 2 :]}"
     return escape_control_characters(_LONG_VALUE.sub(r"'\1…'", text), one_line=True)
 
 

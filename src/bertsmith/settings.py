@@ -36,6 +36,8 @@ from bertsmith.formatting import shorten
 from bertsmith.suggestions import did_you_mean, not_found_error, similar_names
 
 _EXPONENT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$")  # YAML 1.1 reads 1e-4, without a dot, as text
+_MAX_YAML_BYTES = 1 << 22  # PyYAML reads about 200 kB per second
+_MAX_YAML_VALUES = 1_000_000
 _MAX_NAME_LENGTH = 100  # characters of a name in a message
 _MAX_LISTED_NAMES = 10  # in a message
 _MAX_VALUE_LENGTH = 60  # characters of a value in a message
@@ -208,10 +210,25 @@ for _cls in (_Loader, _Dumper):
     _cls.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, list("-+.0123456789"))
 
 
+def _count_values(node: Any, counts: dict[int, int]) -> int:
+    """Return the number of values below a node, those of an alias each time: a few lines may have billions."""
+    if isinstance(node, yaml.ScalarNode):
+        return 1
+    if id(node) not in counts:
+        parts = [part for pair in node.value for part in (pair if isinstance(pair, tuple) else (pair,))]
+        counts[id(node)] = 1 + sum(_count_values(part, counts) for part in parts)
+    return counts[id(node)]
+
+
 def _parse_yaml(text: str) -> Any:
     """Parse YAML; every error is a yaml.YAMLError."""
+    loader = _Loader(text)
     try:
-        return _Loader(text).get_single_data()
+        node = loader.get_single_node()
+        if node is not None and _count_values(node, {}) > _MAX_YAML_VALUES:
+            problem = "its aliases repeat too many values"
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
+        return None if node is None else loader.construct_document(node)
     # PyYAML raises other errors for invalid tags, dates, and numbers, and for deep nesting.
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise yaml.YAMLError(str(error)) from None
@@ -220,9 +237,12 @@ def _parse_yaml(text: str) -> Any:
 def read_yaml(path: str | Path) -> dict[str, Any]:
     """Read a YAML file with one mapping; anything else is an InputError with the file and line."""
     try:
+        if not Path(path).is_file():
+            raise not_found_error(path)
+        if Path(path).stat().st_size > _MAX_YAML_BYTES:
+            message = f"a recipe has at most {_MAX_YAML_BYTES:,} bytes"
+            raise InputError("file_too_large", message, location=path)
         values = _parse_yaml(Path(path).read_bytes().decode("utf-8"))
-    except FileNotFoundError:
-        raise not_found_error(path) from None
     except OSError as error:
         raise InputError(
             "unreadable", f"cannot read the file ({(error.strerror or str(error)).lower()})", location=path
@@ -385,7 +405,7 @@ def _suggestion(cls: type[Settings], name: str, value: Any) -> str:
     if len(names) > _MAX_LISTED_NAMES:
         parts = (setting.removeprefix(prefix).partition(".")[0] for setting in names)
         names = [f"{prefix}{part}" for part in dict.fromkeys(parts)]
-    if len(names) > _MAX_LISTED_NAMES:
+    if prefix and len(names) > _MAX_LISTED_NAMES:
         return f"--help lists the settings of '{prefix[:-1]}'"
     listed = f"known here: {', '.join(names)}"
     similar_groups = similar_names(name, cls.model_fields)

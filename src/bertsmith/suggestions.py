@@ -51,7 +51,7 @@ def did_you_mean(names: list[str]) -> str:
 def not_found_error(
     path: str | Path, what: Literal["file", "folder", "file or folder"] = "file", hint: str = "check the path"
 ) -> InputError:
-    """Return the error for a path that does not exist.
+    """Return the error for a path that does not exist, or is a device or a pipe.
 
     Args:
         path: The path.
@@ -60,6 +60,8 @@ def not_found_error(
     """
     if not str(path).strip():
         return InputError("empty_path", f"the name of a {what} is empty", hint=hint)
+    if os.path.exists(path):
+        return InputError("not_a_file", f"is not a regular {what}", location=path, hint=hint)
     suggestion = similar_path(str(path))
     hint = f"did you mean {suggestion}?" if suggestion else hint
     return InputError("not_found", f"no such {what}", location=path, hint=hint)

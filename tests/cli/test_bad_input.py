@@ -684,3 +684,21 @@ def test_a_share_above_one_is_read_back_as_a_percentage(
         tmp_path / "r",
     ]
     refused(call(*tune, "--validation-split", share), 2, f"is not between 0 and 1; write {write}")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("predict", "run", "text", "--output"),
+        ("embed", "model", "text", "--index"),
+        ("evaluate", "run", "--data", "a.csv", "--report"),
+        ("attention", "model", "text", "--output"),
+        ("data", "check", "a.txt", "--html"),
+        ("tokenizer", "train", "a.txt", "--output-dir"),
+        ("lr-find", "classify", "--model", "model", "--train", "a.csv", "--output"),
+        ("finetune", "classify", "--model", "model", "--train", "a.csv", "--output-dir"),
+    ],
+)
+def test_an_empty_name_is_not_the_current_folder(call: Call, arguments: tuple[str, ...]) -> None:
+    for name in ("", " "):
+        refused(call(*arguments, name), 2, arguments[-1], "the name is empty")

@@ -176,8 +176,8 @@ def test_a_missing_file_exits_with_2_and_findings_with_0(
     assert "no such file" in told
     _, told = run(capsys, corpus, "--preset", "bert-mni-uncased", code=2)
     assert "did you mean bert-mini-uncased" in told.lower()
-    _, told = run(capsys, corpus, "--html", tmp_path / "nowhere" / "r.html", code=2)
-    assert "no such folder" in told
+    _, told = run(capsys, corpus, "--html", corpus / "r.html", code=2)
+    assert "is a file, not a folder" in told
     _, told = run(capsys, corpus, "--sample", "many", code=2)
     assert "not a size" in told
     (tmp_path / "empty.txt").write_bytes(b"")

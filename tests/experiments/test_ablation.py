@@ -304,6 +304,7 @@ def test_all_runs_compute_in_one_precision(world: dict[str, Any], monkeypatch: p
         ("rows: {a: {}, b: {}}\npaper: {x: {c: 1.0}}", "row_unknown"),
         ("rows: {a: {}, b: {}}\npapers: {}", None),
         ("rows: {a: {}, b: {train: {seed: 5}}}", "seed_set"),
+        ("rows: {a: {}, b: {}}\nforeign: 1", "unknown_setting"),
         ("rows:\n  a: {}\n  a: {}", None),
         ("rows: {l r: {}, l/r: {}}", "folder_ambiguous"),
     ],
@@ -315,6 +316,7 @@ def test_what_is_no_recipe_is_refused(text: str, code: str | None, tmp_path: Pat
         read_recipe(file)
     assert code in (None, caught.value.code)
     assert str(file) in str(caught.value)
+    assert "''" not in str(caught.value)
 
 
 def test_figures_that_some_rows_have_are_theirs_alone_and_seeds_that_are_not_done_are_not_paired() -> None:

@@ -15,8 +15,11 @@ from bertsmith.corpus.prepare import prepare
 from bertsmith.corpus.shards import Shards
 from bertsmith.errors import InputError
 from bertsmith.io import atomic
+from bertsmith.settings import read_yaml
+from bertsmith.tasks.labels import read_label_names
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.training.callbacks import MetricLogger
+from bertsmith.training.trainer import Trainer
 
 FEW = ["train.max_steps=4", "train.save_steps=2", "train.save_total_limit=1"]
 NAMES = (
@@ -84,6 +87,29 @@ def test_a_link_in_a_run_is_refused_by_name_before_anything_is_written(
     with pytest.raises(InputError) as caught:
         tiny_run.run(shards, run, "train.max_steps=6", **options)  # type: ignore[arg-type]
     assert (caught.value.code, caught.value.location) == ("not_a_file", str(path))
+
+
+@pytest.mark.parametrize("name", ["checkpoints", "figures", "log.jsonl", "model"])
+def test_a_name_that_becomes_a_link_during_the_run_is_not_followed(
+    shards: Shards, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    path, mine = tmp_path / "run" / name, tmp_path / "mine"
+    mine.mkdir()
+    (mine / "loss.png").write_text("mine")
+    save = Trainer._save_checkpoint
+
+    def save_and_link(trainer: Trainer) -> None:
+        save(trainer)
+        if not path.is_symlink():
+            if path.exists():
+                path.rename(tmp_path / "moved")
+            path.symlink_to(mine)
+
+    monkeypatch.setattr(Trainer, "_save_checkpoint", save_and_link)
+    with pytest.raises(InputError) as caught:
+        tiny_run.run(shards, tmp_path / "run", "train.max_steps=2")
+    assert (caught.value.code, caught.value.location) == ("not_a_file", str(path))
+    assert content(mine) == {"loss.png": b"mine"}
 
 
 def test_files_of_the_user_in_a_run_stay_when_it_is_resumed_and_are_named_when_it_is_replaced(
@@ -180,6 +206,15 @@ def test_what_is_no_regular_file_is_not_waited_for(tmp_path: Path) -> None:
     for path in (tmp_path / "fifo", Path("/dev/zero"), tmp_path):
         with pytest.raises(OSError, match="not a regular file"):
             atomic.read_file(path)
+        with pytest.raises(InputError) as caught:
+            read_yaml(path)
+        assert (caught.value.code, caught.value.location) == ("not_a_file", str(path))
+        with pytest.raises(InputError) as caught:
+            read_label_names(str(path))
+        assert (caught.value.code, caught.value.location) == ("not_a_file", str(path))
+    (tmp_path / "large").write_bytes(b"#" * 100)
+    with pytest.raises(OSError, match="larger than 99 bytes"):
+        atomic.read_file(tmp_path / "large", 99)
     shutil.copytree(tmp_path, tmp_path / "tokenizer", ignore=lambda *_: ["fifo", "tokenizer"])
     os.mkfifo(tmp_path / "tokenizer" / "tokenizer.json")
     with pytest.raises(InputError):

@@ -175,3 +175,27 @@ def test_an_unknown_token_that_no_vocabulary_has_is_refused(folders: dict[str, P
         "unknown_token_missing",
         str(folder / "tokenizer.json"),
     )
+
+
+@pytest.mark.parametrize(
+    "normalizer",
+    [
+        {"type": "Replace", "pattern": {"String": "a"}, "content": "b" * 1_001},
+        {"type": "Prepend", "prepend": "b" * 1_001},
+        {
+            "type": "Sequence",
+            "normalizers": [{"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 32}] * 2,
+        },
+    ],
+)
+def test_a_normalizer_that_makes_texts_very_long_is_refused(
+    folders: dict[str, Path], tmp_path: Path, normalizer: dict[str, Any]
+) -> None:
+    folder = shutil.copytree(folders["wordpiece"], tmp_path / "bent")
+    whole = json.loads((folder / "tokenizer.json").read_text())
+    for outer in (normalizer, {"type": "Sequence", "normalizers": [normalizer]}):
+        (folder / "tokenizer.json").write_text(json.dumps(whole | {"normalizer": outer}))
+        with pytest.raises(InputError) as caught:
+            Tokenizer.load(folder)
+        assert caught.value.code == "normalizer_too_long"
+        assert caught.value.location == str(folder / "tokenizer.json")

@@ -9,7 +9,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import pytest
@@ -148,16 +148,45 @@ def test_an_unusable_output_folder_is_an_error_before_the_work(
         "../current": "folder_in_use",
         "../file/below": "not_a_folder",
         "/proc": "output_exists",
+        "/proc/new": "permission_denied",
+        "letters" * 40: "name_too_long",
+        f"{'letters' * 40}/below": "name_too_long",
     }.items():
         with pytest.raises(InputError) as caught:
             atomic.check_output_folder(Path(out))
         assert (caught.value.code, caught.value.location) == (code, out)
         with pytest.raises(InputError), atomic.atomic_folder(Path(out)):
             raise AssertionError("the work began")
-    monkeypatch.setattr(os, "access", lambda *_: False)  # root may write everywhere
-    with pytest.raises(InputError) as caught:
-        atomic.check_output_folder(Path("new"))
-    assert caught.value.code == "permission_denied"
+
+
+def test_a_name_that_no_file_can_get_is_refused_before_the_work_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "broken").symlink_to("nowhere")
+    (tmp_path / "link").symlink_to("file")
+    (tmp_path / "folder").symlink_to(".")
+    monkeypatch.chdir(tmp_path)
+    for overwrite in (False, True):
+        for out, code in {
+            "file": "output_exists",
+            "link": "output_exists",
+            "broken": "output_exists",
+            "/dev/full": "output_exists",
+            ".": "output_exists",
+            "folder": "output_exists",
+            "file/below": "not_a_folder",
+            "broken/below": "not_a_folder",
+            "/proc/new": "permission_denied",
+            "letters" * 40: "name_too_long",
+            "new/file": "",
+        }.items():
+            is_replaced = overwrite and out in ("file", "link", "broken")
+            with pytest.raises(InputError) if code and not is_replaced else nullcontext() as caught:
+                atomic.check_output_file(Path(out), overwrite=overwrite, argument="html")
+            if caught is not None:
+                assert (caught.value.code, caught.value.location) == (code, out)
+    assert sorted(os.listdir()) == ["broken", "file", "folder", "link"]
 
 
 def test_only_a_folder_of_the_layout_is_replaced(tmp_path: Path) -> None:

@@ -6,8 +6,9 @@ import fcntl
 import logging
 import os
 import re
+import subprocess
 import sys
-import tempfile
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -122,10 +123,18 @@ def test_a_preview_does_not_wait(loads: list[str]) -> None:
     assert loads == ["background", "numba"]
 
 
-def test_one_process_compiles_at_a_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.fixture
+def cache_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Let kernels be cached in an empty folder, which is returned."""
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "cache"))
+    folder = kernel_cache.cache_folder()
+    assert folder is not None
+    return folder
+
+
+def test_an_error_of_compilation_is_reported(
+    cache_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     for name in ("inference", "training"):  # their import fails
         monkeypatch.setitem(sys.modules, f"bertsmith.kernels.cpu.{name}", None)
     with pytest.raises(SystemExit) as exit_info:
@@ -135,19 +144,45 @@ def test_one_process_compiles_at_a_time(
         r"error: the kernels cannot be compiled here: import of .*\n       repair or remove Numba\n",
         capsys.readouterr().err,
     )
-    (lock,) = tmp_path.iterdir()
-    with pytest.MonkeyPatch.context() as environment:
-        environment.setenv("NUMBA_CACHE_DIR", str(tmp_path / "other"))
-        assert background_compile._lock_path() != lock
-    assert background_compile._lock_path() == lock
-    monkeypatch.setattr(sys, "argv", ["background", background_compile._UNLESS_RUNNING])
-    with lock.open() as locked:
-        fcntl.flock(locked, fcntl.LOCK_EX)
+    monkeypatch.setattr(background_compile, "cache_folder", lambda: None)
+    with pytest.raises(SystemExit) as exit_info:
         background_compile.main()
-    lock.unlink()
-    lock.symlink_to(tmp_path / "other")
-    with pytest.raises(OSError, match="symbolic"):
+    assert exit_info.value.code == 2
+    assert "NUMBA_CACHE_DIR" in capsys.readouterr().err
+
+
+def test_one_process_compiles_at_a_time_and_none_waits_forever(
+    cache_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lock is that of the cache's folder, which nobody else can open."""
+    events: list[str] = []
+    monkeypatch.setattr(background_compile, "compile_all", lambda: events.append("compiled"))
+    monkeypatch.setattr(background_compile, "_MAX_WAIT", 0.3)
+    handle = os.open(cache_dir, os.O_RDONLY)
+    fcntl.flock(handle, fcntl.LOCK_EX)
+    with monkeypatch.context() as background:
+        background.setattr(sys, "argv", ["background", background_compile._UNLESS_RUNNING])
         background_compile.main()
+        assert events == []
+    start = time.monotonic()
+    background_compile.main()  # the other process was stopped
+    assert time.monotonic() - start >= 0.3
+    monkeypatch.setattr(background_compile, "_MAX_WAIT", 60)
+    threading.Timer(0.3, lambda: os.close(handle)).start()  # the other process ends
+    background_compile.main()
+    assert events == ["compiled"] * 2
+    assert list(cache_dir.iterdir()) == []
+
+
+def test_two_processes_may_compile_the_same_kernel(cache_dir: Path) -> None:
+    code = (
+        "from bertsmith.kernels.cpu import launcher\n"
+        "from bertsmith.kernels import kernel_cache\n"
+        "print(kernel_cache.cache_folder())"
+    )
+    processes = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) for _ in range(2)]
+    assert [process.communicate()[0].decode().strip() for process in processes] == [str(cache_dir)] * 2
+    assert len(list(cache_dir.rglob("*.nbi"))) == 1
 
 
 def test_without_numba_the_error_names_the_extra(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import itertools
 import os
 import subprocess
 import sys
@@ -67,8 +69,15 @@ def writable(path: Path, _: pytest.MonkeyPatch) -> None:
     path.chmod(0o777)
 
 
-@pytest.mark.parametrize("name", [".", "cpu", "cpu/kernel.nbi"])
-@pytest.mark.parametrize("change", [by_others, linked, writable])
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        *itertools.product([".", "cpu", "cpu/kernel.nbi"], [by_others, linked, writable]),
+        *itertools.product(
+            ["..", "../.."], [by_others, writable]
+        ),  # who can write there can exchange the folder
+    ],
+)
 def test_what_others_can_write_is_not_used_and_said_once(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -79,10 +88,22 @@ def test_what_others_can_write_is_not_used_and_said_once(
     folder = planted(tmp_path)
     if change is writable and name == "cpu/kernel.nbi":
         folder.chmod(0o755)
-    change(folder / name, monkeypatch)
+    change(Path(os.path.abspath(folder / name)), monkeypatch)
     for _ in range(3):
         assert kernel_cache.cache_folder() != folder
     assert len([text for text in caplog.messages if text.startswith(f"{folder}: ")]) == 1
+
+
+def test_a_link_above_is_followed_once_and_a_folder_for_temporary_files_is_trusted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "link").symlink_to("cache")
+    tmp_path.chmod(0o1777)
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "link"))
+    folder = kernel_cache.cache_folder()
+    assert folder is not None
+    assert folder.parent == tmp_path / "cache"
 
 
 @pytest.mark.parametrize("home", ["", "nowhere"])
@@ -101,8 +122,11 @@ def test_without_a_home_there_is_no_cache_and_one_sentence(
     assert len(caplog.messages) == 1
 
 
-def test_a_module_of_the_current_folder_is_not_imported(tmp_path: Path) -> None:
-    """Try names of the standard library, of dependencies, and of bertsmith itself in `python -m bertsmith`."""
+@pytest.mark.parametrize(
+    "arguments", [["bertsmith", "--version"], ["bertsmith.kernels.background_compile", "unless-another-does"]]
+)
+def test_a_module_of_the_current_folder_is_not_imported(tmp_path: Path, arguments: list[str]) -> None:
+    """Try names of the standard library, of dependencies, and of bertsmith itself in `python -m`."""
     names = (
         "__future__",
         "json",
@@ -118,7 +142,12 @@ def test_a_module_of_the_current_folder_is_not_imported(tmp_path: Path) -> None:
     )
     for name in names:
         (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nraise SystemExit(9)\n")
-    command = [sys.executable, "-m", "bertsmith", "--version"]
+    command = [sys.executable, "-m", *arguments]
+    folder = kernel_cache.cache_folder()
+    assert folder is not None
+    lock = os.open(folder, os.O_RDONLY)
+    fcntl.flock(lock, fcntl.LOCK_EX)  # so that nothing is compiled
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout[:9]) == (0, "bertsmith"), done.stderr
+    os.close(lock)
+    assert done.returncode == 0, done.stderr
     assert not (tmp_path / "ran").exists()

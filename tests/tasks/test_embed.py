@@ -161,7 +161,7 @@ def test_bad_rows_have_a_code_and_a_location(tmp_path: Path, row: dict[str, Any]
         (GRADED.replace("4.5", "four"), {}, "not_a_number"),
         (GRADED.replace("4.5", "nan"), {}, "empty_label"),
         (GRADED.replace("4.5", "1e308"), {}, "number_too_large"),
-        (GRADED.replace("4.5", "-inf"), {}, "number_too_large"),
+        (GRADED.replace("4.5", "-inf"), {}, "empty_label"),
         (GRADED, {"loss": "softmax"}, "loss_not_applicable"),
         (GRADED, {"loss": "contrastive"}, "loss_not_applicable"),
         ("text,second,label\na,b,1\nc,d,1\n", {}, "single_label"),

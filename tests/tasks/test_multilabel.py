@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +21,17 @@ from bertsmith.artifacts.folder import read_folder
 from bertsmith.cli.main import bertsmith
 from bertsmith.errors import InputError
 from bertsmith.models.family import build_encoder
-from bertsmith.tasks.batching import Outputs
+from bertsmith.tasks.batching import Item, Outputs, TokenSequence
 from bertsmith.tasks.classification import TASK
 from bertsmith.tasks.classification.data import ClassificationData, split_labels
-from bertsmith.tasks.classification.model import MultilabelDecoder, MultilabelPrediction
+from bertsmith.tasks.classification.model import LabelScores, MultilabelDecoder, MultilabelPrediction
 from bertsmith.tasks.fitted_task import FittedTask
 from bertsmith.tasks.settings import ClassSettings
 from bertsmith.tasks.texts import TextExample
 
 SETTINGS = ClassSettings(multi_label=True)
 LABELS = ["anger", "fear", "joy"]
+IDS = {label: i for i, label in enumerate(LABELS)}
 
 
 def example(label: str | None, text: str = "kaba") -> TextExample:
@@ -181,7 +183,7 @@ def test_scores_are_scikit_learns(truths: list[list[bool]], data: st.DataObject)
     predictions = [
         MultilabelPrediction(
             [label for label, held in zip(LABELS, row, strict=True) if held],
-            dict(zip(LABELS, map(float, row), strict=True)),
+            LabelScores(IDS, np.array(row)),
             tokens=1,
             tokens_read=1,
         )
@@ -277,7 +279,7 @@ def test_no_answer_that_is_the_same_for_every_text_beats_the_baseline(
     baseline = metrics.baseline(examples, examples)
     for number in range(2 ** len(LABELS)):
         same = [label for i, label in enumerate(LABELS) if number >> i & 1]
-        scores = dict.fromkeys(LABELS, 0.5)
+        scores = LabelScores(IDS, np.full(len(LABELS), 0.5))
         answers = [MultilabelPrediction(same, scores, tokens=0, tokens_read=0)] * len(examples)
         found = metrics.compute(answers, examples)
         assert found.values["macro_f1"] <= baseline.values["macro_f1"]
@@ -329,3 +331,22 @@ def test_the_command_line_takes_it(trained: bs.Model, tmp_path: Path) -> None:
     assert json.loads(result.stdout)["decided_by"] == "macro_f1"
     record = read_folder(tmp_path / "run" / "model").record
     assert len(record["metadata"]["weights"]) == len(record["decoder_state"]["thresholds"]) == 3
+
+
+def test_scores_of_thousands_of_labels_take_little_memory() -> None:
+    """A dict of the scores of one text takes fifty times as much."""
+    labels = [f"label {i}" for i in range(4_000)]
+    decoder = MultilabelDecoder({"labels": labels, "separator": ","}, ClassSettings(multi_label=True), {})
+    logits = torch.randn(200, 1, len(labels))
+    items = [
+        Item(i, (TokenSequence(np.zeros(1, np.int32), np.zeros(1, np.uint8), 1, 1),)) for i in range(200)
+    ]
+    tracemalloc.start()
+    predictions = decoder.decode(Outputs(list(logits)), items, [])
+    size, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert size < 20 * logits.numel()
+    scores = predictions[0].to_dict()["scores"]
+    assert list(scores) == labels
+    assert scores == predictions[0].scores == dict(zip(labels, logits[0, 0].sigmoid().tolist(), strict=True))
+    assert sorted(predictions[0].labels) == sorted(label for label, score in scores.items() if score > 0.5)

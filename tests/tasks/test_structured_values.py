@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +87,11 @@ def test_null_is_an_empty_text_and_a_missing_label(tmp_path: Path, name: str) ->
 
 
 @pytest.mark.parametrize(
-    "label", [float("nan"), np.nan, np.float32("nan"), "NaN", "NA", "null", "None", "", " "]
+    "label",
+    [
+        *(float("nan"), np.nan, np.float32("nan"), "NaN", "NA", "null", "None", "", " "),
+        *(float("inf"), -np.float32("inf"), Decimal("Infinity"), "inf", "-Infinity"),
+    ],
 )
 @pytest.mark.parametrize("task", ["classify", "regress", "embed"])
 def test_spellings_of_missing_labels(label: Any, task: str) -> None:

@@ -67,7 +67,7 @@ def embed(
     vector, in order; an empty text has that of the special tokens, and is not in an index. Without --output and
     --index, the command prints one JSON object per text.
     """
-    from bertsmith.inference.output import check_suffix, refuse_existing
+    from bertsmith.inference.output import check_suffix
     from bertsmith.inference.text_input import count_empty, read_text_rows, rows_of_lines
     from bertsmith.io import atomic
     from bertsmith.retrieval import vector_file
@@ -83,7 +83,7 @@ def embed(
         atomic.check_output_folder(Path(index), argument="index")
     if output:
         check_suffix(output, vector_file.VECTOR_SUFFIXES)
-        refuse_existing(Path(output))
+        atomic.check_output_file(Path(output))
     loaded = options.load_model(model, device, precision)
     if index:
         source: Any = file or [text for _, text in options.read_lines(texts)]
@@ -166,7 +166,6 @@ def search(
     the results. Other queries from a file or standard input give one JSON object each. --json
     prints one document.
     """
-    from bertsmith.inference.output import refuse_existing
     from bertsmith.inference.search import (
         Reranker,
         ScoredSearch,
@@ -181,7 +180,7 @@ def search(
     options.require(["qrels", "text_column"], {**arguments, "input": file}, "input")
     options.require(["rerank_label"], {"rerank_label": rerank_label, "rerank": rerank}, "rerank")
     if output:
-        refuse_existing(Path(output))
+        atomic.check_output_file(Path(output))
     parsed = read_search_queries(file, **arguments) if file else _parse_queries(queries)
     opened = Index(index)
     opened.check_approximate(approximate)

@@ -151,7 +151,8 @@ def score(
     models only if these share a tokenizer. A pair is correct if the good sentence has the higher score; chance is
     50 %, and a tie is wrong. Empty texts are counted, not scored.
     """
-    from bertsmith.inference.output import output_format, refuse_existing, write_rows
+    from bertsmith.inference.output import output_format, write_rows
+    from bertsmith.io import atomic
 
     if file and pairs:
         raise click.UsageError("--input and --pairs exclude each other")
@@ -161,7 +162,7 @@ def score(
     options.require(["text_column"], values, "input")
     form = output_format(output, None)
     if output:
-        refuse_existing(Path(output))
+        atomic.check_output_file(Path(output))
     scorer = options.load_model(model, device, precision).scorer(variant)
     if pairs:
         document, rows = _score_pairs(scorer, pairs, encoding=encoding, **pair_options)

@@ -143,7 +143,7 @@ class _RateGroup(TaskGroup):
         @click.command(name, cls=SettingsCommand, settings_type=partial(task_settings, task))
         @options.base_model
         @_train
-        @click.option("--output", metavar="FILE.png", help="A plot of the losses to write.")
+        @click.option("--output", type=FILE, metavar="FILE.png", help="A plot of the losses to write.")
         @click.option("--seeds", type=Integer(1, 1000), default=3, help="Number of repetitions.")
         @click.option("--steps", type=Integer(1, 1_000_000), default=100, help="Updates of each seed.")
         @click.option("--low", type=options.RATE, default=1e-7, help="First learning rate.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import rich_click as click
@@ -9,7 +10,7 @@ import rich_click as click
 from bertsmith import console
 from bertsmith.cli import options
 from bertsmith.cli.commands import Command
-from bertsmith.cli.options import MODEL, Integer
+from bertsmith.cli.options import FILE, MODEL, Integer
 from bertsmith.cli.pretraining_tables import format_metrics
 from bertsmith.cli.tables import format_value, print_repeats, print_rows, print_values, show
 from bertsmith.formatting import format_number, pluralize
@@ -35,7 +36,7 @@ _CONTINUE = "to continue, repeat the command of the run with --resume"
 @click.option(
     "--head", "heads", type=Integer(), multiple=True, help="Only this head, from 0; can be repeated."
 )
-@click.option("--output", metavar="FILE.png", help="Draw the weights of one head, or of all.")
+@click.option("--output", type=FILE, metavar="FILE.png", help="Draw the weights of one head, or of all.")
 @options.model_device
 @options.as_json
 def attention(
@@ -58,6 +59,10 @@ def attention(
     The table has a row for each head with the mean weights on special tokens, the token itself, the tokens before
     and after it, and all others, and the number of tokens that the weights spread to. --json prints the weights.
     """
+    from bertsmith.io import atomic
+
+    if output is not None:
+        atomic.check_output_file(Path(output), overwrite=True)
     weights = options.load_model(model, device).attention(text, second).select(layers or None, heads or None)
     if output is not None:
         weights.plot(output)

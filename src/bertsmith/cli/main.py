@@ -6,6 +6,7 @@ prints a message and a hint, no traceback, and with --json one JSON document.
 
 from __future__ import annotations
 
+import errno
 import importlib
 import io
 import os
@@ -163,10 +164,11 @@ def error_to_report(error: BaseException) -> BertsmithError | None:
             name, hint = error.object[:200], "rename the file"
             return InputError("name_not_utf8", "this name is not UTF-8", location=name, hint=hint)
         case OSError() if hardware.is_disk_full(error):
-            hint = "free some space and start again"
+            hint = "free some space, or write to another disk"
             return MachineError("disk_full", "the disk is full", location=error.filename, hint=hint)
         case OSError():
             is_input = isinstance(error, PermissionError | NotADirectoryError | IsADirectoryError)
+            is_input = is_input or error.errno == errno.ENAMETOOLONG
             message = (error.strerror or str(error)).lower()
             return (InputError if is_input else MachineError)("os_error", message, location=error.filename)
         case MemoryError() | RuntimeError() | ImportError() if hardware.is_out_of_memory(error):

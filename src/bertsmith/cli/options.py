@@ -27,6 +27,11 @@ class PathName(click.Path):
         super().__init__(readable=False)  # the commands check the path
         self.name = name
 
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not str(value).strip():
+            self.fail("the name is empty", param, ctx)
+        return super().convert(value, param, ctx)
+
 
 FILE, DIR, RUN, MODEL = PathName("file"), PathName("dir"), PathName("run"), PathName("dir|name")
 

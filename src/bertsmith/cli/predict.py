@@ -61,11 +61,13 @@ def predict(
     """
     from bertsmith.inference import output as formats
     from bertsmith.inference.task_predictor import delimiter_of
+    from bertsmith.io import atomic
+    from bertsmith.io.compression import read_blocks
 
     if as_json and (output or format not in (None, "json")):
         raise click.UsageError("--json is one JSON document on standard output; omit --output and --format")
     if output:
-        formats.refuse_existing(Path(output))
+        atomic.check_output_file(Path(output))
     options.check_texts(texts, file)
     model = options.load_model(run, device, precision)
     form = formats.output_format(output, format, model.task.declaration.output_format)
@@ -89,7 +91,7 @@ def predict(
         for line in formats.csv_lines(report, predictions, delimiter):
             console.print_result(line.removesuffix("\n"))
     elif form == "csv":  # with the byte order mark of the file, as spreadsheets expect
-        has_mark = file and Path(file).read_bytes().startswith(codecs.BOM_UTF8)
+        has_mark = file and next(read_blocks(file), b"").startswith(codecs.BOM_UTF8)
         _write(["\ufeff"] * bool(has_mark))
         _write(formats.csv_lines(report, predictions, delimiter))
     else:

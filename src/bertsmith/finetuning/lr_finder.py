@@ -20,7 +20,6 @@ from bertsmith.finetuning.model import build_model, cached_encoder, create_conte
 from bertsmith.finetuning.settings import OWN_ARGUMENTS, settings_type
 from bertsmith.formatting import pluralize
 from bertsmith.inference.model import Model, load
-from bertsmith.inference.output import refuse_existing
 from bertsmith.io import atomic
 from bertsmith.io.sources import Source
 from bertsmith.keywords import FinetuneKeywords
@@ -129,8 +128,8 @@ def find_rate(
         InputError: The user can fix the error.
     """
     declaration, plot = get_task(task), None if output is None else Path(output)
-    if plot is not None and not overwrite:
-        refuse_existing(plot)
+    if plot is not None:
+        atomic.check_output_file(plot, overwrite=overwrite)
     _check(seeds, steps, low, high)
     base = load(model)
     changes = resolve(settings_type(declaration), settings, keywords, find_rate, hidden=OWN_ARGUMENTS)

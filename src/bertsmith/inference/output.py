@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from io import StringIO
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bertsmith.errors import InputError, option
+from bertsmith.errors import InputError
 from bertsmith.formatting import shorten
 from bertsmith.io import atomic
 from bertsmith.tasks.registry import OutputFormat
@@ -127,14 +126,6 @@ def table_of(
     return names, [tuple(row.get(name, "") for name in names) for row in rows]
 
 
-def refuse_existing(output: Path) -> None:
-    """Raise InputError if an output file exists."""
-    if os.path.lexists(output):
-        message = "already exists"
-        hint = f"choose another {option('output')}, or remove the file; in Python, overwrite=True replaces it"
-        raise InputError("output_exists", message, location=output, argument="output", hint=hint)
-
-
 def write_predictions(
     report: TaskReport, answered: Iterable[Answered], format: str, delimiter: str, output: Path
 ) -> int:
@@ -171,7 +162,7 @@ def json_lines(objects: Iterable[Mapping[str, Any]], output: Path) -> Iterator[s
 
 def write_rows(rows: Sequence[Mapping[str, Any]], format: str, output: Path) -> None:
     """Write rows of plain values to a file atomically; raise InputError if it exists."""
-    refuse_existing(output)
+    atomic.check_output_file(output)
     with atomic.atomic_file(output) as path, path.open("w", encoding="utf-8", newline="") as file:
         if format == "csv":
             file.write("\ufeff")

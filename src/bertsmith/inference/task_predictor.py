@@ -11,13 +11,7 @@ from pathlib import Path
 from typing import Any, Self, overload
 
 from bertsmith.errors import InputError, option
-from bertsmith.inference.output import (
-    Answered,
-    output_format,
-    prediction_objects,
-    refuse_existing,
-    write_predictions,
-)
+from bertsmith.inference.output import Answered, output_format, prediction_objects, write_predictions
 from bertsmith.inference.predictor import Predictor, with_batch_size
 from bertsmith.inference.text_input import log_empty, texts_of_lines
 from bertsmith.io import atomic
@@ -292,8 +286,7 @@ class TaskInterface(ABC):
                 )
             return prediction_objects(predictor.answered_file(file))
         format, path = output_format(output, format, predictor.task.declaration.output_format), Path(output)
-        if not overwrite:
-            refuse_existing(path)
+        atomic.check_output_file(path, overwrite=overwrite)
         answered = predictor.answered_file(file)
         write_predictions(predictor.task.report, answered, format, delimiter_of(file, predictor.task), path)
         return path

@@ -12,7 +12,8 @@ from bertsmith.corpus.checks.check import CheckOptions, check_files
 from bertsmith.errors import InputError, option
 from bertsmith.formatting import format_percent, pluralize
 from bertsmith.instances.settings import MEAN_FILL_RATIO, TOKEN_REPETITION
-from bertsmith.io.compression import check_name, is_compressed
+from bertsmith.io import atomic
+from bertsmith.io.compression import is_compressed
 from bertsmith.io.folders import find_files
 from bertsmith.io.sources import Sources, size_of, to_sources
 from bertsmith.io.tables import Table
@@ -22,7 +23,6 @@ from bertsmith.models.family import preset
 from bertsmith.models.parameter_count import count_parameters, flops_per_token
 from bertsmith.notebook import Report
 from bertsmith.settings import with_keywords
-from bertsmith.suggestions import not_found_error
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.training.settings import TrainSettings
 
@@ -87,7 +87,7 @@ def check_corpus(
     if preset_name is not None:
         preset(preset_name)  # refuse unknown names before reading the text
     if html is not None:
-        check_page_file(html)
+        atomic.check_output_file(Path(html), overwrite=True, argument="html")
     if tokenizer is not None and not isinstance(tokenizer, Tokenizer):
         tokenizer = Tokenizer.load(tokenizer)
     options, files = with_keywords(options or CheckOptions(), keywords, check_corpus), to_sources(files)
@@ -234,14 +234,3 @@ def _describe_basis(has_tokenizer: bool) -> str:
         f"{tokens}; segment pairs of {_SEQUENCE_LENGTH} tokens filled to {format_percent(MEAN_FILL_RATIO)}, "
         f"{TOKEN_REPETITION:g} tokens in them for each token of the text"
     )
-
-
-def check_page_file(html: str | Path) -> None:
-    """Raise InputError for an HTML file that cannot be written."""
-    path = Path(html)
-    check_name(path)
-    if path.is_dir():
-        message = "this is a folder"
-        raise InputError("is_a_folder", message, location=path, argument="html", hint="name a file")
-    if not path.parent.is_dir():
-        raise not_found_error(path.parent, "folder", "create it first")

@@ -11,7 +11,7 @@ from bertsmith import console
 from bertsmith.artifacts.locate import locate_tokenizer
 from bertsmith.corpus.checks.tokenizer_comparison import compare_tokenizers
 from bertsmith.errors import InputError, option
-from bertsmith.inspection.check import check_page_file
+from bertsmith.io import atomic
 from bertsmith.io.documents import Reading
 from bertsmith.io.sources import Sources, to_sources
 from bertsmith.keywords import ReadingKeywords
@@ -54,7 +54,7 @@ def inspect_tokenizers(
         InputError: A path is not a tokenizer, one is named twice, or the page cannot be written there.
     """
     if html is not None:
-        check_page_file(html)
+        atomic.check_output_file(Path(html), overwrite=True, argument="html")
     names = [str(name) for name in ([tokenizers] if isinstance(tokenizers, str | Path) else tokenizers)]
     if repeated := [name for name in names if names.count(name) > 1]:
         message = "this tokenizer is named twice"

@@ -13,6 +13,7 @@ import os
 import re
 import shutil
 import stat
+import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from io import BufferedReader
@@ -23,6 +24,8 @@ from bertsmith.errors import InputError, MachineError, option
 from bertsmith.io.compression import check_name
 
 _HIDDEN = re.compile(r"\..*\.[0-9a-f]{16}\.bertsmith", re.DOTALL)
+_MAX_BYTES = 1 << 30  # of a file that is read at once
+_MAX_NAME_BYTES = 240  # of an output: file systems allow 255, and hidden names are longer
 _MAX_NAME_LENGTH = 48  # characters of a name that a hidden name repeats: file systems allow 255 bytes
 
 
@@ -158,27 +161,51 @@ def check_output_folder(out: Path, *, in_place: bool = False, argument: str = "o
         if not in_place:
             hint += ", or remove it; in Python, overwrite=True replaces it"
         raise InputError("output_exists", message, location=out, argument=argument, hint=hint)
-    refuse_in_use(out, in_place)
+    refuse_in_use(out, in_place, argument)
 
 
-def refuse_in_use(out: Path, in_place: bool) -> None:
+def check_output_file(out: Path, *, overwrite: bool = False, argument: str = "output") -> None:
+    """Check that a new file can get the name `out`.
+
+    Args:
+        out: The file to write.
+        overwrite: Replace a file.
+        argument: Python's name of the argument that names the file.
+
+    Raises:
+        InputError: `out` exists, or cannot be written.
+    """
+    _check_name(out)
+    is_other = out.exists() and not out.is_file()
+    if is_other or (os.path.lexists(out) and not overwrite):
+        message = "is not a regular file" if is_other else "already exists"
+        hint = f"choose another {option(argument)}"
+        hint += "" if is_other else ", or remove the file; in Python, overwrite=True replaces it"
+        raise InputError("output_exists", message, location=out, argument=argument, hint=hint)
+    _refuse_unwritable(out, out.parents, argument)
+
+
+def refuse_in_use(out: Path, in_place: bool, argument: str) -> None:
     """Raise InputError for a folder that cannot be replaced, or with `in_place` not written into."""
     target = _resolve(out)
     if not in_place and target.is_dir() and (target == Path.cwd() or target.is_mount()):
         message = "this folder is in use (as the current folder or a mount point) and cannot be replaced"
         hint = f"name a folder inside it: {out / 'result'}"
         raise InputError("folder_in_use", message, location=out, hint=hint)
-    _refuse_unwritable(out, [target, *target.parents] if in_place else target.parents)
+    _refuse_unwritable(out, [target, *target.parents] if in_place else target.parents, argument)
 
 
-def _refuse_unwritable(out: Path, ancestors: Iterable[Path]) -> None:
-    hint = f"choose another {option('output_dir')}"
+def _refuse_unwritable(out: Path, ancestors: Iterable[Path], argument: str = "output_dir") -> None:
+    """Raise InputError if nothing can be written into the first of the folders that exists."""
+    hint = f"choose another {option(argument)}"
     ancestor = next(folder for folder in ancestors if os.path.lexists(folder))
     if not ancestor.is_dir():
         raise InputError("not_a_folder", f"{ancestor} is a file, not a folder", location=out, hint=hint)
-    if not os.access(ancestor, os.W_OK | os.X_OK):
-        message = f"permission denied to write into {ancestor}"
-        raise InputError("permission_denied", message, location=out, hint=hint)
+    try:
+        tempfile.TemporaryFile(dir=ancestor).close()
+    except OSError as error:
+        message = f"nothing can be written into {ancestor} ({error.strerror})"
+        raise InputError("permission_denied", message, location=out, hint=hint) from None
 
 
 @contextmanager
@@ -196,7 +223,7 @@ def folder_lock(folder: Path, writer: str, display_path: Path | None = None) -> 
     Raises:
         InputError: Another process holds the folder.
     """
-    check_name(folder)
+    _check_name(folder)
     if folder.name.startswith(".") and folder.is_symlink():  # an attack: nobody links a hidden name
         message = "is a symbolic link, which is not followed"
         raise InputError("symbolic_link", message, location=folder, hint="remove it")
@@ -270,10 +297,13 @@ def open_file(path: str | Path) -> BufferedReader:
     return os.fdopen(handle, "rb")
 
 
-def read_file(path: str | Path) -> bytes:
-    """Return the content of a file, as `open_file` opens it."""
+def read_file(path: str | Path, max_bytes: int = _MAX_BYTES) -> bytes:
+    """Return the content of a file, as `open_file` opens it; raise OSError if it is larger than `max_bytes`."""
     with open_file(path) as file:
-        return file.read()
+        content = file.read(max_bytes + 1)
+    if len(content) > max_bytes:
+        raise OSError(errno.EFBIG, f"it is larger than {max_bytes:,} bytes", str(path))
+    return content
 
 
 def sha256_of_file(path: Path) -> str:
@@ -342,8 +372,16 @@ def _exchange(new: Path, old: Path, backup: Path) -> None:
 
 
 def _resolve(path: Path) -> Path:
-    """Return the path without links; `Path.resolve` raises a RuntimeError for a loop of links."""
+    """Return the path of an output without links; `Path.resolve` raises a RuntimeError for a loop of links."""
+    _check_name(path)
     return Path(os.path.realpath(path))
+
+
+def _check_name(path: Path) -> None:
+    """Raise InputError for a path that no output can have."""
+    check_name(path)
+    if any(len(os.fsencode(name)) > _MAX_NAME_BYTES for name in path.parts):
+        raise InputError("name_too_long", "this name is too long", location=path, hint="choose a shorter one")
 
 
 def _open_folder(folder: Path) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -34,11 +35,11 @@ class FolderLayout:
         Raises:
             InputError: As `check_output_folder` does, or if `out` contains anything else, which is never removed.
         """
-        if not overwrite or not out.is_dir() or not any(out.iterdir()):
+        if not overwrite or not os.path.isdir(out) or not any(out.iterdir()):
             atomic.check_output_folder(out, in_place=in_place, argument=self.argument)
             return False
         self.check_only(out, self.required_name)
-        atomic.refuse_in_use(out, in_place)
+        atomic.refuse_in_use(out, in_place, self.argument)
         return True
 
     def check_only(self, folder: Path, *required_names: str) -> None:

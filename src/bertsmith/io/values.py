@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import datetime
 import json
+import math
 import numbers
 import re
 from collections.abc import Mapping, MappingView, Set
@@ -21,10 +22,10 @@ from bertsmith.io.jsonl import load_json, surrogate_error
 # fmt: off
 MISSING_SPELLINGS = frozenset([
     "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>", "N/A", "NA",
-    "NULL", "NaN", "NaT", "None", "n/a", "nan", "null",
+    "NULL", "NaN", "NaT", "None", "n/a", "nan", "null", "inf", "-inf", "Infinity", "-Infinity",
 ])
 # fmt: on
-"""Labels that stand for a missing one: the spellings of pandas.read_csv. As texts they are words."""
+"""Labels that stand for a missing one: the spellings of pandas.read_csv, and infinity. As texts they are words."""
 
 _MISSING_TYPES = ("NAType", "NaTType")  # of pandas
 _SCALARS = (str, bool, numbers.Real, Decimal, datetime.date, datetime.time, datetime.timedelta)
@@ -34,10 +35,10 @@ _MAX_SHOWN_CHARACTERS = 60
 
 
 def is_missing(value: Any) -> bool:
-    """Return True for None, NaN of any library, and pandas' NA and NaT."""
+    """Return True for None, NaN and infinity of any library, and pandas' NA and NaT."""
     if value is None or type(value).__name__ in _MISSING_TYPES:
         return True
-    return isinstance(value, numbers.Real | Decimal) and bool(value != value)
+    return isinstance(value, numbers.Real | Decimal) and bool(value != value or abs(value) == math.inf)
 
 
 def is_unordered(values: Any) -> bool:

@@ -3,22 +3,23 @@
 Run as: python -m bertsmith.kernels.background_compile
 """
 
-from __future__ import annotations
+if __name__ == "__main__":
+    import bertsmith.safe_path  # noqa: F401
 
 import fcntl
 import os
 import shutil
 import subprocess
 import sys
-import tempfile
-import zlib
-from pathlib import Path
+import time
 from typing import NoReturn
 
 from bertsmith.errors import InputError
 from bertsmith.kernels.backend_selection import compile_all, compile_error, missing_numba_error
+from bertsmith.kernels.kernel_cache import NO_FOLDER, cache_folder
 
 _UNLESS_RUNNING = "unless-another-does"
+_MAX_WAIT = 120  # seconds for another process; compiling at the same time as it does no harm
 
 
 def start_background_compile() -> None:
@@ -35,31 +36,38 @@ def main() -> None:
     """
     if (error := missing_numba_error()) is not None:
         _fail(error)
-    mode = fcntl.LOCK_EX | (fcntl.LOCK_NB if _UNLESS_RUNNING in sys.argv else 0)
-    lock = os.open(_lock_path(), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    if (folder := cache_folder()) is None:
+        _fail(compile_error(OSError(NO_FOLDER)))
+    waits = _UNLESS_RUNNING not in sys.argv
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        fcntl.flock(lock, mode)
-    except BlockingIOError:
-        os.close(lock)
-        return
-    try:
-        compile_all()
+        if _take_lock(handle, _MAX_WAIT if waits else 0) or waits:
+            compile_all()
     except Exception as exception:  # Numba's types of errors are unknown before it is imported
         _fail(compile_error(exception))
     finally:
-        os.close(lock)
+        os.close(handle)
+
+
+def _take_lock(folder: int, max_wait: float) -> bool:
+    """Lock the open folder of the cache; return False if another process holds it after some seconds."""
+    end = time.monotonic() + max_wait
+    while True:
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= end:
+                return False
+            time.sleep(0.1)
+        except OSError:  # a file system without locks
+            return True
+        else:
+            return True
 
 
 def _fail(error: InputError) -> NoReturn:
     print(f"error: {error.message}\n       {error.hint}", file=sys.stderr)
     sys.exit(2)
-
-
-def _lock_path() -> Path:
-    """Return the lock file of this user, this installation, and this cache."""
-    scope = f"{Path(__file__).parent} {os.environ.get('NUMBA_CACHE_DIR')} {os.environ.get('XDG_CACHE_HOME')}"
-    name = f"bertsmith-kernels-{os.getuid()}-{zlib.crc32(scope.encode()):08x}.lock"
-    return Path(tempfile.gettempdir()) / name
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from bertsmith.private_folder import is_private_folder
 
 SOURCES = Path(__file__).parent / "cpu"
 MARKER = "complete"
+NO_FOLDER = "no folder for compiled kernels can be written to"
 
 
 def cache_folder() -> Path | None:
@@ -33,7 +34,8 @@ def cache_folder() -> Path | None:
     )  # "~" is kept without a home
     parents = [SOURCES / "__pycache__", *([users / "bertsmith"] if users.is_absolute() else [])]
     parents = [Path(configured), *parents] if configured else parents
-    folders = (parent / f"kernels-{_digest(SOURCES)}" for parent in parents)
+    # Without links, since a link could be changed after the check.
+    folders = (Path(os.path.realpath(parent)) / f"kernels-{_digest(SOURCES)}" for parent in parents)
     return next((folder for folder in folders if is_private_folder(folder)), None)
 
 

@@ -65,13 +65,13 @@ def count_statistics(
         extra: [examples, M], terms of M other sums that the scores need.
         scores: Function from the sums of the four arrays to scores by name.
     """
-    parts = [np.asarray(part, dtype=np.float64) for part in (correct, references, predictions, extra)]
+    parts = [np.asarray(part) for part in (correct, references, predictions, extra)]
     split_points = np.cumsum([part.shape[1] for part in parts])[:-1]
 
     def scores_from_sums(sums: FloatArray) -> dict[str, FloatArray]:
         return scores(*np.split(sums, split_points, axis=-1))
 
-    return SufficientStatistics(np.concatenate(parts, axis=1), scores_from_sums)
+    return SufficientStatistics(np.concatenate(parts, axis=1, dtype=np.float64), scores_from_sums)
 
 
 def safe_divide(numerator: FloatArray, denominator: FloatArray) -> FloatArray:

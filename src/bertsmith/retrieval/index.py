@@ -278,7 +278,7 @@ def _read_manifest(folder: Path) -> _Manifest:
         message = f"this is not the folder of an index ({MANIFEST} is missing)"
         raise InputError("not_an_index", message, location=folder, hint=_REBUILD)
     try:
-        return _Manifest.model_validate_json(path.read_bytes())
+        return _Manifest.model_validate_json(atomic.read_file(path))
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         field = ".".join(map(str, first["loc"])) or "the file"

@@ -203,6 +203,7 @@ def finish_run(
         message = "%s: the run %s; its model is unchanged. To train it further, set a larger budget"
         logger.info(message, out, output.early_stop or f"is finished after {pluralize(step, 'update')}")
     else:
+        atomic.check_files(out)
         save(output)
 
 

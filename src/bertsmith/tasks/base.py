@@ -118,7 +118,7 @@ class Prediction:
         for f in (*dataclasses.fields(self)[len(counts) :], *counts):
             value = getattr(self, f.name)
             if not f.metadata.get("internal") and (value is not None or not f.metadata.get("omit_if_none")):
-                values[f.name] = value
+                values[f.name] = dict(value) if isinstance(value, Mapping) else value
         return values
 
     def as_empty(self) -> Self:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -44,6 +45,7 @@ _UNKNOWN_CHARACTER = "\U0010fffd"  # a private code point that no vocabulary has
 _ENTRY_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "spiece.model")
 _KINDS: dict[str, TokenizerKind] = {"WordPiece": "wordpiece", "BPE": "byte_level_bpe", "Unigram": "unigram"}
 _DEFAULT_MAX_LENGTH = 512
+_MAX_EXPANSION = 1000  # of a text by a normalizer; NFKC has 18
 _MIN_UNLIMITED_LENGTH = 10**9  # transformers writes "no limit" as 10**30
 _BackendWithSpecialTokens = tuple[tokenizers.Tokenizer, dict[str, str]]
 """A backend tokenizer, and the special tokens by role."""
@@ -150,7 +152,7 @@ def read_folder(
     _check_usable(file, backend, definition["model"])
     model_file = file if file.name.endswith(".model") else file.with_name("spiece.model")
     is_unigram = isinstance(backend.model, tokenizers.models.Unigram)
-    sentencepiece_model = model_file.read_bytes() if is_unigram and model_file.is_file() else None
+    sentencepiece_model = atomic.read_file(model_file) if is_unigram and model_file.is_file() else None
     length = config.model_max_length or 0
     max_length = int(length) if 0 < length < _MIN_UNLIMITED_LENGTH else _DEFAULT_MAX_LENGTH
     return TokenizerSource(text, max_length, special_tokens, sentencepiece_model)
@@ -258,6 +260,9 @@ def _from_tokenizer_json(
 ) -> _BackendWithSpecialTokens:
     with library_errors(file):
         backend = tokenizers.Tokenizer.from_str(json.dumps(content))
+    if _expansion(content.get("normalizer") or {}) > _MAX_EXPANSION:
+        message = "the normalizer could make a text very much longer"
+        raise InputError("normalizer_too_long", message, location=file, hint="use another tokenizer")
     kind = _KINDS.get(type(backend.model).__name__)
     if kind is None or (kind == "byte_level_bpe" and "ByteLevel(" not in str(backend.pre_tokenizer)):
         message = f"the model is {type(backend.model).__name__}, not WordPiece, byte-level BPE, or Unigram"
@@ -284,6 +289,13 @@ def _from_tokenizer_json(
     return backend, special_tokens
 
 
+def _expansion(normalizer: Mapping[str, Any]) -> int:
+    """Return by how much the replacements of a normalizer may make a text longer."""
+    if parts := normalizer.get("normalizers"):
+        return math.prod(map(_expansion, parts))
+    return max(1, len(normalizer.get("content") or normalizer.get("prepend") or ""))
+
+
 @contextmanager
 def library_errors(location: object) -> Iterator[None]:
     """Raise an `InputError` that names the tokenizer for an error or a panic of the tokenizers library."""
@@ -302,7 +314,7 @@ def _warn_of_unused_vocabulary(file: Path, backend: tokenizers.Tokenizer) -> Non
     tokens = backend.get_vocab(with_added_tokens=True)
     for other in map(file.with_name, ("vocab.txt", "vocab.json")):
         with suppress(OSError, ValueError):
-            text = other.read_text("utf-8-sig")
+            text = atomic.read_file(other).decode("utf-8-sig")
             lines = {token: i for i, token in enumerate(text.splitlines()) if token}
             entries = lines if other.suffix == ".txt" else load_json(text)
             if entries.items() - tokens.items() or backend.get_vocab(False).keys() - entries.keys():

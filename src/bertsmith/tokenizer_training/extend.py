@@ -287,7 +287,9 @@ def add_words(tokenizer: Tokenizer, words: Sequence[str]) -> Tokenizer:
             if added_token_ids:
                 model_file.unlink()
             else:
-                atomic.write_bytes(model_file, unigram.append_pieces(model_file.read_bytes(), model["vocab"]))
+                atomic.write_bytes(
+                    model_file, unigram.append_pieces(atomic.read_file(model_file), model["vocab"])
+                )
         return Tokenizer.load(folder)
 
 

@@ -86,6 +86,7 @@ def save(folder: Path, checkpoint: Checkpoint, keep: int) -> Path:
         MachineError: The disk is full, or a number is not finite; nothing has changed. Or an old checkpoint cannot
             be removed; the new one is complete.
     """
+    atomic.check_files(folder.parent)  # a name may have become a link since the run began
     state = checkpoint.state
     final = folder / f"step-{state.step}"
     for name, tensors in checkpoint.tensors.items():
@@ -352,6 +353,7 @@ def save_best_weights(folder: Path, step: int, tensors: Mapping[str, Tensor]) ->
 
     Earlier best weights remain until `prune` removes the checkpoints that refer to them.
     """
+    atomic.check_files(folder.parent)
     file = _best_file(folder, step)
     if (key := _find_not_finite(tensors)) is not None:
         message = f"the weights of step {step} are not finite ('{key}'), so they were not saved"

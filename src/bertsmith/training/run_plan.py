@@ -135,7 +135,7 @@ def read_plan(run: Path, sealed: Sequence[PlanEntry]) -> list[PlanEntry]:
     """Return the entries of a run's plan.jsonl, or those of its checkpoint if the file does not continue them."""
     file = run / PLAN
     try:
-        text = atomic.read_file(file).decode() if file.stat().st_size <= _MAX_PLAN_BYTES else ""
+        text = atomic.read_file(file, _MAX_PLAN_BYTES).decode()
         entries = [PlanEntry.model_validate_json(line) for line in text.splitlines()]
     except (OSError, UnicodeDecodeError, ValidationError):
         entries = []

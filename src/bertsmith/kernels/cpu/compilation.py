@@ -16,7 +16,7 @@ import numpy as np
 from numba import cfunc, config, types
 from numba.core.registry import cpu_target
 
-from bertsmith.kernels.kernel_cache import cache_folder
+from bertsmith.kernels.kernel_cache import NO_FOLDER, cache_folder
 
 # Vectorized sums need reassociation; NaN and infinity keep their meaning.
 JIT_OPTIONS: dict[str, Any] = {
@@ -36,7 +36,7 @@ def kernel(function: Any) -> Any:
     Numba reads the folder from its configuration, which is restored: a user's functions stay in their folder.
     """
     if _CACHE_FOLDER is None:
-        raise OSError("no folder for compiled kernels can be written to")
+        raise OSError(NO_FOLDER)
     user_folder, config.CACHE_DIR = config.CACHE_DIR, str(_CACHE_FOLDER)
     try:
         return cfunc(KERNEL_SIGNATURE, cache=True, **JIT_OPTIONS)(function)

@@ -162,7 +162,7 @@ class ClassificationData(TextData):
             for label in split_labels(example, metadata.get("separator"))
         )
         LabelMap(metadata).check_validation(labels, "label_column")
-        num_bytes = 4 * len(metadata["labels"]) * len(examples)
+        num_bytes = 8 * len(metadata["labels"]) * len(examples)  # logits and probabilities
         if num_bytes > _MANY_BYTES:
             message = (
                 "each evaluation holds %s of scores (%d examples, %d labels); validate on fewer examples"

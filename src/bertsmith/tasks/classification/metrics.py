@@ -17,7 +17,12 @@ from bertsmith.tasks import tfidf
 from bertsmith.tasks.base import Metadata, TaskMetrics
 from bertsmith.tasks.batching import Answers
 from bertsmith.tasks.classification.data import label_ids, split_labels
-from bertsmith.tasks.classification.model import ClassPrediction, MultilabelDecoder, MultilabelPrediction
+from bertsmith.tasks.classification.model import (
+    ClassPrediction,
+    LabelScores,
+    MultilabelDecoder,
+    MultilabelPrediction,
+)
 from bertsmith.tasks.labels import LabelMap
 from bertsmith.tasks.report import ErrorAnalysis, TaskReport, cross_entropy, label_error_analysis, reliability
 from bertsmith.tasks.results import Metrics, MetricTable, table_by_label
@@ -170,8 +175,8 @@ class MultilabelMetrics(LabelMetrics):
         One has the labels of at least half of the training examples, or the most frequent label if there is none.
         The other has all labels: no other constant prediction has a better macro F1.
         """
-        frequencies = self.target_matrix(training).mean(0).tolist()
-        scores = dict(zip(self._labels, frequencies, strict=True))
+        frequencies = self.target_matrix(training).mean(0)
+        scores = LabelScores(self._label_map.ids, frequencies)
         frequent = [label for label, frequency in scores.items() if frequency >= 0.5]
         frequent = frequent or [max(scores, key=scores.__getitem__)]
         constants = (MultilabelPrediction(labels, scores) for labels in (frequent, self._labels))
@@ -185,7 +190,7 @@ class MultilabelMetrics(LabelMetrics):
         probabilities = tfidf.predict_probabilities(training, self.target_matrix(training), validation)
         if probabilities is None:
             return {}
-        scores = [dict(zip(self._labels, row, strict=True)) for row in probabilities.tolist()]
+        scores = [LabelScores(self._label_map.ids, row) for row in probabilities]
         predictions = [
             MultilabelPrediction([label for label, score in row.items() if score > 0.5], row)
             for row in scores
@@ -221,16 +226,22 @@ class MultilabelMetrics(LabelMetrics):
 
     def target_matrix(self, examples: Sequence[TextExample]) -> NDArray[np.bool_]:
         """Return [examples, K], True for each label of an example."""
-        ids_of = [label_ids(example, self._label_map, self._separator) for example in examples]
-        return np.array([np.isin(np.arange(len(self._labels)), ids) for ids in ids_of])
+        return self._matrix([label_ids(example, self._label_map, self._separator) for example in examples])
 
     def score_matrix(self, predictions: Sequence[MultilabelPrediction]) -> NDArray[np.float64]:
         """Return the probabilities of the labels, [examples, K]."""
-        return np.array([[p.scores[label] for label in self._labels] for p in predictions])
+        return np.stack([p.scores.probabilities for p in predictions]).astype(np.float64)
 
     def _prediction_matrix(self, predictions: Sequence[MultilabelPrediction]) -> NDArray[np.bool_]:
         """Return [examples, K], True for each predicted label."""
-        return np.array([[label in p.labels for label in self._labels] for p in predictions])
+        return self._matrix([[self._label_map.ids[label] for label in p.labels] for p in predictions])
+
+    def _matrix(self, ids_of: Sequence[Sequence[int]]) -> NDArray[np.bool_]:
+        """Return [examples, K], True for each id of an example."""
+        matrix = np.zeros((len(ids_of), len(self._labels)), dtype=np.bool_)
+        for row, ids in zip(matrix, ids_of, strict=True):
+            row[ids] = True
+        return matrix
 
 
 def make_metrics(metadata: Metadata, settings: ClassSettings, decoder: TextDecoder) -> LabelMetrics:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import starmap
 from typing import Any
@@ -142,6 +142,25 @@ def make_model(
     return model_type(config, generator, metadata, settings)
 
 
+class LabelScores(Mapping[str, float]):
+    """The probability of each label, in less memory than a dict, since a file may have thousands of labels."""
+
+    def __init__(self, ids: Mapping[str, int], probabilities: NDArray[Any]) -> None:
+        self._ids, self.probabilities = ids, probabilities
+
+    def __getitem__(self, label: str) -> float:
+        return float(self.probabilities[self._ids[label]])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._ids)
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def __repr__(self) -> str:
+        return repr(dict(self))
+
+
 @dataclass
 class ClassPrediction(Prediction):
     """The label of a text.
@@ -154,7 +173,7 @@ class ClassPrediction(Prediction):
 
     label: str
     score: float | None
-    scores: dict[str, float]
+    scores: Mapping[str, float]
 
 
 @dataclass
@@ -167,7 +186,7 @@ class MultilabelPrediction(Prediction):
     """
 
     labels: list[str]
-    scores: dict[str, float]
+    scores: LabelScores
 
 
 class ClassificationDecoder(TextDecoder):
@@ -190,13 +209,14 @@ class ClassificationDecoder(TextDecoder):
     ) -> list[ClassPrediction]:
         """Return the label and the probabilities of each text, the means over its windows."""
         labels: list[str] = self.metadata["labels"]
+        ids = LabelMap(self.metadata).ids
         predictions = []
         for logits, item in self.by_example(outputs, items):
-            probabilities = (logits / self.temperature).softmax(-1).mean(0).tolist()
-            best = max(range(len(labels)), key=probabilities.__getitem__)
-            scores = dict(zip(labels, probabilities, strict=True))
+            probabilities = (logits / self.temperature).softmax(-1).mean(0).numpy()
+            best = int(probabilities.argmax())
+            scores = LabelScores(ids, probabilities)
             predictions.append(
-                ClassPrediction(labels[best], probabilities[best], scores, **token_counts(item))
+                ClassPrediction(labels[best], scores[labels[best]], scores, **token_counts(item))
             )
         return predictions
 
@@ -222,7 +242,7 @@ class MultilabelDecoder(TextDecoder):
         if self.settings.thresholds == "half":
             return
         logits, first_items = zip(*self.by_example(outputs, items), strict=True)
-        probabilities = np.array([windows.sigmoid().mean(0).tolist() for windows in logits])
+        probabilities = np.stack([windows.sigmoid().mean(0).numpy() for windows in logits])
         targets = np.stack([item.target for item in first_items]) > 0
         predictions = (probabilities > threshold for threshold in _THRESHOLDS)
         counts = (((targets & labels).sum(0), targets.sum(0), labels.sum(0)) for labels in predictions)
@@ -235,13 +255,14 @@ class MultilabelDecoder(TextDecoder):
         self, outputs: Outputs, items: Sequence[Item], examples: Sequence[TextExample]
     ) -> list[MultilabelPrediction]:
         """Return the labels and the probabilities of each text, the means over its windows."""
+        names, thresholds, ids = self.metadata["labels"], self.thresholds, LabelMap(self.metadata).ids
         predictions = []
         for logits, item in self.by_example(outputs, items):
-            probabilities = logits.sigmoid().mean(0).tolist()
-            scores = dict(zip(self.metadata["labels"], probabilities, strict=True))
-            pairs = zip(scores.items(), self.thresholds, strict=True)
-            labels = [label for (label, probability), threshold in pairs if probability > threshold]
-            predictions.append(MultilabelPrediction(labels, scores, **token_counts(item)))
+            probabilities = logits.sigmoid().mean(0).numpy()
+            labels = [names[i] for i in np.flatnonzero(probabilities > np.array(thresholds))]
+            predictions.append(
+                MultilabelPrediction(labels, LabelScores(ids, probabilities), **token_counts(item))
+            )
         return predictions
 
     def ensemble_output(self, output: Tensor) -> Tensor:
