@@ -38,7 +38,7 @@ COMMAND_LINE_ONLY = {"json", "format", "help"}
         (
             command("finetune", "TASK", model="/a/b", overwrite=True),
             "bertsmith finetune TASK --model /a/b --overwrite",
-            "bertsmith.finetune(TASK, model=/a/b, overwrite=True)",
+            "bertsmith.finetune('TASK', model=/a/b, overwrite=True)",
         ),
     ],
 )
@@ -47,6 +47,11 @@ def test_each_interface_has_its_own_names(reference: str, command_line: str, pyt
     assert str(error) == f"a.csv:3: It is wrong.\nUse {python} instead."
     assert error.sentence_for("command line") == "a.csv:3: It is wrong."
     assert error.hint_for("command line") == f"Use {command_line} instead."
+    assert error.hint == f"Use {python} instead."
+    error.change_hint(lambda hint: f"{hint} Or omit {reference}.")
+    assert error.hint_for("command line") == f"Use {command_line} instead. Or omit {command_line}."
+    about = InputError("code", f"{reference} is wrong")
+    assert (about.message, about.args) == (f"{python} is wrong", ("code", f"{python} is wrong"))
 
 
 @pytest.mark.parametrize(

@@ -253,6 +253,8 @@ def test_the_embedder_is_a_transformer(base: Path) -> None:
         (["ka", "lo"], ["a", "a"], ValueError, "y has 1 class: a"),
         (["ka", "lo"], [0.1, 0.2], ValueError, "Unknown label type"),
         (["ka", "lo"], ["a", None], ValueError, "row 1"),
+        (["ka", "lo"], ["a", ""], ValueError, "row 1"),
+        (["ka", "lo"], [" ", "a"], ValueError, "row 0"),
         (["ka", "lo"], ["a", float("nan")], ValueError, "row 1"),
         (["ka", "lo"], np.array(["a", np.nan]), ValueError, "row 1"),
         (["ka", "lo"], ["a", ["b"]], ValueError, "row 1"),

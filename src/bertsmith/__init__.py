@@ -8,6 +8,7 @@ finetune_repeatedly with several seeds or folds; finetune_glue; find_rate
 ablate, compare     compare recipes; test two models; ensemble: Ensemble
 load, info, search  open a run as a Model; describe a folder; query an index
 quickstart          all steps on the documentation that Python has
+card, push          write a model card; upload a model to a hub
 Model               predict, evaluate, fill_mask, score, embed, index, save
 check_corpus        report errors and costs of a corpus; show_instance
 inspect_tokenizers  compare vocabularies; extend_tokenizer: add words
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
     from bertsmith.experiments.distillation import distill_task as distill_task
     from bertsmith.experiments.glue import finetune_glue as finetune_glue
     from bertsmith.experiments.multirun import finetune_repeatedly as finetune_repeatedly
+    from bertsmith.export.card import card as card
+    from bertsmith.export.push import push as push
     from bertsmith.finetuning.lr_finder import find_rate as find_rate
     from bertsmith.finetuning.run import finetune as finetune
     from bertsmith.inference.ensemble import Ensemble as Ensemble
@@ -82,6 +85,7 @@ _MODULES = {
     "Stopped": "errors",
     "Texts": "io.sources",
     "Tokenizer": "tokenizer.tokenizer",
+    "card": "export.card",
     "check_corpus": "inspection.check",
     "compare": "inference.significance",
     "count_parameters": "models.parameter_count",
@@ -101,6 +105,7 @@ _MODULES = {
     "prepare": "corpus.prepare",
     "presets": "models.family",
     "pretrain": "pretraining.run",
+    "push": "export.push",
     "quickstart": "demo.quickstart",
     "search": "inference.search",
     "show_instance": "inspection.show",

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any, Literal
 
@@ -118,7 +118,9 @@ def _render_command(verb: str, arguments: list[str], options: dict[str, Any], in
     if interface == "command line":
         return " ".join(["bertsmith", verb, *arguments, *rendered])
     function = f"bertsmith.{PYTHON_FUNCTIONS.get(verb, verb)}"
-    return f"{function}({', '.join([*arguments, *rendered])})" if arguments or options else function
+    return (
+        f"{function}({', '.join([*map(repr, arguments), *rendered])})" if arguments or options else function
+    )
 
 
 class BertsmithError(Exception):
@@ -126,10 +128,10 @@ class BertsmithError(Exception):
 
     Attributes:
         code: A stable name of the error, such as `column_missing`.
-        message: A description of the error in one sentence, without the location.
+        message: A description of the error in one sentence, without the location, in Python's terms.
         location: The place of the error, such as `file:line` or the row of a data frame; None: there is none.
         argument: Python's name of the argument that caused the error; None: there is none.
-        hint: A suggestion to fix the error; None: there is none.
+        hint: A suggestion to fix the error, in Python's terms; None: there is none.
         exit_code: The command line's exit code.
         is_reported: True if another rank of a run under torchrun reports this error.
     """
@@ -146,13 +148,31 @@ class BertsmithError(Exception):
         argument: str | None = None,
         hint: str | None = None,
     ) -> None:
-        super().__init__(code, message)
-        self.code, self.message, self.argument, self.hint = code, message, argument, hint
+        super().__init__(code, render(message, "python"))
+        self.code, self.argument = code, argument
+        self._message, self._hint = message, hint  # with references
         self.location = None if location is None else str(location)
+
+    @property
+    def message(self) -> str:
+        return render(self._message, "python")
+
+    @message.setter
+    def message(self, text: str) -> None:
+        self._message = text
+
+    @property
+    def hint(self) -> str | None:
+        return None if self._hint is None else render(self._hint, "python")
+
+    def change_hint(self, change: Callable[[str], str]) -> None:
+        """Replace the hint by a function's result for the hint with its references; do nothing without a hint."""
+        if self._hint is not None:
+            self._hint = change(self._hint)
 
     def sentence_for(self, interface: Interface) -> str:
         """Return the message with a prefix: the location, or else the argument if the message does not name it."""
-        message = format_message(render(self.message, interface))
+        message = format_message(render(self._message, interface))
         if self.location is not None:
             return f"{format_message(self.location, _MAX_LOCATION)}: {message}"
         if self.argument is None:
@@ -164,7 +184,7 @@ class BertsmithError(Exception):
 
     def hint_for(self, interface: Interface) -> str | None:
         """Return the hint in the terms of an interface; None if there is none."""
-        return format_message(render(self.hint, interface)) if self.hint else None
+        return format_message(render(self._hint, interface)) if self._hint else None
 
     def __str__(self) -> str:
         return "\n".join(filter(None, [self.sentence_for("python"), self.hint_for("python")]))
@@ -175,8 +195,9 @@ class BertsmithError(Exception):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the error as JSON values, from which `error_from_dict` rebuilds it in another process."""
-        names = ("code", "message", "location", "argument", "hint", "exit_code")
-        return {"type": type(self).__name__, **{name: getattr(self, name) for name in names}}
+        names = ("code", "_message", "location", "argument", "_hint", "exit_code")
+        values = {name.removeprefix("_"): getattr(self, name) for name in names}
+        return {"type": type(self).__name__, **values}
 
     def __reduce__(self) -> tuple[Any, ...]:
         return error_from_dict, (self.to_dict(),)

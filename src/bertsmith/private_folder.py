@@ -43,7 +43,7 @@ def is_private_folder(folder: Path) -> bool:
         for status in parents
     )
     if not is_private:
-        logger.warning("%s: others can write here, so nothing in this folder is used", folder)
+        logger.warning("%s: others can write here, or exchange this folder; nothing in it is used", folder)
     return is_private
 
 

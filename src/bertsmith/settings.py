@@ -224,11 +224,11 @@ def _parse_yaml(text: str) -> Any:
     """Parse YAML; every error is a yaml.YAMLError."""
     loader = _Loader(text)
     try:
-        node = loader.get_single_node()
-        if node is not None and _count_values(node, {}) > _MAX_YAML_VALUES:
-            problem = "its aliases repeat too many values"
-            raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
-        return None if node is None else loader.construct_document(node)
+        if (node := loader.get_single_node()) is None:
+            return None
+        if _count_values(node, {}) > _MAX_YAML_VALUES:
+            raise yaml.MarkedYAMLError(problem="its aliases repeat too many values")
+        return loader.construct_document(node)
     # PyYAML raises other errors for invalid tags, dates, and numbers, and for deep nesting.
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise yaml.YAMLError(str(error)) from None
@@ -240,8 +240,7 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
         if not Path(path).is_file():
             raise not_found_error(path)
         if Path(path).stat().st_size > _MAX_YAML_BYTES:
-            message = f"a recipe has at most {_MAX_YAML_BYTES:,} bytes"
-            raise InputError("file_too_large", message, location=path)
+            raise yaml.MarkedYAMLError(problem=f"it has more than {_MAX_YAML_BYTES:,} bytes")
         values = _parse_yaml(Path(path).read_bytes().decode("utf-8"))
     except OSError as error:
         raise InputError(
@@ -300,14 +299,7 @@ def resolve(
 
 
 def full_name(cls: type[Settings], name: str, function: Function, hidden: Sequence[str] = ()) -> str:
-    """Return the dotted name of a setting by its last part, preferring the group `train`.
-
-    Args:
-        cls: The class of the settings.
-        name: The last part, such as a keyword, or the dotted name itself.
-        function: The function that received the keyword, for the error if there is no such setting.
-        hidden: Groups whose settings cannot be keywords.
-    """
+    """Return the dotted name of a setting by its last part, preferring `train` and not in `hidden` groups."""
     all_names = [full for full, _ in cls.names()]
     if "." in name and name in all_names:
         return name
@@ -319,11 +311,7 @@ def full_name(cls: type[Settings], name: str, function: Function, hidden: Sequen
 
 
 def with_keywords(options: Options, keywords: Mapping[str, Any], function: Function) -> Options:
-    """Return a copy of a dataclass with fields, or fields of its dataclasses, replaced by keywords of a function.
-
-    Raises:
-        InputError: There is no such field.
-    """
+    """Return a copy of a dataclass with fields, or fields of its dataclasses, replaced by keywords."""
     fields = {field.name for field in dataclasses.fields(options)}  # type: ignore[arg-type]
     groups = {name: value for name in fields if dataclasses.is_dataclass(value := getattr(options, name))}
     group_of_field = {

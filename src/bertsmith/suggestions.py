@@ -72,7 +72,7 @@ def similar_path(name: str) -> str | None:
     if "\0" in name or len(name) > _MAX_PATH_LENGTH:
         return None
     path = Path(name).expanduser()
-    folder = next((parent for parent in path.parents if parent.is_dir()), None)
+    folder = next((parent for parent in path.parents if os.path.isdir(parent)), None)
     if folder is None:
         return None
     missing, *rest = path.relative_to(folder).parts

@@ -42,6 +42,8 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("a\x00b", None),
         ("", None),
         ("https://example.org/bert", None),
+        ("bert-mini-uncased-eng", "bert-mini-uncased-en"),
+        ("bert-mini-uncased-e", "bert-mini-uncased-en"),
     ],
 )
 def test_paths_are_not_looked_up_on_the_hub(
@@ -70,7 +72,24 @@ def test_paths_are_not_looked_up_on_the_hub(
     ],
 )
 def test_published_names_pass(name: str) -> None:
-    check_model_name(name)
+    assert check_model_name(name) is None
+
+
+def test_the_shipped_model_is_suggested_for_a_published_name() -> None:
+    assert check_model_name("bert-mini-uncased") == "bert-mini-uncased-en"
+
+
+def test_a_hub_that_cannot_be_reached_is_not_said_to_lack_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    def snapshot_download(*_: object, **__: object) -> None:
+        raise ConnectionError("no route to host")
+
+    hub = types.SimpleNamespace(snapshot_download=snapshot_download)
+    monkeypatch.setitem(sys.modules, "huggingface_hub", hub)
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    with pytest.raises(InputError) as caught:
+        locate("bert-base-uncased")
+    assert caught.value.code == "model_not_found"
+    assert "could be loaded from the Hugging Face hub (no route to host)" in caught.value.message
 
 
 def test_only_models_are_suggested_for_a_published_name_and_no_run_named_after_it(

@@ -172,6 +172,53 @@ def test_judgements_by_ids_score_queries(call: Call) -> None:
     assert scores["recall@1"] == pytest.approx(2 / 3)  # q2's text is not in the index
     assert scores["queries"] == 3
     assert "1 query has no relevant texts and is not scored: q3" in found.err
+    assert "1 of 3 relevant texts are not in the index, so that no search can find them: dx" in found.err
+
+
+@pytest.mark.parametrize(
+    ("ids", "code", "line"),
+    [
+        (["a", "b", "a"], "duplicate_id", 3),
+        ([1, 1], "duplicate_id", 2),
+        (["a", None], "id_missing", 2),
+        (["a", float("nan")], "id_missing", 2),
+        ([None, "a"], "id_missing", 2),
+    ],
+)
+def test_an_id_that_is_repeated_or_missing_is_refused(
+    world: Path, tmp_path: Path, call: Call, ids: list[Any], code: str, line: int
+) -> None:
+    rows = [{"id": value, "text": text} for value, text in zip(ids, TEXTS, strict=False)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(InputError) as caught:
+        bs.load(world / "near").index(tmp_path / "rows.jsonl", tmp_path / "index")
+    assert (caught.value.code, caught.value.location) == (code, f"{tmp_path / 'rows.jsonl'}:{line}")
+    with pytest.raises(InputError) as caught:
+        bs.load(world / "near").index(rows, tmp_path / "index")
+    assert caught.value.code == code
+    found = call("embed", "near", "--input", tmp_path / "rows.jsonl", "--output", tmp_path / "v.npy")
+    assert (found.code, "--id-column" in found.err, (tmp_path / "v.npy").exists()) == (2, True, False)
+
+
+def test_rows_without_an_id_are_counted(world: Path, tmp_path: Path) -> None:
+    index = bs.load(world / "near").index(
+        [{"id": None, "text": text} for text in TEXTS[:3]], tmp_path / "index"
+    )
+    assert [index.row(i).id for i in range(3)] == ["1", "2", "3"]
+
+
+def test_a_query_that_is_null_is_reported(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "queries.jsonl").write_text('{"text": null}\n{"text": "kaba"}\n{"text": "\u200b"}\n')
+    found = call("search", "index", "--input", tmp_path / "queries.jsonl", "--json")
+    assert [row["query"] for row in json.loads(found.out)["queries"]] == ["kaba"]
+    assert "2 texts are empty and not searched" in found.err
+
+
+@pytest.mark.parametrize("queries", [{"kaba", "lode"}, ["kaba", None], ["kaba", "\u200b"]])
+def test_queries_in_memory_that_are_refused(world: Path, queries: Any) -> None:
+    with pytest.raises(InputError) as caught:
+        bs.search(world / "index", queries)
+    assert caught.value.code == ("no_order" if isinstance(queries, set) else "query_empty")
 
 
 def test_judgements_of_trec_and_bad_ones(tmp_path: Path) -> None:

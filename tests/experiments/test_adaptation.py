@@ -129,6 +129,10 @@ def test_arguments_may_not_change(world: dict[str, Any]) -> None:
     with pytest.raises(InputError) as caught:
         adapt(**{**world, "settings": [*world["settings"], "train.learning_rate=1e-5"]}, resume=True)
     assert (caught.value.code, caught.value.argument) == ("arguments_differ", "settings")
+    with pytest.raises(InputError) as caught:
+        adapt(**world)
+    assert caught.value.code == "run_exists"
+    assert "overwrite" not in str(caught.value)  # which this function does not have
     (world["output_dir"] / "adapt.json").write_text("[")
     with pytest.raises(InputError) as caught:
         adapt(**world, resume=True)

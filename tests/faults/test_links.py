@@ -15,6 +15,7 @@ from bertsmith.corpus.prepare import prepare
 from bertsmith.corpus.shards import Shards
 from bertsmith.errors import InputError
 from bertsmith.io import atomic
+from bertsmith.reports.run import write_figures
 from bertsmith.settings import read_yaml
 from bertsmith.tasks.labels import read_label_names
 from bertsmith.tokenizer.tokenizer import Tokenizer
@@ -89,27 +90,37 @@ def test_a_link_in_a_run_is_refused_by_name_before_anything_is_written(
     assert (caught.value.code, caught.value.location) == ("not_a_file", str(path))
 
 
-@pytest.mark.parametrize("name", ["checkpoints", "figures", "log.jsonl", "model"])
+@pytest.mark.parametrize(("name", "code"), [("checkpoints", "not_a_file"), ("model", "not_a_model_folder")])
 def test_a_name_that_becomes_a_link_during_the_run_is_not_followed(
-    shards: Shards, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    shards: Shards, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, code: str
 ) -> None:
     path, mine = tmp_path / "run" / name, tmp_path / "mine"
     mine.mkdir()
-    (mine / "loss.png").write_text("mine")
+    (mine / "mine.txt").write_text("mine")
     save = Trainer._save_checkpoint
 
     def save_and_link(trainer: Trainer) -> None:
         save(trainer)
-        if not path.is_symlink():
-            if path.exists():
-                path.rename(tmp_path / "moved")
-            path.symlink_to(mine)
+        if path.exists():
+            path.rename(tmp_path / "moved")
+        path.symlink_to(mine)
 
     monkeypatch.setattr(Trainer, "_save_checkpoint", save_and_link)
+    steps = 1 + (name == "checkpoints")  # which is written to again
     with pytest.raises(InputError) as caught:
-        tiny_run.run(shards, tmp_path / "run", "train.max_steps=2")
-    assert (caught.value.code, caught.value.location) == ("not_a_file", str(path))
-    assert content(mine) == {"loss.png": b"mine"}
+        tiny_run.run(shards, tmp_path / "run", f"train.max_steps={steps}", "train.save_steps=1")
+    assert (caught.value.code, caught.value.location) == (code, str(path))
+    assert content(mine) == {"mine.txt": b"mine"}
+
+
+def test_figures_of_a_linked_folder_stay(tmp_path: Path) -> None:
+    (tmp_path / "loss.png").write_text("mine")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "figures").symlink_to(tmp_path)
+    with pytest.raises(InputError) as caught:
+        write_figures(tmp_path / "run", {})
+    assert (caught.value.code, caught.value.location) == ("not_a_file", str(tmp_path / "run" / "figures"))
+    assert (tmp_path / "loss.png").read_text() == "mine"
 
 
 def test_files_of_the_user_in_a_run_stay_when_it_is_resumed_and_are_named_when_it_is_replaced(

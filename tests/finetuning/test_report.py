@@ -170,6 +170,9 @@ def test_no_better_than_the_most_frequent_label_is_a_warning(
     assert "train.max_tokens=3000000" in learning_warnings("f1", worse, majority, 5, {"max_tokens": 1e6})[0]
     (frozen,) = learning_warnings("f1", better, majority | {FROZEN_ENCODER: {"f1": 0.5}}, 5, epochs)
     assert "frozen encoder" in frozen
+    perfect = Metrics({"f1": 1.0})
+    (enough,) = learning_warnings("f1", perfect, {"TF-IDF": {"f1": 1.0}}, 5, epochs)
+    assert "train longer" not in enough
 
 
 def test_a_validation_of_one_label_gets_a_warning(

@@ -57,7 +57,7 @@ def test_an_answer_waits_for_no_import_that_it_does_not_need(run: Path) -> None:
         "needless = {'rich', 'pyarrow', 'sklearn', 'torch._dynamo', 'matplotlib', 'jinja2'} & set(sys.modules)\n"
         "print(sorted(needless), gc.isenabled(), gc.get_freeze_count() > 100_000)"
     )
-    line = [sys.executable, "-c", code, str(run), "a text"]
+    line = [sys.executable, "-c", code, str(run), "kaba lode"]
     done = subprocess.run(line, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[] True True", done.stderr
 

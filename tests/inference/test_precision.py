@@ -183,7 +183,7 @@ def test_a_vocabulary_of_special_tokens_alone_is_tried(tmp_path: Path, warnings_
     folder = written(tmp_path / "model", len(tokens))
     tokenizer.save(folder)
     for precision in ("auto", "bf16", "fp32"):
-        assert warnings_of(folder, precision) == []
+        assert not any("bf16" in warning for warning in warnings_of(folder, precision))
 
 
 @pytest.mark.parametrize(("share", "record"), [(0.9, {"precision": "bf16"}), (0, {}), (40, {})])

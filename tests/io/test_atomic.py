@@ -149,8 +149,8 @@ def test_an_unusable_output_folder_is_an_error_before_the_work(
         "../file/below": "not_a_folder",
         "/proc": "output_exists",
         "/proc/new": "permission_denied",
-        "letters" * 40: "name_too_long",
-        f"{'letters' * 40}/below": "name_too_long",
+        "letters" * 40: "unusable_name",
+        f"{'letters' * 40}/below": "unusable_name",
     }.items():
         with pytest.raises(InputError) as caught:
             atomic.check_output_folder(Path(out))
@@ -178,7 +178,7 @@ def test_a_name_that_no_file_can_get_is_refused_before_the_work_begins(
             "file/below": "not_a_folder",
             "broken/below": "not_a_folder",
             "/proc/new": "permission_denied",
-            "letters" * 40: "name_too_long",
+            "letters" * 40: "unusable_name",
             "new/file": "",
         }.items():
             is_replaced = overwrite and out in ("file", "link", "broken")

@@ -54,6 +54,14 @@ KINDS: dict[str, tuple[bytes, str, str]] = {
     "gzip": (gzip.compress(b"some text\n"), "compressed with gzip", ".gz"),
     "parquet": (b"PAR1" + NOISE, "a parquet file", ".parquet"),
     "arrow": (arrow_file(), "an Arrow file", ".parquet"),
+    "lfs": (
+        b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 9\n",
+        "a pointer of Git LFS",
+        "git lfs pull",
+    ),
+    "html": (b"\n<!DOCTYPE html>\n<html><head>a, b</head></html>\n", "an HTML page", "download"),
+    "html without a type": (b"<HTML lang=en>\n</HTML>\n", "an HTML page", "download"),
+    "xml": (b'<?xml version="1.0"?>\n<a>b</a>\n', "an XML file", ".csv"),
     "png": (b"\x89PNG\r\n\x1a\n" + NOISE, "binary", "leave it out"),
     "nulls": (b"ab\0\0cd\n" * 50, "binary", "leave it out"),
     "noise": (NOISE, "binary", "leave it out"),
@@ -78,7 +86,18 @@ def test_what_is_no_text_is_refused_and_never_skipped_into_documents(
     assert [(reject.line, reject.byte, reject.code) for reject in rejects] == [(None, None, "not_text")]
 
 
-@pytest.mark.parametrize("kind", ["pdf", "xlsx", "noise"])
+@pytest.mark.parametrize("suffix", [".parquet", ".arrow"])
+@pytest.mark.parametrize("kind", ["lfs", "html", "gzip"])
+def test_what_is_no_parquet_file_is_named(tmp_path: Path, kind: str, suffix: str) -> None:
+    (tmp_path / f"a{suffix}").write_bytes(KINDS[kind][0])
+    with pytest.raises(InputError) as error:
+        read_table(tmp_path / f"a{suffix}")
+    assert error.value.code == "bad_parquet"
+    assert KINDS[kind][1] in error.value.message
+    assert KINDS[kind][2] in (error.value.hint or "")
+
+
+@pytest.mark.parametrize("kind", ["pdf", "xlsx", "noise", "lfs"])
 def test_task_files_are_looked_at_too(tmp_path: Path, kind: str) -> None:
     data, what, _ = KINDS[kind]
     for name in ("a.csv", "a.txt", "a.jsonl"):
@@ -94,7 +113,17 @@ def test_task_files_are_looked_at_too(tmp_path: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "data", [b"a\0b", b"PK is a name", b"a\x01\x02\x03\x04\x05 " * 20, "…\0".encode() * 3, b"RIF", b"BZ"]
+    "data",
+    [
+        b"<html5 is a word",
+        b"<p>a</p>",
+        b"a\0b",
+        b"PK is a name",
+        b"a\x01\x02\x03\x04\x05 " * 20,
+        "…\0".encode() * 3,
+        b"RIF",
+        b"BZ",
+    ],
 )
 def test_text_with_odd_characters_is_text(tmp_path: Path, data: bytes) -> None:
     file = tmp_path / "a.txt"

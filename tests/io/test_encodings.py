@@ -20,6 +20,8 @@ from bertsmith.io.text_io import RejectedRow, read_lines
 from bertsmith.tasks.question_answering.data import read_questions
 from bertsmith.tasks.settings import AnswerSettings, TagSettings
 from bertsmith.tasks.tagging.data import TagData
+from bertsmith.tokenizer.tokenizer import Tokenizer
+from bertsmith.tokenizer.wordpiece import BERT_SPECIAL_TOKENS
 
 SMART = "He said “don’t go” — it’s fine…\n"
 CHINESE = "红楼梦是中国古典小说。贾宝玉和林黛玉的故事，人人都知道。\n"
@@ -36,6 +38,17 @@ def encoding_in(error: InputError) -> str:
     """Return the encoding that the hint of an error suggests."""
     hint = error.hint_for("command line") or ""
     return hint.partition("--encoding ")[2].partition(",")[0]
+
+
+# Short texts beside much ASCII.
+ROW = "\n1,https://example.org/a/long/path/of/ascii/letters,2024-01-01,"
+TABLES = {
+    "cp932": f"id,url,date,text{ROW}とても良い映画{ROW}東京都庁",
+    "euc_jp": f"id,url,date,text{ROW}とても良い映画{ROW}東京都庁",
+    "gb18030": f"id,url,date,text{ROW}这部电影很好看{ROW}太无聊了",
+    "big5": f"id,url,date,text{ROW}這部電影很好看{ROW}太無聊了",
+    "cp949": f"id,url,date,text{ROW}이 영화는 정말 재미있다{ROW}지루하다",
+}
 
 
 @pytest.mark.parametrize(
@@ -115,6 +128,7 @@ def test_files_that_are_utf8_or_have_a_mark_are_read_as_that_whatever_is_named(t
         (CHINESE, "gb18030"),
         ("吾輩は猫である。名前はまだ無い。どこで生れたか。\n" * 5, "cp932"),
         ("안녕하세요. 오늘은 날씨가 좋습니다.\n" * 5, "cp949"),
+        *((text, name) for name, text in TABLES.items()),
     ],
 )
 def test_the_refusal_guesses_the_encoding_and_following_it_gives_the_text(
@@ -270,3 +284,14 @@ def test_half_a_character_is_no_encoding(tmp_path: Path) -> None:
     assert (error.code, error.location) == ("not_utf8", f"{file}:2:1")
     assert "0xED" in error.message
     assert "surrogate" in (error.hint or "")
+
+
+def test_without_the_option_the_advice_is_to_convert_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "vocab.txt"
+    tokens = [*BERT_SPECIAL_TOKENS.values(), "für", "Brücke", "über", "schön"]
+    for encoding in ("cp1252", "utf-16-le"):
+        file.write_bytes("\n".join(tokens * 2).encode(encoding))
+        with pytest.raises(InputError) as caught:
+            Tokenizer.load(file)
+        assert "iconv -f" in str(caught.value)
+        assert "encoding=" not in str(caught.value)

@@ -14,7 +14,7 @@ import bertsmith as bs
 from bertsmith.corpus.checks.check import check_files
 from bertsmith.corpus.checks.tokenizer_comparison import compare_tokenizers
 from bertsmith.corpus.manifest import read_manifest
-from bertsmith.errors import InputError, option
+from bertsmith.errors import InputError
 from bertsmith.io.documents import Reading, read_documents
 from bertsmith.io.folders import CorpusNotes, find_files
 from bertsmith.io.tables import read_table
@@ -169,7 +169,7 @@ def test_every_reader_takes_the_delimiter_of_a_csv_from_its_header(tmp_path: Pat
     with pytest.raises(InputError) as error:
         list(read_documents([tmp_path / "e.csv"]))
     assert error.value.code == "column_missing"
-    assert option("delimiter", "';'") in (error.value.hint or "")
+    assert "delimiter=';'" in (error.value.hint or "")
 
 
 def test_a_missing_column_or_key_lists_those_there_are(tmp_path: Path) -> None:
@@ -181,7 +181,7 @@ def test_a_missing_column_or_key_lists_those_there_are(tmp_path: Path) -> None:
         with pytest.raises(InputError) as error:
             list(read_documents([file]))
         assert (error.value.code, error.value.location) == (code, f"{file}:1")
-        for text in ("'Text'?", "Text, id", option("text_column", "'Text'")):
+        for text in ("'Text'?", "Text, id", "text_column='Text'"):
             assert text in (error.value.hint or "")
         with pytest.raises(InputError) as error:
             read_table(file).column("text")

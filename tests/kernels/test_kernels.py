@@ -116,7 +116,7 @@ def test_add_layer_norm_and_its_gradients(
     previous_threads = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        actual = TRAINING.add_layer_norm(residual, x, dropout, norm)
+        actual = TRAINING.layer_norm(x, norm, residual, dropout)
         grads = torch.autograd.grad(actual, (residual, x, norm.weight, norm.bias), grad)
     finally:
         torch.set_num_threads(previous_threads)
@@ -467,7 +467,7 @@ def test_unsupported_inputs_are_left_to_pytorch() -> None:
     assert torch.equal(TRAINING.activation(double, F.relu), F.relu(double))
     norm, no_dropout = nn.LayerNorm(5), Dropout(0.0, torch.Generator())
     empty = double[:0].float()
-    assert TRAINING.add_layer_norm(empty, empty, no_dropout, norm).shape == (0, 5)
+    assert TRAINING.layer_norm(empty, norm, empty, no_dropout).shape == (0, 5)
     assert TRAINING.attention_softmax(double.view(1, 1, 3, 5), None, None)[0].dtype == torch.float64
 
 

@@ -191,7 +191,11 @@ def test_a_long_question_is_cut_and_that_is_counted() -> None:
     outputs = [torch.zeros(len(item.sequences[0].ids), 2) for item in items]
     (answer,) = decode(model, outputs, items, [whole])
     assert (answer.tokens, answer.tokens_read) == (4 + 13, 2 + 13)
-    assert model.truncation(items).to_dict()["cut"] == {"texts": 1, "tokens": 2, "answers": 0}
+    assert model.text_stats(tiny_run.tokenizer(), items).to_dict()["cut"] == {
+        "texts": 1,
+        "tokens": 2,
+        "answers": 0,
+    }
 
 
 def test_a_passage_that_does_not_fit_beside_its_question_is_refused() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bertsmith.errors import InputError, option
+from bertsmith.errors import InputError
 from bertsmith.tasks.multiple_choice.data import ChoiceExample, choice_index, read_choices
 from bertsmith.tasks.settings import ChooseSettings
 
@@ -247,4 +247,4 @@ def test_a_label_that_is_no_choice_s_says_where_indices_begin(tmp_path: Path, la
         read(file, first_index=first)
     assert caught.value.code == "answer_out_of_range"
     assert f"{first} to {first + 1}" in caught.value.message
-    assert (option("first_index", 1) in (caught.value.hint or "")) == (first == 0)
+    assert ("first_index=1" in (caught.value.hint or "")) == (first == 0)

@@ -81,7 +81,7 @@ def test_the_end_of_the_context_is_cut_and_choices_stay_whole() -> None:
     text = example(context, "pezu", "riba", "sode tugi", label=0)
     (answer,) = model.decoder.decode(Outputs([torch.zeros(2)]), [item], [text])
     assert (answer.tokens, answer.tokens_read) == (7, 5)
-    assert model.truncation([item]).to_dict()["cut"] == {"texts": 1, "tokens": 2}
+    assert model.text_stats(tiny_run.tokenizer(), [item]).to_dict()["cut"] == {"texts": 1, "tokens": 2}
 
 
 def test_a_question_longer_than_the_model_is_cut_at_both_ends() -> None:

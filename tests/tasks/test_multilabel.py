@@ -70,7 +70,7 @@ def rows(number: int, seed: int = 0) -> list[tuple[str, str]]:
 def test_labels_are_a_list_or_have_a_separator_between_them_or_there_are_none() -> None:
     assert split_labels(example("joy, fear"), ",") == ["joy", "fear"]
     assert split_labels(example('["joy", 3]'), ",") == ["joy", "3"]
-    assert split_labels(example("[joy]"), ",") == ["[joy]"]
+    assert split_labels(example("[joy, fear]"), ",") == ["joy", "fear"]
     assert split_labels(example(1_000 * "["), ",") == [1_000 * "["]
     assert split_labels(example("joy, mostly|fear"), "|") == ["joy, mostly", "fear"]
     assert (
@@ -156,11 +156,11 @@ def test_it_begins_with_each_labels_share(family: str) -> None:
     ):
         facts = learned(examples, settings)
         task = FittedTask.create(TASK, config, torch.Generator().manual_seed(0), facts, settings)
+        task.model.init_bias(task.encode(examples, tiny_run.tokenizer()))
         shares = task.model.eval().heads["classifier"](torch.zeros(2, config.hidden_size)).sigmoid()
         near = {"abs": 0.1} if settings.class_weights == "balanced" else {"rel": 1e-5}
         for row in shares.tolist():
             assert row == pytest.approx(expected, **near)
-    assert "label_frequencies" not in head().metadata
 
 
 def test_a_label_that_all_examples_have_leaves_all_finite() -> None:

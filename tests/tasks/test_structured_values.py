@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import json
+import re
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -14,10 +16,12 @@ import pytest
 
 from bertsmith.errors import InputError
 from bertsmith.inference.text_input import read_text_rows
+from bertsmith.io.documents import read_documents
 from bertsmith.io.sources import column_values, to_source
 from bertsmith.tasks.classification.data import label_ids
 from bertsmith.tasks.labels import LabelMap
 from bertsmith.tasks.registry import get_task
+from task_files import task_data
 
 FORMATS = ["jsonl", "json lines", "json array", "parquet", "arrow", "memory"]
 
@@ -125,6 +129,12 @@ def test_a_spelling_is_a_label_if_it_is_named_and_a_word_as_a_text() -> None:
         ("{'joy': 1}", "not_a_string"),
         ("['joy', '']", "empty_label"),
         ("[0, 1, 1]", "labels_are_indicators"),
+        ("1,0,1", "labels_are_indicators"),
+        ("{joy,hope}", ["hope", "joy"]),
+        ('{"joy",hope}', ["hope", "joy"]),
+        ("[joy, hope]", ["hope", "joy"]),
+        ("{joy}", ["joy"]),
+        ("{}", []),
     ],
 )
 def test_a_cell_with_a_list(tmp_path: Path, cell: str, expected: Any) -> None:
@@ -133,8 +143,42 @@ def test_a_cell_with_a_list(tmp_path: Path, cell: str, expected: Any) -> None:
         assert labels_of(file) == [expected, ["joy"], ["sad"]]
     else:
         assert error_of(file, multi_label=True).code == expected
-    if cell[:1] in ("[", "(", "{"):
+    if cell[:1] in ("[", "(", "{") and cell != "{joy}":
         assert (error_of(file).code, error_of(file).location) == ("not_a_string", f"{file}:2")
+
+
+@pytest.mark.parametrize(
+    "cells", [("0,1", "1,0"), ("0 1 0", "1 0 1"), ("010", "100"), ("[0. 1.]", "[1. 0.]"), ("[0,1]", "[1,0]")]
+)
+@pytest.mark.parametrize("names", [None, ["a", "b"]])
+def test_vectors_of_0_and_1_do_not_name_labels(tmp_path: Path, cells: tuple[str, str], names: Any) -> None:
+    error = error_of(csv_file(tmp_path, *cells), multi_label=True, names=names)
+    assert (error.code, error.argument) == ("labels_are_indicators", "label_column")
+    assert error.location == f"{tmp_path / 'a.csv'}:2"
+
+
+@pytest.mark.parametrize(
+    "cell", ["['joy', 'hope']", '["joy", "hope"]', "{joy,hope}", '{joy,"hope"}', "[joy, hope]"]
+)
+def test_a_cell_with_a_list_of_choices(tmp_path: Path, cell: str) -> None:
+    with (tmp_path / "a.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([["context", "choices", "label"], ["a", cell, "1.0"]])
+    ((example,), _) = read(tmp_path / "a.csv", "choose")
+    assert (example.choices, example.label) == (("joy", "hope"), 1)
+
+
+@pytest.mark.parametrize("multi_label", [False, True])
+def test_labels_that_combine_others_are_reported(multi_label: bool) -> None:
+    settings = get_task("classify").settings_type(multi_label=multi_label)
+    labels = ["joy", "hope", "joy;hope", "sad; glad"]
+    examples = task_data("classify", settings).read(
+        to_source([{"text": x, "label": x} for x in labels], "data")
+    )
+    data = get_task("classify").part("data")(
+        settings, {"labels": labels, "separator": "," if multi_label else None}
+    )
+    (combined,) = data.read_warnings(examples)
+    assert (combined.kind, len(combined.locations)) == ("labels that combine others", 1)
 
 
 @pytest.mark.parametrize("cell", ["(0, 30]", "(0, 30)", "[joy]", "(joy)", "{joy}"])
@@ -183,7 +227,101 @@ def test_the_fields_of_every_task(task: str, row: dict[str, Any]) -> None:
     assert (error.code, str(error.location)[-2:]) == ("not_a_string", ":1")
 
 
-@pytest.mark.parametrize("content", ['{"text": ["a"], "label": ["x"]}', '{"data": [{"text": "a"}]}'])
+@pytest.mark.parametrize("spelling", ["NaN", "null", "NA", "None", "<NA>"])
+def test_a_text_that_spells_a_missing_value_is_empty_in_a_delimited_file(
+    tmp_path: Path, spelling: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name, mark in (("a.csv", ","), ("a.tsv", "\t"), ("a.txt", ";")):
+        file = tmp_path / name
+        file.write_text(f"text,label\n{spelling},a\n{spelling} it,b\n".replace(",", mark))
+        caplog.clear()
+        assert [example.text for example in read(file)[0]] == ["", f"{spelling} it"]
+        assert f"'{spelling}' ({file}:2)" in caplog.text
+    assert [document.text for document in read_documents([tmp_path / "a.csv"])] == ["", f"{spelling} it"]
+    assert [row.text for row in read_text_rows(tmp_path / "a.csv")] == ["", f"{spelling} it"]
+    caplog.clear()
+    rows = [{"text": spelling, "label": "a"}, {"text": "b", "label": "b"}]
+    assert read(stored(tmp_path, rows, "jsonl"))[0][0].text == spelling
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    "text", ["['the sun', 'sings']", '{"a": 1}', "['the sun' 'sings']", "('a', 'b')", "[1, 2]"]
+)
+@pytest.mark.parametrize("name", ["csv", *FORMATS])
+def test_texts_that_are_printed_lists_are_reported(
+    tmp_path: Path, text: str, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = [{"text": text, "label": "a"}, {"text": "[sic] (b)", "label": "b"}]
+    source: Any = stored(tmp_path, rows, name)
+    if name == "csv":
+        source = tmp_path / "a.csv"
+        with source.open("w", newline="") as file:
+            csv.writer(file).writerows([["text", "label"], *(row.values() for row in rows)])
+    assert read(source)[0][0].text == text
+    (record,) = caplog.records
+    assert f"1 printed list, whose brackets and quotes are read as text: '{text}'" in record.getMessage()
+
+
+@pytest.mark.parametrize("key", ["_id", "id"])
+@pytest.mark.parametrize("value", [[1, 2], {"a": 1}])
+def test_an_id_is_no_list(tmp_path: Path, key: str, value: Any) -> None:
+    rows = [{"text": "a", key: "1"}, {"text": "b", key: value}]
+    for source in (stored(tmp_path, rows, "jsonl"), rows):
+        with pytest.raises(InputError) as caught:
+            list(read_text_rows(source))
+        assert (caught.value.code, caught.value.argument) == ("not_a_string", "id_column")
+        assert str(caught.value.location).endswith(":2")
+
+
+@pytest.mark.parametrize("task", ["choose", "relate", "tag"])
+def test_an_id_of_an_example_is_no_list(task: str) -> None:
+    row = {
+        "choose": {"context": "a", "choices": ["x", "y"], "label": 0},
+        "relate": {"text": "<e1>a</e1> <e2>b</e2>", "relation": "r"},
+        "tag": {"words": ["a"], "tags": ["O"]},
+    }[task]
+    assert error_of([{**row, "sentence_id" if task == "tag" else "id": [1]}], task).code == "not_a_string"
+
+
+@pytest.mark.parametrize(
+    ("key", "wrap"),
+    [("data", lambda row: row), ("rows", lambda row: {"row_idx": 0, "row": row}), ("records", dict)],
+)
+def test_rows_within_an_object_are_read(tmp_path: Path, key: str, wrap: Any) -> None:
+    rows = [{"text": "a", "label": "x"}, {"text": "b", "label": "y"}]
+    (tmp_path / "a.json").write_text(json.dumps({"version": 1, "schema": {"a": []}, key: [*map(wrap, rows)]}))
+    examples, _ = read(tmp_path / "a.json")
+    assert [(example.text, example.label) for example in examples] == [("a", "x"), ("b", "y")]
+    assert examples[1].location == f"{tmp_path / 'a.json'}: {key}[1]"
+
+
+@pytest.mark.parametrize(
+    "answers", [["accept", "reject", "ignore"], ["accept"] * 3, ["reject"] * 3, ["a", "b", "c"]]
+)
+@pytest.mark.parametrize("task", ["classify", "tag"])
+def test_rows_that_prodigy_rejected_are_left_out(
+    answers: list[str], task: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    spans = [{"start": 0, "end": 3, "label": "PER"}]
+    rows = [{"text": f"Ada {a}", "label": a, "spans": spans, "answer": a} for a in answers]
+    data = task_data(task, get_task(task).settings_type())
+    if answers == ["reject"] * 3:
+        with pytest.raises(InputError) as caught:
+            data.read(to_source(rows, "data"))
+        assert caught.value.code == "empty_table"
+    else:
+        assert len(data.read(to_source(rows, "data"))) == (1 if "reject" in answers else 3)
+    assert ("2 rows" in caplog.text) == ("ignore" in answers)
+    assert len(data.read(to_source(rows, "data"), labeled=False)) == 3
+
+
+def test_a_column_of_labels_may_be_called_answer() -> None:
+    rows = [{"text": "a", "answer": "accept"}, {"text": "b", "answer": "reject"}]
+    assert len(read(rows, label_column="answer")[0]) == 2
+
+
+@pytest.mark.parametrize("content", ['{"text": ["a"], "label": ["x"]}', '{"train": [{"text": "a"}]}'])
 def test_a_json_object_that_is_not_rows_is_refused(tmp_path: Path, content: str) -> None:
     (tmp_path / "a.json").write_text(content)
     assert error_of(tmp_path / "a.json").code == "not_rows"
@@ -222,3 +360,13 @@ def test_a_data_frame_that_arrow_cannot_read_is_read_by_columns() -> None:
 
 def test_missing_texts_of_a_list_are_empty() -> None:
     assert [row.text for row in read_text_rows(["a", None, float("nan")])] == ["a", "", ""]
+
+
+@pytest.mark.parametrize("task", ["classify", "regress", "embed", "answer", "choose", "relate"])
+def test_advice_for_inputs_names_only_inputs(task: str) -> None:
+    inputs = get_task(task).inputs
+    data = task_data(task, get_task(task).settings_type())
+    with pytest.raises(InputError) as caught:
+        data.from_inputs({name: [["a", "b"]] for name in inputs if name != "text_pair"}, ["text 1"])
+    assert (caught.value.code in ("not_a_string", "bad_span"), caught.value.location) == (True, "text 1")
+    assert {*re.findall(r"(\w+)=", caught.value.hint_for("python") or "")} <= {*inputs}

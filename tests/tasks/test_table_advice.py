@@ -93,6 +93,11 @@ FILES: dict[str, tuple[str, str | bytes]] = {
     "an array in a .json": ("a.json", json.dumps(RECORDS)),
     "an array in a .jsonl": ("a.jsonl", json.dumps(RECORDS)),
     "an array on lines in a .jsonl": ("a.jsonl", json.dumps(RECORDS, indent=1)),
+    "commas at the ends of rows": ("a.csv", table(",").replace("ad\n", "ad,,\n")),
+    "commas at the ends of all lines": ("a.csv", table(",").replace("\n", ",\n")),
+    "a comma at the end of the header": ("a.csv", table(",").replace("label\n", "label,\n")),
+    "tabs at the ends of rows": ("a.tsv", table("\t").replace("ad\n", "ad\t\n")),
+    "rows in an object": ("a.json", json.dumps({"version": 1, "rows": RECORDS})),
     "other keys": ("a.jsonl", LINES.replace('"text"', '"review"').replace('"label"', '"stars"')),
     "a mark in a .jsonl": ("a.jsonl", "\ufeff" + LINES),
     "cp1252": ("a.csv", table(",").encode("cp1252")),
@@ -209,3 +214,78 @@ def test_a_tab_at_the_end_of_each_line_is_no_column_once_the_advice_is_followed(
     (settings,) = remedies(caught.value.hint_for("command line") or "", {})
     (example,) = task_data("tag", get_task("tag").settings_type(**settings)).read(file)
     assert (example.words, example.tags) == (("Ada", "walks"), ("B-PER", "O"))
+
+
+def error_of(task: str, file: Path, content: str, **settings: Any) -> InputError:
+    file.write_text(content)
+    data = task_data(task, get_task(task).settings_type(**settings))
+    with pytest.raises(InputError) as caught:
+        data.fit_metadata(data.read(file), None)
+    return caught.value
+
+
+@pytest.mark.parametrize("name", ["a.json", "a.jsonl"])
+@pytest.mark.parametrize("records", [RECORDS[:1], RECORDS])
+def test_objects_over_several_lines_are_read_as_one_line_each(
+    tmp_path: Path, name: str, records: list[dict[str, str]]
+) -> None:
+    content = "\n".join(json.dumps(record, indent=2) for record in records)
+    if name == "a.jsonl" or len(records) > 1:
+        error = error_of("classify", tmp_path / name, content)
+        assert (error.code, "jq -c . FILE > NEW.jsonl" in (error.hint or "")) == ("not_json", True)
+        (tmp_path / "new.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+        assert read(tmp_path / "new.jsonl", {})[0] == ROWS[: len(records)]
+    else:
+        (tmp_path / name).write_text(content)
+        assert read(tmp_path / name, {})[0] == ROWS[:1]
+
+
+@pytest.mark.parametrize(
+    ("label", "numbers"),
+    [
+        ("1,500", [1500, 1.5]), ("3,5", [3.5]), ("1.500,25", [1500.25]), ("1,500.25", [1500.25]),
+        ("-1,500,000", [-1500000]), ("2 500,5", [2500.5]), ("12,5000", [12.5]),
+        ("1 500", [1500]), ("1'500'000.5", [1500000.5]),
+    ],
+)  # fmt: skip
+def test_commas_in_numbers_are_read_as_the_advice_writes_them(
+    tmp_path: Path, label: str, numbers: list[float]
+) -> None:
+    error = error_of("regress", tmp_path / "a.csv", f'text,label\na,"{label}"\nb,0\n')
+    assert (error.code, error.location) == ("not_a_number", f"{tmp_path / 'a.csv'}:2")
+    assert [float(number) for number in re.findall(r"-?\d[\d.]*", error.hint or "")] == numbers
+
+
+def test_a_vector_of_labels_is_read_as_columns(tmp_path: Path) -> None:
+    error = error_of("classify", tmp_path / "a.csv", 'text,label\na,"0,1,1"\nb,"1,0,0"\n', multi_label=True)
+    (columns,) = re.findall(r"--label-column (\S+)", error.hint_for("command line") or "")
+    (tmp_path / "a.csv").write_text("text,a,b,c\nx,0,1,1\ny,1,0,0\n")
+    data = task_data("classify", get_task("classify").settings_type(multi_label=True, label_column=columns))
+    assert [example.label for example in data.read(tmp_path / "a.csv")] == ['["b", "c"]', '["a"]']
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "T1\tPER 0 3\tAda\nR1\tIn Arg1:T1 Arg2:T2\n", "#1\tAnnotatorNotes T1\tno\n", "E1\tWalk:T2\n",
+        "<s><PER>Ada</PER> walks</s>\n", "Here <PER id='1'>Ada</PER> walks\n", "<doc>\n<s>Ada walks</s>\n</doc>\n",
+        "<START:person> Ada <END> walks\n", "Ada/PER walks/O\n", "Ada/n walks/v ./w\n",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("name", ["a.ann", "a.txt", "a.csv"])
+def test_other_formats_of_tags_are_read_as_the_advice_writes_them(
+    tmp_path: Path, content: str, name: str
+) -> None:
+    error = error_of("tag", tmp_path / name, "\n" + content)
+    assert (error.code, error.location) == ("other_tag_format", f"{tmp_path / name}:2")
+    (row,) = re.findall(r"\{.*\}", error.hint or "")
+    (tmp_path / "a.jsonl").write_text(row)
+    (example,) = task_data("tag", get_task("tag").settings_type()).read(tmp_path / "a.jsonl")
+    assert (example.words, example.tags) == (("Ada", "walks"), ("B-PER", "O"))
+
+
+@pytest.mark.parametrize("line", ["T1\tO", "and/or CC", "<unk> O", "</s> O", "R1\tNN", "1/2 CD", "< O"])
+def test_words_that_resemble_other_formats_are_words(tmp_path: Path, line: str) -> None:
+    (tmp_path / "a.txt").write_text(f"{line}\n{line}\n")
+    (example,) = task_data("tag", get_task("tag").settings_type()).read(tmp_path / "a.txt")
+    assert example.words == (line.split()[0],) * 2

@@ -52,6 +52,11 @@ def test_other_spellings_of_tags_are_read_and_reported(tags: str) -> None:
     assert "tags without a scheme" not in found
 
 
+def test_two_spellings_in_one_file_are_reported() -> None:
+    _, found = fit("B_PER", "O", "PER-B", "O")
+    assert found["tags without a scheme"].locations
+
+
 @pytest.mark.parametrize(
     ("tags", "scheme"),
     [("b m e s o", "iobes"), ("B_人名 E_人名 O", "iobes"), ("PER_U PER_L PER_B O", "iobes")],
@@ -122,11 +127,29 @@ WORDS = [["Ada/B-PER", "walks/O"], ["rain/O", ",/O"]]
         ("a.tsv", "token\tner_tag\nAda\tB-PER\nwalks\tO\n\nrain\tO\n,\tO\n"),
         ("a.csv", 'id,words,tags\n1,Ada walks,B-PER O\n2,"rain ,",O O\n'),
         ("a.csv", "words,tags\n\"['Ada', 'walks']\",\"['B-PER', 'O']\"\n\"['rain', ',']\",\"['O', 'O']\"\n"),
+        ("a.csv", "Ada,B-PER,\nwalks,O,\n,,\nrain,O,\n\",\",O,\n"),
         ("a.jsonl", '{"tokens": ["Ada", "walks"], "labels": ["B-PER", "O"]}\n{"words": "rain ,", "tag": "O O"}\n'),
     ],
 )  # fmt: skip
 def test_tables_of_words_and_of_sentences_are_read(tmp_path: Path, name: str, text: str) -> None:
     assert pairs(read(tmp_path / name, text)) == WORDS
+
+
+@pytest.mark.parametrize("cells", ['"{Ada,walks}","{B-PER,O}"', '"[Ada, walks]","[B-PER, O]"'])
+def test_lists_without_quotes_are_read(tmp_path: Path, cells: str) -> None:
+    for columns in ("words,tags", "text,tags", "tokens,ner_tags"):
+        assert pairs(read(tmp_path / "a.csv", f"{columns}\n{cells}\n")) == WORDS[:1]
+
+
+@pytest.mark.parametrize("tag", ["(12)", "[PER]", "{X}"])
+def test_a_tag_in_brackets_is_no_list(tmp_path: Path, tag: str) -> None:
+    assert pairs(read(tmp_path / "a.csv", f"word,tag\nAda,{tag}\nwalks,O\n")) == [[f"Ada/{tag}", "walks/O"]]
+
+
+def test_a_list_of_words_as_numpy_prints_it_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError) as caught:
+        read(tmp_path / "a.csv", "words,tags\n\"['Ada' 'walks']\",\"['B-PER' 'O']\"\n")
+    assert (caught.value.code, caught.value.location) == ("not_a_list", f"{tmp_path / 'a.csv'}:2")
 
 
 def test_rows_in_memory_are_grouped_by_the_id_of_the_sentence() -> None:
@@ -221,3 +244,23 @@ def test_a_sentence_that_comes_back_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         read(tmp_path / "a.csv", "sentence_id,word,tag\n0,Ada,O\n1,rain,O\n0,walks,O\n")
     assert (caught.value.code, caught.value.location) == ("sentence_interrupted", f"{tmp_path / 'a.csv'}:4")
+
+
+def test_numbers_as_tags_are_reported_until_they_have_names() -> None:
+    assert len(fit("0", "1", "2")[1]["numbers as tags"].locations) == 3
+    metadata, found = fit("0", "1", "2", names=["O", "B-PER", "I-PER"])
+    assert (metadata["scheme"], "numbers as tags" in found) == ("iob2", False)
+
+
+def test_numbers_in_another_spelling_are_tags_of_the_model_and_reported() -> None:
+    metadata, found = fit("0", "1", "1.0", "01")
+    assert metadata["file_tags"] == ["0", "1"]
+    assert len(found["tags read as others"].locations) == 2
+
+
+@pytest.mark.parametrize("num_words", [1000, 1001])
+def test_a_file_without_blank_lines_is_reported(
+    tmp_path: Path, num_words: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    read(tmp_path / "a.txt", "Ada\tO\n" * num_words)
+    assert (f"{tmp_path / 'a.txt'}:1" in caplog.text) == (num_words > 1000)

@@ -13,13 +13,16 @@ from hypothesis import strategies as st
 import bertsmith as bs
 import tiny_run
 from bertsmith.errors import InputError
+from bertsmith.tasks.batching import Item, TokenSequence
+from bertsmith.tasks.embedding.data import EmbeddingExample
 from bertsmith.tasks.fitted_task import FittedTask
+from bertsmith.tasks.multiple_choice.data import ChoiceExample
 from bertsmith.tasks.question_answering.data import QuestionExample, ReferenceAnswer
 from bertsmith.tasks.registry import get_task
 from bertsmith.tasks.relation_extraction.data import RelationExample
 from bertsmith.tasks.tagging.sentences import TagExample
 from bertsmith.tasks.texts import TextExample
-from bertsmith.tasks.windows import NO_LIMIT, Coverage, TruncationStats, best_windows, split_windows
+from bertsmith.tasks.windows import NO_LIMIT, Coverage, TextStats, best_windows, split_windows
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from squad_data import PASSAGE, answerer
 
@@ -140,15 +143,15 @@ def test_a_text_is_cut_or_read_in_windows(stride: int | None, read: Coverage, wi
     task = fitted("classify", {"labels": ["a", "b"], "pairs": False}, max_length=8, stride=stride)
     items = task.encode([TextExample(" ".join(WORDS[:15]), None, "a", "here")], tiny_run.tokenizer())
     assert len(items) == windows
-    assert task.truncation(items).coverages == [read]
+    assert task.text_stats(tiny_run.tokenizer(), items).total == read
 
 
 def test_windows_hold_all_tags() -> None:
     facts = {"labels": ["B-X", "O"], "scheme": "iob2", "default_label": "O"}
     task = fitted("tag", facts, max_length=8)
     items = task.encode([tagged(15), tagged(2)], tiny_run.tokenizer())
-    account = task.truncation(items)
-    assert account.coverages == [Coverage(15, 15, 15, 15), Coverage(2, 2, 2, 2)]
+    account = task.text_stats(tiny_run.tokenizer(), items)
+    assert account.total == Coverage(17, 17, 17, 17)
     assert account.messages() == []
     assert account.to_dict() == {
         "limit": 8, "special_tokens": 2, "texts": 2, "tokens": 17, "tags": 17,
@@ -172,8 +175,9 @@ def test_an_answer_counts_where_a_window_has_all_of_it(
     gold = () if answer is None else (ReferenceAnswer(answer, PASSAGE.index(answer)),)
     example = QuestionExample("kaba lode", PASSAGE, gold, "here", unanswerable=answer is None)
     model = answerer(max_length=12, stride=stride)
-    account = model.truncation(model.encode([example], tiny_run.tokenizer()))
-    assert account.coverages == [read]
+    tokenizer = tiny_run.tokenizer()
+    account = model.text_stats(tokenizer, model.encode([example], tokenizer))
+    assert account.total == read
     assert len(account.messages()) == read.annotations - read.annotations_read
 
 
@@ -185,17 +189,36 @@ def test_a_relation_far_from_the_beginning_is_read_all_the_same() -> None:
     text = " ".join(words)
     spans = [(text.index(word), text.index(word) + len(word)) for word in words[7:]]
     known = Tokenizer.from_vocabulary(tokens, lowercase=True, max_length=64)
-    account = task.truncation(task.encode([RelationExample(text, *spans, "a", "here")], known))
-    assert account.coverages == [Coverage(13, 10, 1, 1)]
+    account = task.text_stats(known, task.encode([RelationExample(text, *spans, "a", "here")], known))
+    assert account.total == Coverage(13, 10, 1, 1)
 
 
 def test_accounts_add_up() -> None:
-    one, other = TruncationStats("", 8), TruncationStats("", 8, 2, [Coverage(9, 6), Coverage(1, 1)])
-    one.add(other)
-    one.add(TruncationStats("", 8, 2, [Coverage(10, 6)]))
-    assert one.to_dict()["cut"] == {"texts": 2, "tokens": 7}
-    assert one.to_dict()["special_tokens"] == 2
-    (message,) = one.messages(" (a remedy)")
+    tokenizer = tiny_run.tokenizer()
+    stats = TextStats(tokenizer, 8, hint=" (a remedy)")
+    for count in (9, 1, 10):
+        encoding = tokenizer.encode(" ".join(WORDS[:count]), max_length=8)
+        stats.add([Item(0, (TokenSequence.from_encoding(encoding),))], ["zzz"])
+    assert stats.to_dict()["cut"] == {"texts": 2, "tokens": 7}
+    assert stats.to_dict()["special_tokens"] == 2
+    (message,) = stats.messages()
     assert "2 of 3 texts" in message
     assert "7 tokens (35.0 %)" in message
+    assert "12 tokens" in message  # of the longest, with special tokens
     assert message.endswith(" (a remedy)")
+
+
+@pytest.mark.parametrize(
+    "example",
+    [
+        QuestionExample("kaba", "cafÃ© kaba", (), "here"),
+        ChoiceExample("kaba", "lode", ("migi", "cafÃ©"), None, "here"),
+        EmbeddingExample("kaba", ("lode",), ("cafÃ©",), None, "here"),
+        TextExample("kaba", "cafÃ©", None, "here"),
+        TagExample(("kaba", "cafÃ©"), None, "here"),
+    ],
+)
+def test_all_texts_of_an_example_are_judged(example: Any) -> None:
+    stats = TextStats(tiny_run.tokenizer(), 8)
+    stats.add([], [example])
+    assert ["'Ã©' for 'é'" in message for message in stats.messages()] == [True]

@@ -20,7 +20,9 @@ TEXTS = {
     "ko": "나는 오늘 도서관에 갑니다.",
     "hi": "हिन्दी में मात्राएँ अक्षरों के साथ लिखी जाती हैं।",
 }
+TEXTS["hi with English"] = TEXTS["hi"] + " It is written with vowel signs beside the letters."
 RECOMMENDED = {
+    "hi with English": "--cased",
     "zh": "--chinese", "ja": "--kind unigram --cased", "th": "--kind unigram --cased", "ko": "--cased",
     "hi": "--cased",
 }  # fmt: skip

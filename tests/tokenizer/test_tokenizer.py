@@ -237,6 +237,9 @@ def test_an_edited_vocabulary_beside_tokenizer_json_is_reported(
         caplog.clear()
         Tokenizer.load(tmp_path)
         assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "remove tokenizer.json" in caplog.text
+    (tmp_path / "tokenizer.json").unlink()
+    assert Tokenizer.load(tmp_path).encode("dog").ids[1:-1] == [len(TOKENS)]
 
 
 @pytest.mark.parametrize("pattern", ["(a+)+$", "("])

@@ -143,10 +143,7 @@ def read_json_list(path: Path) -> list[Any]:
 
 def _read(path: Path) -> Any:
     try:
-        if path.stat().st_size > _MAX_JSON_BYTES:
-            message = f"the file is larger than {_MAX_JSON_BYTES // 2**20} MiB"
-            raise InputError("json_too_large", message, location=path, hint=_HINT)
-        values = load_json(atomic.read_file(path).decode("utf-8"))
+        values = load_json(atomic.read_file(path, _MAX_JSON_BYTES).decode("utf-8"))
         key = _non_finite_key(values)
     except FileNotFoundError:
         raise not_found_error(path, hint="a model folder has one") from None

@@ -45,7 +45,7 @@ from bertsmith.artifacts.weights import (
     to_hf_names,
 )
 from bertsmith.device import stored_tensors
-from bertsmith.errors import InputError, MachineError
+from bertsmith.errors import InputError, MachineError, command
 from bertsmith.formatting import pluralize
 from bertsmith.io import atomic
 from bertsmith.io.folder_layout import FolderLayout
@@ -127,7 +127,8 @@ class ModelFolder:
                 f"the tokenizer has {pluralize(tokenizer.vocab_size, 'entry', 'entries')}, the model "
                 f"{self.config.vocab_size:,}"
             )
-            hint = "they belong to different models: copy the folder again from its source"
+            extend = command("tokenizer extend", model=self.path, word_list="FILE", output_dir="DIR")
+            hint = f"copy the vocabulary again from its source; to add words to the model: {extend}"
             raise InputError("tokenizer_too_large", message, location=self.path, hint=hint)
         return tokenizer
 

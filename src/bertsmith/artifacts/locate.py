@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+from difflib import get_close_matches
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 from bertsmith.errors import InputError, option
 from bertsmith.formatting import pluralize
 from bertsmith.io import atomic
+from bertsmith.io.compression import check_name
 from bertsmith.io.jsonl import load_json
 from bertsmith.suggestions import not_found_error, similar_path
 
@@ -43,10 +45,11 @@ def locate(name: str | Path) -> Path:
     Raises:
         InputError: There is no such model.
     """
+    check_name(name)
     path = Path(name)
     for candidate in (path / "model", path):
         if (candidate / CONFIG_FILE).is_file():
-            _note_shipped_model(path)
+            check_model_name(str(path))
             return candidate
     check_single_run(path)
     if path.exists():
@@ -55,34 +58,32 @@ def locate(name: str | Path) -> Path:
         raise InputError("not_a_model", message, location=name, hint=hint)
     if path.name == str(name) and (_PRETRAINED / path.name / CONFIG_FILE).is_file():
         return _PRETRAINED / path.name
-    check_model_name(str(name))
-    return _from_hub(str(name))
+    return _from_hub(str(name), check_model_name(str(name)))
 
 
-def _note_shipped_model(path: Path) -> None:
-    """Log that a folder of the current directory is used in place of the shipped model of the same name."""
-    if len(path.parts) == 1 and (_PRETRAINED / path / CONFIG_FILE).is_file():
-        logger.info("%s: this folder is used, and not the model of the same name that bertsmith has", path)
-
-
-def _similar_model(name: str) -> str | None:
-    """Return the path of a model that is spelled similarly; None if there is none.
-
-    A longer name that begins with this one is a run that was named after its base model.
-    """
-    near = similar_path(name) or name
-    is_model = any((Path(near) / part / CONFIG_FILE).is_file() for part in (".", "model"))
-    return near if is_model and not near.startswith(name) else None
-
-
-def check_model_name(name: str) -> None:
-    """Raise an InputError for a name that looks like a path, since no such path exists.
+def check_model_name(name: str) -> str | None:
+    """Judge a name; log a folder of the current directory that is used in place of the shipped model of that name.
 
     A path has two separators, starts with ~, . or /, has a file's extension, is a single word, starts with an
-    existing folder, or differs by one letter from an existing path. The error suggests the nearest existing path.
+    existing folder, or differs by one letter from an existing path or the shipped model. Other names may be
+    published.
+
+    Returns:
+        For a name that may be published, the similar path or name of a model; None if there is none. A longer name
+        that begins with this one is a run that was named after its base model.
+
+    Raises:
+        InputError: The name is a path that does not exist; the hint has the nearest one that does.
     """
-    near = similar_path(name)
     parts = Path(name).parts
+    shipped = [folder.name for folder in _PRETRAINED.iterdir() if (folder / CONFIG_FILE).is_file()]
+    if os.path.exists(name):
+        if name in shipped:
+            logger.info(
+                "%s: this folder is used, and not the model of the same name that bertsmith has", name
+            )
+        return None
+    near = similar_path(name) or next(iter(get_close_matches(name, shipped, n=1, cutoff=0.85)), None)
     is_path = (
         not _PUBLISHED.fullmatch(name)
         or ".." in name
@@ -91,11 +92,14 @@ def check_model_name(name: str) -> None:
         or (near is not None and abs(len(near) - len(name)) <= 1)
     )
     if is_path:
-        raise not_found_error(name, "folder", "name a run, a model folder, or a published model")
+        hint = f"did you mean {near}?" if near else "name a run, a model folder, or a published model"
+        raise not_found_error(name, "folder", hint)
+    is_model = any((Path(near or name) / part / CONFIG_FILE).is_file() for part in (".", "model"))
+    return near if near in shipped or (near and is_model and not near.startswith(name)) else None
 
 
-def _from_hub(name: str) -> Path:
-    suggestion = f"did you mean {near}? Otherwise: " if (near := _similar_model(name)) else ""
+def _from_hub(name: str, similar: str | None) -> Path:
+    suggestion = f"did you mean {similar}? Otherwise: " if similar else ""
     try:
         from huggingface_hub import snapshot_download
     except ImportError:
@@ -114,20 +118,21 @@ def _from_hub(name: str) -> Path:
         if (snapshot / CONFIG_FILE).is_file() and weights:
             return snapshot  # opening it explains why pickles (.bin) are not read
         reason = f"its snapshot has no {CONFIG_FILE} or no weights"
-    searched = "in the cache (HF_HUB_OFFLINE is set)" if offline else f"on the Hugging Face hub ({reason})"
-    message = f"no such folder, and no model of this name {searched}"
+    source = "the cache (HF_HUB_OFFLINE is set)" if offline else f"the Hugging Face hub ({reason})"
+    message = f"no such folder, and no model of this name could be loaded from {source}"
     hint = f"{suggestion}name a run, a model folder, or a published model"
     raise InputError("model_not_found", message, location=name, hint=hint)
 
 
 def locate_tokenizer(name: str) -> Path:
     """Return the folder or file of a tokenizer: a run's, the path itself, or a published model's."""
+    check_name(name)
     path = Path(name)
     if any((path / "model" / file).is_file() for file in ("tokenizer.json", "vocab.txt")):
         return path / "model"
     if not path.exists():
         return locate(name)
-    _note_shipped_model(path)
+    check_model_name(str(path))
     return path
 
 

@@ -13,6 +13,7 @@ from bertsmith.cli import options, tables
 from bertsmith.cli.commands import Command
 from bertsmith.cli.options import DIR, FILE, MODEL, RUN, Integer
 from bertsmith.formatting import format_number, pluralize
+from bertsmith.io.values import is_blank
 
 if TYPE_CHECKING:
     from bertsmith.inference.search import Query, ScoredSearch
@@ -97,6 +98,7 @@ def embed(
     vectors = vector_file.embed_rows(count_empty(rows, keep=True), embedder)
     if output:
         count = vector_file.write_vectors(vectors, embedder.size, Path(output))
+        embedder.stats.log()
         if as_json:
             document = {"output": output, "vectors": count, "numbers": embedder.size}
             console.print_json({**document, **embedder.config._asdict()})
@@ -104,6 +106,7 @@ def embed(
             console.print_note(f"{output}: {pluralize(count, 'vector')} of {embedder.size} numbers")
         return
     tables.print_json_objects(vector_file.vector_objects(vectors), as_json)
+    embedder.stats.log()
 
 
 def _print_index(folder: str, index: Index, as_json: bool) -> None:
@@ -222,7 +225,7 @@ def _parse_queries(queries: tuple[str, ...]) -> list[Query]:
     from bertsmith.inference.search import Query
 
     lines = enumerate(options.read_lines(queries), start=1)
-    parsed = [Query(text, f"query {i}", str(i)) for i, (_, text) in lines if text.strip()]
+    parsed = [Query(text, f"query {i}", str(i)) for i, (_, text) in lines if not is_blank(text)]
     if not parsed:
         raise click.UsageError("the query is empty")
     return parsed

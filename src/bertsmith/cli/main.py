@@ -57,6 +57,10 @@ COMMANDS = {
         "attention": ("inspect", "Show where each attention head looks in a text."),
         "info": ("inspect", "Describe a run, a model, data, a tokenizer, or this machine."),
     },
+    "Share": {
+        "card": ("export", "Write the model card of a model."),
+        "push": ("export", "Upload a model and its card to the Hugging Face hub."),
+    },
 }
 _MODULES = {name: module for panel in COMMANDS.values() for name, (module, _) in panel.items()}
 _CONTEXT = {"help_option_names": ["-h", "--help"], "rich_help_config": HELP_STYLE, "show_default": True}

@@ -177,10 +177,9 @@ def tokenizer_extend(files: tuple[str, ...], output_dir: str | None, as_json: bo
     with console.ProgressBar("reading", None) as bar:
         report = extend_tokenizer(files, output_dir, reading=reading, progress=bar.update_bytes, **arguments)
     tables.show(report, as_json, corpus_tables.print_extension)
-    if not arguments["word_list"] and report["added"] < arguments["words"]:
-        console.print_note(
-            f"the files have only {report['added']:,} of {arguments['words']:,} requested words"
-        )
+    requested = arguments["words"]
+    if not arguments["word_list"] and report["added"] < requested:
+        console.print_note(f"the files have only {report['added']:,} of the {requested:,} requested words")
     if output_dir is not None:
         entries = pluralize(report["vocab_size"], "entry", "entries")
         console.print_note(f"{output_dir}: {report['vocab_size_before']:,} → {entries}")

@@ -17,6 +17,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from bertsmith.errors import InputError, command
 from bertsmith.io import atomic
+from bertsmith.io.compression import check_name
 from bertsmith.suggestions import not_found_error
 
 FORMAT: Final = 2
@@ -106,6 +107,7 @@ def read_manifest(folder: Path) -> Manifest:
     Raises:
         InputError: There is no manifest, or it is invalid.
     """
+    check_name(folder)
     path = folder / MANIFEST_FILE
     content = _read_file(path)
     if content is None:

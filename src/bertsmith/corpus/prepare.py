@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from bertsmith import console, hardware
-from bertsmith.corpus.checks.structure import corpus_warnings
+from bertsmith.corpus.checks.structure import corpus_warning
 from bertsmith.corpus.encode import EncodedPortion, encode_locally, encode_with_ray
 from bertsmith.corpus.manifest import FORMAT, FileEntry, Manifest, ShardEntry, file_entry, write_manifest
 from bertsmith.corpus.near_duplicates import DEFAULT_THRESHOLD, check_threshold, duplicate_groups
@@ -41,6 +41,7 @@ from bertsmith.io.text_io import LineError
 from bertsmith.keywords import ReadingKeywords
 from bertsmith.settings import with_keywords
 from bertsmith.tokenizer.script_coverage import lost_joiners
+from bertsmith.tokenizer.text_check import TextCheck
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
@@ -145,7 +146,12 @@ def prepare(
         preparation = _Preparation(state, tokenizer, settings, notes)
         preparation.run(paths, encode, progress or (lambda _: None))
     shards = Shards.open(out)
-    for warning in corpus_warnings(shards, preparation.first_characters):
+    preparation.check.tokens, preparation.check.unknown = (
+        shards.counts["tokens"],
+        shards.counts.get("unknown", 0),
+    )
+    preparation.check.log(shards.tokenizer)
+    if warning := corpus_warning(shards):
         logger.warning("%s", warning)
     return shards
 
@@ -168,7 +174,7 @@ class _Preparation:
     """Read, encode, and write one corpus.
 
     Attributes:
-        first_characters: How often each character occurs in the first portion.
+        check: The judgment of the first portion.
     """
 
     def __init__(
@@ -178,7 +184,7 @@ class _Preparation:
         self._notes = notes
         self._dropped: Counter[str] = Counter()
         self._counts: Counter[str] = Counter()
-        self.first_characters: Counter[str] = Counter()
+        self.check = TextCheck()
 
     def run(
         self,
@@ -201,7 +207,7 @@ class _Preparation:
             first_portion = next(portions, [])
             texts = [document.text for document in first_portion]
             language = self._settings.language or detect_language(texts)
-            self.first_characters = Counter("".join(texts))
+            self.check.add(texts)
             # Finished portions are read again, for their rejects, but not encoded again.
             remaining = islice(chain([first_portion], portions), resumed.portions, None)
             self._write_encoded(encode(remaining, language), progress)
@@ -235,7 +241,7 @@ class _Preparation:
                 self._dropped["documents_parted"] += document.part == 1
                 yield document
         except LineError as error:  # Other commands cannot skip lines.
-            error.hint = f"{error.hint}; {option('on_error', 'skip')} skips such lines"
+            error.change_hint(lambda hint: f"{hint}; {option('on_error', 'skip')} skips such lines")
             raise
 
     def _write_encoded(self, encoded: Iterator[EncodedPortion], progress: Callable[[int], None]) -> None:
@@ -297,7 +303,7 @@ class _Preparation:
         if num_rejected:
             entries.append(file_entry(folder / "rejects.jsonl"))
         self._dropped["files_empty"] = len(self._notes.empty)
-        self._dropped["joiners_lost"] = lost_joiners(self.first_characters, self._tokenizer)
+        self._dropped["joiners_lost"] = lost_joiners(self.check.characters, self._tokenizer)
         counts = {**self._counts, **{name: n for name, n in self._dropped.items() if n}}
         write_manifest(
             folder,

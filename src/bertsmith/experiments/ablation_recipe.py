@@ -238,8 +238,8 @@ def check_task_files(verb: str, settings: FinetuneSettings) -> None:
     try:
         load_examples(task, settings.files, settings.task)
     except InputError as error:
-        if error.hint is not None:
-            error.hint = name_as_settings(error.hint, task.settings_type.model_fields, "task")
+        names = task.settings_type.model_fields
+        error.change_hint(lambda hint: name_as_settings(hint, names, "task"))
         raise
 
 

@@ -18,7 +18,7 @@ from bertsmith.errors import InputError
 from bertsmith.finetuning.run import finetune
 from bertsmith.inference.model import Model, load
 from bertsmith.io import atomic
-from bertsmith.io.compression import format_suffix
+from bertsmith.io.compression import check_name, format_suffix
 from bertsmith.io.tables import read_table
 from bertsmith.keywords import FinetuneKeywords
 from bertsmith.notebook import Result
@@ -134,6 +134,7 @@ def finetune_glue(
     Raises:
         InputError: A task has no files or other columns than GLUE's; raised before anything is trained.
     """
+    check_name(data)
     out = Path(output_dir)
     folders = _find_tasks(Path(data), tasks)
     files: dict[GlueTask, list[Path]] = {}

@@ -274,7 +274,9 @@ def _prepare_folder(
         if _LAYOUT.check_replaceable(out, overwrite=True, in_place=True):
             atomic.clear_folder(out)
         previous_names = None
-    run_folder.check_new_or_resume(out, is_started=previous_names is not None, resume=resume)
+    run_folder.check_new_or_resume(
+        out, is_started=previous_names is not None, resume=resume, can_overwrite=True
+    )
     others = [name for name in previous_names or () if name not in names and run_folder.holds_run(out / name)]
     if others:
         message = (

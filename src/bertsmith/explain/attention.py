@@ -147,7 +147,7 @@ def compute_attention(
             text, text_pair, max_length=max_length, truncation="none", special_strings="mask"
         )
     except InputError as error:
-        error.hint = "use a shorter text"
+        error.change_hint(lambda hint: "use a shorter text")
         raise
     packed = context.to_device(Packed.from_lists([encoding.ids], [encoding.type_ids]))
     with torch.inference_mode():

@@ -14,7 +14,7 @@ from bertsmith.finetuning.data import Examples
 from bertsmith.finetuning.defaults import complete_length, default_learning_rate
 from bertsmith.finetuning.head_probe import can_evaluate, probe_items, train_head
 from bertsmith.finetuning.model import cached_encoder, load_teacher, unfreeze_steps
-from bertsmith.finetuning.report import data_report, log_truncation, run_report
+from bertsmith.finetuning.report import data_report, log_texts, run_report
 from bertsmith.finetuning.settings import FinetuneSettings, settings_type
 from bertsmith.inference.model import Model
 from bertsmith.models.encoder import Encoder
@@ -27,6 +27,7 @@ from bertsmith.tasks.batching import Answers, Item, ItemStream
 from bertsmith.tasks.fitted_task import FittedTask, check_max_length
 from bertsmith.tasks.registry import Task
 from bertsmith.tasks.results import Metrics
+from bertsmith.tasks.windows import TextStats
 from bertsmith.training.budget import TrainingBudget
 from bertsmith.training.callbacks import EarlyStopping, ReduceLROnPlateau, TrainerCallback
 from bertsmith.training.checkpoint import load_best_weights
@@ -106,6 +107,7 @@ class FinetuneJob:
         out: The run folder.
         items: The training items.
         validation_items: The validation items.
+        text_stats: The statistics of the training and validation texts.
         objective: The loss: the task's, or that of a distillation.
         teacher_digest: A digest of the teacher's weights; "" without a teacher.
         trained_encoder: The encoder, or after `cache_features` the cache of its hidden states.
@@ -121,6 +123,7 @@ class FinetuneJob:
     out: Path
     items: list[Item] = field(init=False)
     validation_items: list[Item] = field(init=False)
+    text_stats: dict[str, TextStats] = field(init=False)
     objective: Objective = field(init=False)
     teacher_digest: str = ""
     trained_encoder: Encoder = field(init=False)
@@ -131,7 +134,13 @@ class FinetuneJob:
         with self.timer.step("encoding"):
             self.items = self.task.encode(self.examples.train, tokenizer)
             self.validation_items = self.task.encode(self.examples.validation, tokenizer)
-        log_truncation(self.task, self.items, self.examples, tokenizer)
+        self.text_stats = {
+            "train": self.task.text_stats(tokenizer, self.items, self.examples.train),
+            "validation": self.task.text_stats(tokenizer, self.validation_items, self.examples.validation),
+        }
+        log_texts(self.task, self.examples, self.text_stats["train"])
+        if not self.task.model.head_init:
+            self.task.model.init_bias(self.items)
         train = complete_length(self.settings.train, self.updates_per_epoch, can_probe=self._can_probe)
         self.settings = self.settings.model_copy(update={"train": train})
         config = self.base.folder.config
@@ -236,7 +245,7 @@ class FinetuneJob:
             outputs = task.model.run(self.trained_encoder, items, self.context)
             task.decoder.calibrate(outputs, items, examples)
             predictions = task.decoder.decode(outputs, items, examples)
-            metrics = task.score(predictions, examples, task.truncation(items))
+            metrics = task.score(predictions, examples, self.text_stats["validation"])
         return metrics, Answers(outputs, items, examples, predictions)
 
     def evaluate_in_training(self) -> EvaluationResult:
@@ -258,7 +267,7 @@ class FinetuneJob:
             report = run_report(
                 self.task, self.examples, self.settings, output, metrics, self.out, self.updates_per_epoch
             )
-            report |= data_report(self.task, self.examples, self.items, metrics, answers)
+            report |= data_report(self.task, self.examples, self.text_stats, metrics, answers)
             report |= {"settings": self.settings.model_dump(mode="json")}
             figures = write_figures(self.out, report)
         write_report(self.out, report | {"wall_time": self.timer.to_list()}, figures)

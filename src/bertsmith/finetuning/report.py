@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from itertools import chain, islice
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -16,13 +14,14 @@ from bertsmith import console
 from bertsmith.finetuning.data import Examples
 from bertsmith.finetuning.settings import FileSettings, FinetuneSettings
 from bertsmith.formatting import pluralize
+from bertsmith.inference.significance import score_intervals
 from bertsmith.runs.compute_setup import budget_limits
 from bertsmith.runs.run_folder import training_record
-from bertsmith.tasks.batching import Answers, Item
+from bertsmith.tasks.batching import Answers
 from bertsmith.tasks.fitted_task import FittedTask
 from bertsmith.tasks.report import prediction_report
 from bertsmith.tasks.results import DataSummary, Metrics
-from bertsmith.tokenizer.script_coverage import text_warnings
+from bertsmith.tasks.windows import TextStats
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.training.callbacks import LOG
 from bertsmith.training.training_job import TrainOutput
@@ -33,9 +32,8 @@ FROZEN_ENCODER = "frozen encoder"
 """The name of the baseline that trains only the head."""
 
 _MAX_LOCATIONS = 5  # of a diagnostic in a terminal
-_MAX_UNKNOWN_RATIO = 0.05  # of the tokens; with more, the vocabulary hardly fits the texts
-_SAMPLE_CHARACTERS = 1_000_000  # by which the script of the texts is recognized
 _MAX_POINTS = 400  # of a curve
+_NUM_RESAMPLES = 1_000  # of the validation examples
 _LONGER_FACTOR = 3  # times the budget, if that was too small
 
 
@@ -68,30 +66,14 @@ def log_examples(summary: DataSummary, files: FileSettings) -> None:
         logger.info("%s", console.format_table(title, ["problem", "where"], rows, ruled=True))
 
 
-def log_truncation(task: FittedTask, items: Sequence[Item], examples: Examples, tokenizer: Tokenizer) -> None:
-    """Log what truncation loses, and warn if the vocabulary or the special tokens do not fit the texts."""
-    texts = [
-        text
-        for example in [*examples.train, *examples.validation]
-        for text in example.display_inputs.values()
-    ]
-    sample = islice(chain.from_iterable(texts), _SAMPLE_CHARACTERS)
-    for warning in text_warnings(Counter(sample), tokenizer):
-        logger.warning("%s", warning)
-    parses_specials = getattr(task.settings, "specials_in_text", "text") == "parse"
-    if parses_specials and (message := describe_doubled_special_tokens(texts, tokenizer)):
-        logger.warning("%s, or keep task.specials_in_text=text", message)
-    stats = task.truncation(items)
-    for message in stats.messages(task.encoder.truncation_hint):
-        logger.info("%s", message)
-    sequences = [sequence for item in items for sequence in item.sequences]
-    num_unknown = sum(int((s.ids == tokenizer.unk_token_id).sum()) for s in sequences)
-    unknown_ratio = num_unknown / max(1, sum(s.tokens_read for s in sequences))
-    if unknown_ratio > _MAX_UNKNOWN_RATIO:
-        logger.warning(
-            "%.1f%% of the tokens are not in the vocabulary: check that this model fits these texts",
-            100 * unknown_ratio,
-        )
+def log_texts(task: FittedTask, examples: Examples, stats: TextStats) -> None:
+    """Log what is not read of the training texts, and special tokens that occur twice."""
+    if getattr(task.settings, "specials_in_text", "text") == "parse":
+        both = [*examples.train, *examples.validation]
+        texts = [text for example in both for text in example.texts]
+        if message := describe_doubled_special_tokens(texts, stats.tokenizer):
+            logger.warning("%s, or keep task.specials_in_text=text", message)
+    stats.log()
 
 
 def describe_doubled_special_tokens(texts: Sequence[str], tokenizer: Tokenizer) -> str | None:
@@ -155,20 +137,21 @@ def run_report(
 
 
 def data_report(
-    task: FittedTask, examples: Examples, items: Sequence[Item], metrics: Metrics, answers: Answers
+    task: FittedTask, examples: Examples, stats: Mapping[str, TextStats], metrics: Metrics, answers: Answers
 ) -> dict[str, Any]:
     """Return the part of report.json about the examples and the predictions.
 
     Args:
         task: The task.
         examples: The examples.
-        items: The training items.
+        stats: The statistics of the training and validation texts.
         metrics: The metrics of the validation examples.
         answers: The answers to the validation examples.
     """
-    stats = {"train": task.truncation(items), "validation": task.truncation(answers.items)}
     losses = task.metrics.example_losses(answers)
+    statistics = task.metrics.sufficient_statistics(answers.predictions, answers.examples)
     return {
+        "intervals": {} if statistics is None else score_intervals(statistics, rounds=_NUM_RESAMPLES),
         "answers": prediction_report(task.report, metrics, answers.predictions, answers.examples, losses),
         "lengths": {part: part_stats.lengths() for part, part_stats in stats.items()},
         "truncation": {part: part_stats.to_dict() for part, part_stats in stats.items()},
@@ -237,6 +220,11 @@ def learning_warnings(
         return [
             f"all validation examples have the answer '{next(iter(labels))}', so no score is informative: add "
             "examples with other answers"
+        ]
+    if score >= 1:
+        return [
+            f"{baseline} also answers all validation examples right, so it may be enough: add harder examples to "
+            "find out"
         ]
     if baseline == FROZEN_ENCODER:
         return [

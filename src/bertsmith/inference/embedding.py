@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, get_args
 
@@ -18,6 +19,7 @@ from bertsmith.inference.predictor import Predictor
 from bertsmith.models.config import Pooling
 from bertsmith.models.feature_extraction import pool
 from bertsmith.tasks.batching import Item, TaskBatch, TokenSequence, pack, run_batched
+from bertsmith.tasks.windows import TextStats
 from bertsmith.tokenizer.tokenizer import validate_texts
 
 
@@ -39,12 +41,21 @@ class Embedder(Predictor):
 
     def __call__(self, texts: Iterable[str]) -> NDArray[np.float32]:
         """Return a vector per text, float32 [n, H], in order; raise InputError for an invalid text."""
-        return np.array(self.predict(validate_texts(texts)), dtype=np.float32).reshape(-1, self.size)
+        vectors = []
+        for answers in self.answers(validate_texts(texts)):
+            self.stats.add(answers.items, answers.examples)
+            vectors += answers.predictions
+        return np.array(vectors, dtype=np.float32).reshape(-1, self.size)
+
+    @cached_property
+    def stats(self) -> TextStats:
+        """The statistics of the texts so far."""
+        limit = self.encoder.config.max_length
+        return TextStats(self.tokenizer, min(limit, self.config.max_length or limit))
 
     def preprocess(self, requests: Sequence[str]) -> list[Item]:
         """Tokenize and truncate texts."""
-        limit = min(self.encoder.config.max_length, self.config.max_length or self.encoder.config.max_length)
-        encodings = self.tokenizer.encode_batch(requests, max_length=limit, with_offsets=False)
+        encodings = self.tokenizer.encode_batch(requests, max_length=self.stats.limit, with_offsets=False)
         return [Item(i, (TokenSequence.from_encoding(encoding),)) for i, encoding in enumerate(encodings)]
 
     def forward(self, prepared: Sequence[Item]) -> NDArray[np.float32]:

@@ -124,18 +124,18 @@ class Ensemble(TaskInterface):
         examples = predictor.read(data)
         predictions: list[Any] = []
         by_member: list[list[Any]] = [[] for _ in self.models]
-        stats = [member.task.truncation([]) for member in predictor.members]
+        stats = [member.task.text_stats(member.tokenizer) for member in predictor.members]
         for answers in predictor.answers(examples):
             predictions += answers.predictions
             outputs_of_all: Any = answers.outputs
             parts = zip(predictor.members, outputs_of_all.members, by_member, stats, strict=True)
-            for member, (outputs, items), member_predictions, lost in parts:
+            for member, (outputs, items), member_predictions, member_stats in parts:
                 member_predictions += member.decode(outputs, items, answers.examples)
-                lost.add(member.task.truncation(items))
+                member_stats.add(items, answers.examples)
         members = zip(predictor.members, by_member, stats, strict=True)
         return EnsembleScores(
             predictor.metrics(predictions, examples, stats[0]),
-            [member.metrics(answers, examples, lost) for member, answers, lost in members],
+            [member.metrics(answers, examples, texts) for member, answers, texts in members],
         )
 
 

@@ -19,6 +19,7 @@ from bertsmith.formatting import pluralize
 from bertsmith.inference.predictor import PredictedTokens, TokenPredictor, WindowedText
 from bertsmith.notebook import Result
 from bertsmith.tasks.windows import NO_LIMIT
+from bertsmith.tokenizer.text_check import TextCheck
 from bertsmith.tokenizer.tokenizer import Encoding, validate_texts
 
 logger = logging.getLogger(__name__)
@@ -66,7 +67,10 @@ class MaskFiller(TokenPredictor):
 
     def __call__(self, texts: Sequence[str]) -> list[list[list[MaskPrediction]]]:
         """Return for each mask of each text the `top_k` most probable tokens."""
-        return self.predict(map(self._check_mask, validate_texts(texts)))
+        texts, check = list(map(self._check_mask, validate_texts(texts))), TextCheck()
+        check.add(texts)
+        check.log(self.tokenizer)
+        return self.predict(texts)
 
     def _check_mask(self, text: str) -> str:
         if (mask := self.tokenizer.mask_token) not in text:

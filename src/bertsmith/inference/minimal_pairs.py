@@ -16,6 +16,7 @@ from bertsmith.formatting import join_names, pluralize
 from bertsmith.inference.scoring import Scorer, TextScore, score_messages
 from bertsmith.io.sources import Source, to_source
 from bertsmith.io.tables import Table, read_table
+from bertsmith.io.values import is_blank
 
 _COST_SAMPLE = 1000  # pairs from which the cost of all pairs is estimated
 _GOOD_COLUMNS, _BAD_COLUMNS = ("good", "sentence_good"), ("bad", "sentence_bad")  # ours, and BLiMP's
@@ -209,14 +210,14 @@ def read_pairs(
         raise InputError("same_column", message, argument="bad_column", hint=hint)
     good, bad = table.texts(good_column, "good_column"), table.texts(bad_column, "bad_column")
     if group_columns:
-        groups = {name: table.texts(name, "group_columns") for name in group_columns}
+        groups = {name: table.strings(name, "group_columns") for name in group_columns}
     else:
         names = [_column(table, candidates) for candidates in _GROUP_COLUMNS]
         groups = {name: [row.texts.get(name, "") for row in table] for name in names if name in table.columns}
     pairs = []
     for i, row in enumerate(table):
         for side, sentence in (("good", good[i]), ("bad", bad[i])):
-            if not sentence.strip():
+            if is_blank(sentence):
                 message, hint = f"the {side} sentence is empty", "fill it in, or remove the row"
                 raise InputError("sentence_empty", message, location=row.location, hint=hint)
         pairs.append(Pair(row.line, good[i], bad[i], {name: values[i] for name, values in groups.items()}))

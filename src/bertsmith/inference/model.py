@@ -30,8 +30,10 @@ from bertsmith.inference.precision import (
 )
 from bertsmith.inference.predictor import not_finite_error
 from bertsmith.inference.task_predictor import TaskInterface, TaskPredictor
+from bertsmith.io.compression import check_name
 from bertsmith.io.jsonl import load_json
 from bertsmith.io.sources import Source, column_values
+from bertsmith.io.values import is_blank
 from bertsmith.models.config import Pooling
 from bertsmith.models.parameter_count import count_parameters
 from bertsmith.models.task_heads import PART_BUILDERS
@@ -129,12 +131,14 @@ class Model(CheckedModel, TaskInterface):
             A vector per text, float32 [n, H]; for a string [H]. An empty or missing text, which is logged, has the
             vector of the special tokens.
         """
-        from bertsmith.inference.text_input import log_empty_vectors
+        from bertsmith.inference.text_input import EMPTY_VECTOR, log_empty
 
         embedder = self.embedder(pooling, normalize, max_length, batch_size)
         values = list(validate_texts([texts] if isinstance(texts, str) else column_values(texts, "texts")))
-        log_empty_vectors([f"text {i}" for i, text in enumerate(values, start=1) if not text.strip()])
-        return embedder(values)[0] if isinstance(texts, str) else embedder(values)
+        log_empty([f"text {i}" for i, text in enumerate(values, 1) if is_blank(text)], EMPTY_VECTOR)
+        vectors = embedder(values)
+        embedder.stats.log()
+        return vectors[0] if isinstance(texts, str) else vectors
 
     def index(
         self,
@@ -178,6 +182,7 @@ class Model(CheckedModel, TaskInterface):
         rows = count_empty(read_text_rows(texts, text_column, id_column, encoding), keep=False)
         options: dict[str, Any] = {"approximate": approximate, "overwrite": overwrite, "progress": progress}
         index = write_index(output_dir, rows, embedder, source, **options)
+        embedder.stats.log()
         if index.recall is not None:
             logger.info("%s", index.recall_message)
         return index
@@ -374,6 +379,7 @@ def load(
     """
     if isinstance(name, Model):
         return name
+    check_name(name)
     path = Path(name)
     if (path / "settings.yaml").exists() and not (path / "model").exists():
         message = "this run is not finished and has no model yet"

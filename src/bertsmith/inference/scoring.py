@@ -27,6 +27,7 @@ from bertsmith.inference.text_input import log_empty
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.layers import linear
 from bertsmith.tasks.windows import NO_LIMIT
+from bertsmith.tokenizer.text_check import TextCheck
 from bertsmith.tokenizer.tokenizer import validate_texts
 
 Variant = Literal["within_word", "token", "left_to_right"]
@@ -142,7 +143,9 @@ class Scorer(TokenPredictor):
             texts: The texts.
             progress: Receives the number of texts that are done.
         """
-        texts = list(validate_texts(texts))
+        texts, check = list(validate_texts(texts)), TextCheck()
+        check.add(texts)
+        check.log(self.tokenizer)
         keys = [array("q", ids).tobytes() for ids in self.tokenizer.encode_ids(texts)]
         counts, distinct = Counter(keys), dict(zip(keys, texts, strict=True))
         scores, done = {}, 0
@@ -255,7 +258,7 @@ def score_and_rank(
 
 def log_scores(scores: Sequence[TextScore], locations: Sequence[str]) -> None:
     """Log texts without a score, unknown tokens, and texts longer than the model's maximum length."""
-    log_empty([at for at, score in zip(locations, scores, strict=True) if not score.tokens], "scored")
+    log_empty([at for at, score in zip(locations, scores, strict=True) if not score.tokens], "not scored")
     for message in score_messages(scores):
         logger.info("%s", message)
 

@@ -10,18 +10,20 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from bertsmith.errors import InputError, command, option
 from bertsmith.formatting import join_names, pluralize
 from bertsmith.inference.model import Model, load
-from bertsmith.inference.text_input import read_text_rows
-from bertsmith.io.sources import check_order
+from bertsmith.inference.text_input import log_empty, read_text_rows
+from bertsmith.io.sources import column_values
 from bertsmith.io.text_io import read_lines
+from bertsmith.io.values import is_blank
 from bertsmith.metrics.ranking import ranking_metrics
 from bertsmith.retrieval.index import Index
 from bertsmith.tasks.embedding.data import MATCH_LABELS
 from bertsmith.tasks.rows import is_query_file, read_queries
+from bertsmith.tokenizer.tokenizer import validate_texts
 
 _QUERIES_PER_PASS = 256
 _METRICS_DEPTH = 10  # results per query that the metrics need
@@ -62,7 +64,11 @@ class SearchResult:
 
 
 class Reranker:
-    """A classifier or regressor of pairs of texts: the query, and a text of the index."""
+    """A classifier or regressor of pairs of texts: the query, and a text of the index.
+
+    Attributes:
+        stats: The statistics of the pairs so far.
+    """
 
     def __init__(self, model: Model, label: str | None = None) -> None:
         """Wrap a model.
@@ -79,6 +85,7 @@ class Reranker:
             message = "this model was not trained on pairs of texts, so it cannot rerank"
             hint = f"fine-tune a model on pairs: {command('finetune', 'classify', second_column='NAME')}"
             raise InputError("not_a_pair_model", message, location=model.path, hint=hint)
+        self.stats = model.task.text_stats(model.tokenizer)
         labels = model.task.labels
         if labels is None or len(labels) < 2:
             if label is not None:
@@ -101,7 +108,10 @@ class Reranker:
         examples = predictor.examples(
             {"text": [query] * len(results), "text_pair": [result.text for result in results]}
         )
-        scores = map(self._score, predictor.predict_all(examples))
+        scores: list[float] = []
+        for answers in predictor.answers(examples):
+            self.stats.add(answers.items)
+            scores += map(self._score, answers.predictions)
         scored = [replace(r, rerank_score=score) for r, score in zip(results, scores, strict=True)]
         return sorted(scored, key=lambda result: -(result.rerank_score or 0.0))
 
@@ -154,8 +164,8 @@ class Searcher:
     def search(self, queries: Sequence[str]) -> Iterator[list[SearchResult]]:
         """Yield the results of each query, best first."""
         source, remaining = self.index.source, iter(queries)
-        embed = self.model.embedder(source.pooling, True, source.max_length)
-        self.index.check_vectors(embed)
+        embed, check = (self.model.embedder(source.pooling, True, source.max_length) for _ in range(2))
+        self.index.check_vectors(check)
         depth = self.top_k if self.reranker is None else self.rerank_top
         while chunk := list(islice(remaining, _QUERIES_PER_PASS)):
             rows, cosines = self.index.nearest(embed(chunk), depth, approximate=self.approximate)
@@ -165,11 +175,14 @@ class Searcher:
                 if self.reranker is not None:
                     results = self.reranker.rerank(query, results)
                 yield [replace(r, rank=rank) for rank, r in enumerate(results[: self.top_k], start=1)]
+        embed.stats.log()
+        if self.reranker is not None:
+            self.reranker.stats.log()
 
 
 def search(
     index: str | Path | Index,
-    queries: str | Sequence[str],
+    queries: Any,
     *,
     top_k: int = 5,
     model: str | Path | Model | None = None,
@@ -184,7 +197,7 @@ def search(
 
     Args:
         index: A folder that `Model.index` wrote, or the opened index.
-        queries: A query, or a list of queries.
+        queries: A query, or a list or column of queries.
         top_k: Results per query.
         model: The model of the index, if it was moved.
         approximate: Search the graph of the index: faster, but not exact.
@@ -203,13 +216,11 @@ def search(
         reranker = Reranker(load(rerank, device, precision=precision), rerank_label)
     loaded = load_index_model(opened, model, device, precision=precision)
     searcher = Searcher(opened, loaded, top_k, approximate, reranker, rerank_top)
-    check_order(queries, "queries")
-    batch = [queries] if isinstance(queries, str) else list(queries)
+    batch = list(validate_texts([queries] if isinstance(queries, str) else column_values(queries, "queries")))
     for number, query in enumerate(batch, start=1):
-        if not isinstance(query, str) or not query.strip():
-            message = f"{query!r:.60} is not a text"
+        if is_blank(query):
             hint = "pass each query as a string that is not blank"
-            raise InputError("query_empty", message, location=f"query {number}", hint=hint)
+            raise InputError("query_empty", "the query is empty", location=f"query {number}", hint=hint)
     results = list(searcher.search(batch))
     return results[0] if isinstance(queries, str) else results
 
@@ -278,7 +289,8 @@ def read_search_queries(
     else:
         column = text_column or ("query" if is_query_file(file) else None)
         queries = [Query(*row) for row in read_text_rows(file, column, id_column)]
-    queries = [query for query in queries if query.text.strip()]
+    log_empty([query.location for query in queries if is_blank(query.text)], "not searched")
+    queries = [query for query in queries if not is_blank(query.text)]
     if not queries:
         hint = "use a file with at least one query"
         raise InputError("no_queries", "this file has no queries", location=file, hint=hint)
@@ -358,7 +370,13 @@ class ScoredSearch:
         return {**ranking_metrics(self._rankings, relevant), "queries": sum(map(bool, relevant))}
 
     def log_unscored(self) -> None:
-        """Log which queries have no relevant texts, if others have."""
+        """Log relevant texts that are not in the index, and queries without relevant texts, if others have any."""
+        column: Literal["text", "id"] = "text" if any(query.is_by_text for query in self.queries) else "id"
+        relevant = dict.fromkeys(text for query in self.queries for text in sorted(query.relevant))
+        if missing := self.searcher.index.missing(column, list(relevant)):
+            message = "%s of %s not in the index, so that no search can find them: %s"
+            texts = pluralize(len(relevant), "relevant text is", "relevant texts are")
+            logger.warning(message, f"{len(missing):,}", texts, join_names(missing))
         unscored = [query.id for query in self.queries if not query.relevant]
         if unscored and self.has_relevant_texts:
             logger.warning(

@@ -1,8 +1,8 @@
-"""Compare two models on the same examples: a paired bootstrap and approximate randomization.
+"""Intervals of scores, and tests of two models on the same examples: bootstrap and approximate randomization.
 
-The bootstrap draws examples with replacement and computes the distribution of the score difference (Efron 1979);
-its 2.5th and 97.5th percentiles are the interval. Approximate randomization exchanges the predictions of random
-examples and counts how often the difference is as large (Noreen 1989; Yeh 2000).
+The bootstrap draws examples with replacement and computes the distribution of a score, or of the difference of two
+models' scores (Efron 1979); its 2.5th and 97.5th percentiles are the interval. Approximate randomization exchanges
+the predictions of random examples and counts how often the difference is as large (Noreen 1989; Yeh 2000).
 
 `scipy.stats.bootstrap` and `permutation_test` call the statistic on each resample. Here, if a score is a function
 of sums, a thousand resamples are one matrix product that all scores share. Tests compare the results.
@@ -65,6 +65,16 @@ def num_rounds(examples: int, *, is_slow: bool = False) -> int:
     if is_slow:
         return min(1_000, max(200, 1_000_000 // max(1, examples)))
     return min(10_000, max(1_000, 50_000_000 // max(1, examples)))
+
+
+def score_intervals(
+    statistics: SufficientStatistics, seed: int = 0, rounds: int | None = None
+) -> dict[str, tuple[float, float]]:
+    """Return the 95 % interval of each score of one system."""
+    size = len(statistics.per_example)
+    resamples = _resamples(size, rounds or num_rounds(size), seed)
+    drawn = [statistics.scores_from_sums(counts @ statistics.per_example) for counts in resamples]
+    return {name: _interval(np.concatenate([scores[name] for scores in drawn])) for name in drawn[0]}
 
 
 def compare_statistics(
@@ -138,9 +148,14 @@ def compare_predictions(
 
 
 def _difference(a: float, b: float, drawn: NDArray[np.float64], exceeding: int) -> Difference:
+    low, high = _interval(drawn)
+    return Difference(a, b, b - a, low, high, (1 + exceeding) / (1 + len(drawn)), len(drawn))
+
+
+def _interval(drawn: NDArray[np.float64]) -> tuple[float, float]:
     tail = (1 - CONFIDENCE_LEVEL) / 2
     low, high = np.quantile(drawn, [tail, 1 - tail]).tolist()
-    return Difference(a, b, b - a, low, high, (1 + exceeding) / (1 + len(drawn)), len(drawn))
+    return low, high
 
 
 def _resamples(examples: int, rounds: int, seed: int) -> Iterator[NDArray[np.float64]]:
@@ -269,4 +284,8 @@ def _predict(
             hint="the models were trained on files of different formats: pass the settings that differ, such as "
             f"{option('text_column', 'text')} or {option('delimiter')}",
         )
-    return examples, [predictors[0].predict(examples), predictors[1].predict(examples_b)]
+    both = zip(predictors, (examples, examples_b), strict=True)
+    evaluated = [predictor.evaluate_examples(its_examples) for predictor, its_examples in both]
+    for *_, stats in evaluated:
+        stats.log()
+    return examples, [predictions for _, predictions, *_ in evaluated]

@@ -25,7 +25,7 @@ from bertsmith.tasks.batching import Item, Outputs
 from bertsmith.tasks.data_checks import empty_text_diagnostic
 from bertsmith.tasks.fitted_task import FittedTask, check_max_length
 from bertsmith.tasks.results import Metrics
-from bertsmith.tasks.windows import TruncationStats
+from bertsmith.tasks.windows import TextStats
 from bertsmith.tokenizer.tokenizer import validate_texts
 
 Changes = Mapping[str, Any]
@@ -125,7 +125,7 @@ class TaskPredictor(Predictor):
         """Yield each example with its prediction, None if it is empty; log empty and truncated texts."""
         waiting: deque[Example] = deque()
         empty: list[str] = []
-        stats = self.task.truncation([])
+        stats = self.task.text_stats(self.tokenizer)
 
         def nonempty() -> Iterator[Example]:
             for example in examples:
@@ -136,15 +136,14 @@ class TaskPredictor(Predictor):
                     yield example
 
         for answers in self.answers(nonempty()):
-            stats.add(self.task.truncation(answers.items))
+            stats.add(answers.items, answers.examples)
             for prediction in answers.predictions:
                 while waiting[0].is_empty:
                     yield Answered(waiting.popleft(), None)
                 yield Answered(waiting.popleft(), prediction)
         yield from (Answered(example, None) for example in waiting)
-        log_empty(empty, "predicted")
-        for message in stats.messages(self.task.encoder.truncation_hint):
-            logger.warning("%s", message)
+        log_empty(empty, "not predicted")
+        stats.log()
 
     def answered_file(self, file: Source) -> Iterator[Answered]:
         """Yield each example of a file or table with its prediction; log how it was read."""
@@ -155,31 +154,32 @@ class TaskPredictor(Predictor):
 
     def predict_all(self, examples: Sequence[Example]) -> list[Prediction]:
         """Return a prediction per example; that of an empty one says so, and is logged."""
-        empty = [example for example in examples if example.is_empty]
-        log_empty([example.location for example in empty], "predicted")
-        nonempty = self.predict_stream(example for example in examples if not example.is_empty)
+        predictions = [answered.prediction for answered in self.answered(examples)]
         # Predicted by themselves, so that no other example shares a batch with them.
-        empties = (prediction.as_empty() for prediction in self.predict_stream(empty))
-        return [next(empties if example.is_empty else nonempty) for example in examples]
+        empties = self.predict_stream(example for example in examples if example.is_empty)
+        return [next(empties).as_empty() if p is None else p for p in predictions]
 
-    def metrics(self, predictions: Sequence[Any], examples: Sequence[Any], stats: TruncationStats) -> Metrics:
-        """Return the metrics of predictions, with what truncation loses and notes on it and on empty examples."""
+    def metrics(self, predictions: Sequence[Any], examples: Sequence[Any], stats: TextStats) -> Metrics:
+        """Return the metrics of predictions, with notes on what is not read of texts and on empty examples."""
         metrics = self.task.score(predictions, examples, stats)
         empty = [example.location for example in examples if example.is_empty]
-        notes = [empty_text_diagnostic(empty).text] if empty else []
-        return replace(metrics, notes=[*metrics.notes, *notes])
+        diagnostics = [
+            *self.task.data.read_warnings(examples),
+            *([empty_text_diagnostic(empty)] if empty else []),
+        ]
+        return replace(metrics, notes=[*metrics.notes, *(diagnostic.text for diagnostic in diagnostics)])
 
     def evaluate_examples(
         self, examples: Sequence[Any], *, with_losses: bool = False
-    ) -> tuple[Metrics, list[Any], list[float | None], TruncationStats]:
-        """Return the metrics, the predictions, the losses if requested, and what truncation loses."""
+    ) -> tuple[Metrics, list[Any], list[float | None], TextStats]:
+        """Return the metrics, the predictions, the losses if requested, and the statistics of the texts."""
         predictions: list[Any] = []
         losses: list[float | None] = []
-        stats = self.task.truncation([])
+        stats = self.task.text_stats(self.tokenizer)
         for answers in self.answers(examples):
             predictions += answers.predictions
             losses += self.task.metrics.example_losses(answers) if with_losses else []
-            stats.add(self.task.truncation(answers.items))
+            stats.add(answers.items, answers.examples)
         return self.metrics(predictions, examples, stats), predictions, losses, stats
 
 

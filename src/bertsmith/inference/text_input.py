@@ -15,43 +15,33 @@ from bertsmith.io.delimited import missing_column_hint
 from bertsmith.io.sources import Source, Texts, to_source
 from bertsmith.io.tables import Row, Table, TextRow, is_json_source, json_rows, read_table
 from bertsmith.io.text_io import read_lines
-from bertsmith.io.values import is_missing, to_text
+from bertsmith.io.values import is_blank, is_missing, to_text
 from bertsmith.tasks.rows import is_query_file, read_queries
 
 logger = logging.getLogger(__name__)
 
+EMPTY_VECTOR = "embedded as the special tokens alone"
+"""The consequence of an empty text among texts to embed."""
 _ID_COLUMNS = ("_id", "id")
-_TABLE_SUFFIXES = (".csv", ".tsv", ".parquet")
+_TABLE_SUFFIXES = (".csv", ".tsv")
 
 
-def log_empty(locations: Sequence[str], verb: str) -> None:
-    """Log where empty texts are, which are not predicted, scored, or indexed."""
+def log_empty(locations: Sequence[str], consequence: str) -> None:
+    """Log where empty texts are, and what follows, such as "not predicted"."""
     if locations:
         texts = pluralize(len(locations), "text is", "texts are")
-        logger.warning("%s empty and not %s: %s", texts, verb, join_names(locations))
+        logger.warning("%s empty and %s: %s", texts, consequence, join_names(locations))
 
 
 def count_empty(rows: Iterable[TextRow], *, keep: bool) -> Iterator[TextRow]:
     """Yield the rows, those of empty texts only if `keep`; at the end, log where the empty ones are."""
     empty = []
     for row in rows:
-        if not row.text.strip():
+        if is_empty := is_blank(row.text):
             empty.append(row.location)
-        if keep or row.text.strip():
+        if keep or not is_empty:
             yield row
-    if keep:
-        log_empty_vectors(empty)
-    else:
-        log_empty(empty, "indexed")
-
-
-def log_empty_vectors(locations: Sequence[str]) -> None:
-    """Log where empty texts are, whose vectors say nothing."""
-    if locations:
-        texts = pluralize(
-            len(locations), "text is empty, and its vector is", "texts are empty, and their vectors are"
-        )
-        logger.warning("%s that of the special tokens alone: %s", texts, join_names(locations))
+    log_empty(empty, EMPTY_VECTOR if keep else "not indexed")
 
 
 def texts_of_lines(lines: Iterable[bytes], location: str) -> Iterator[tuple[str, str]]:
@@ -80,6 +70,9 @@ def read_text_rows(
         text_column: The column of the texts, by default "text".
         id_column: The column of the ids, by default "_id" or "id" if there is one, else the number of the row.
         encoding: The encoding of a file that is not UTF-8.
+
+    Raises:
+        InputError: A column or a text is missing, or an id is missing or repeated.
     """
     file: Any = source
     if isinstance(source, list | tuple) and all(isinstance(text, str) or is_missing(text) for text in source):
@@ -89,10 +82,12 @@ def read_text_rows(
     if text_column is None and not isinstance(file, Table) and is_query_file(file, encoding):
         yield from _passages(file, encoding)
     elif is_json_source(file):
-        yield from (_text_row(row, text_column, id_column) for row in json_rows(file, encoding))
+        yield from _text_rows(json_rows(file, encoding), text_column, id_column)
     elif format_suffix(file) in _TABLE_SUFFIXES:
         table = read_table(file, encoding=encoding)
-        yield from (_text_row(row, text_column, id_column) for row in table)
+        rows = list(_text_rows(table, text_column, id_column))
+        texts = table.texts(text_column or "text", "text_column")
+        yield from (row._replace(text=text) for row, text in zip(rows, texts, strict=True))
     elif text_column is not None:
         message = "this file has one text per line and no columns"
         hint = f"omit {option('text_column')}"
@@ -107,17 +102,29 @@ def rows_of_lines(lines: Iterable[tuple[str, str]]) -> Iterator[TextRow]:
     return (TextRow(text, location, location.rpartition(":")[2]) for location, text in lines)
 
 
-def _text_row(row: Row, text_column: str | None, id_column: str | None) -> TextRow:
-    text_column = text_column or "text"
-    for argument, name in (("text_column", text_column), ("id_column", id_column)):
-        if name is not None and name not in row.values:
-            message = f"the field '{name}' is missing"
-            hint = missing_column_hint(name, list(row.values), argument, unit="keys")
-            raise InputError("field_missing", message, location=row.location, argument=argument, hint=hint)
-    text = to_text(row.values[text_column], f"field '{text_column}'", row.location, "text_column")
-    ids = (row.values.get(name) for name in ([id_column] if id_column else _ID_COLUMNS))
-    text_id = next((str(value) for value in ids if value is not None), str(row.line))
-    return TextRow(text, row.location, text_id)
+def _text_rows(rows: Iterable[Row], text_column: str | None, id_column: str | None) -> Iterator[TextRow]:
+    text_column, ids = text_column or "text", set[str]()
+    for index, row in enumerate(rows):
+        location = row.location
+        for argument, name in (("text_column", text_column), ("id_column", id_column)):
+            if name is not None and name not in row.values:
+                message = f"the field '{name}' is missing"
+                hint = missing_column_hint(name, list(row.values), argument, unit="keys")
+                raise InputError("field_missing", message, location=location, argument=argument, hint=hint)
+        text = to_text(row.values[text_column], f"field '{text_column}'", location, "text_column")
+        values = (row.values.get(name) for name in ([id_column] if id_column else _ID_COLUMNS))
+        text_id = next(filter(None, (to_text(value, "id", location, "id_column") for value in values)), "")
+        if text_id in ids:
+            hint = f"give each row an id of its own, or name another column with {option('id_column')}"
+            message = f"the id '{text_id}' occurs twice"
+            raise InputError("duplicate_id", message, location=location, argument="id_column", hint=hint)
+        if (not text_id and (ids or id_column)) or (text_id and index and not ids):
+            message = "this row has an id, and earlier ones have none" if text_id else "this row has no id"
+            hint = f"give each row an id, or name their column with {option('id_column')}"
+            raise InputError("id_missing", message, location=location, argument="id_column", hint=hint)
+        if text_id:
+            ids.add(text_id)
+        yield TextRow(text, location, text_id or str(row.line))
 
 
 def _passages(file: Path, encoding: str | None) -> Iterator[TextRow]:

@@ -20,6 +20,7 @@ from bertsmith.errors import InputError
 from bertsmith.finetuning.settings import FinetuneSettings, settings_type
 from bertsmith.inference.model import load
 from bertsmith.instances.settings import DataSettings
+from bertsmith.io.compression import check_name
 from bertsmith.models.config import ModelConfig, encoder_parameter_terms
 from bertsmith.models.family import Family, get_family, preset, resolve_preset, similar_presets
 from bertsmith.models.parameter_count import count_parameters
@@ -109,6 +110,7 @@ def _describe_machine() -> dict[str, Any]:
 
 def kind_of(path: Path) -> str | None:
     """Return the kind of a folder by its files ("run", "runs", "model", "data", …); None for others."""
+    check_name(path)
     if not path.is_dir():
         return None
     if holds_run(path):

@@ -90,13 +90,7 @@ def atomic_folder(target: Path, *, replace: bool = False) -> Iterator[Path]:
 
 
 def commit_folder(folder: Path, target: Path, *, replace: bool = False) -> None:
-    """Flush a folder to the disk and rename it to `target`.
-
-    Args:
-        folder: The folder that was written.
-        target: Its name, which must be missing or an empty folder, unless `replace`.
-        replace: Replace an existing folder atomically and remove it.
-    """
+    """Flush a folder to the disk and rename it to `target`, which is missing or empty, unless `replace`."""
     _flush(folder)
     if replace and target.exists():
         _exchange(folder, target, _backup_name(target))
@@ -123,12 +117,18 @@ def check_files(folder: Path) -> None:
     A link would lead to files outside of the folder. The folder itself may be a link.
     """
     for name, mode in sorted(walk(folder)):
+        refuse_link(folder / name)
         if not stat.S_ISREG(mode):
-            kind = "a symbolic link" if stat.S_ISLNK(mode) else "not a regular file"
-            hint = "remove it; to keep files on another disk, link the whole output folder"
-            raise InputError(
-                "not_a_file", f"is {kind}, which is not written to", location=folder / name, hint=hint
-            )
+            message = "is not a regular file, which is not written to"
+            raise InputError("not_a_file", message, location=folder / name, hint="remove it")
+
+
+def refuse_link(path: Path) -> None:
+    """Raise InputError for a link as the name of an output inside of an output folder."""
+    if os.path.islink(path):
+        message = "is a symbolic link, which is not written to"
+        hint = "remove it; to keep files on another disk, link the whole output folder"
+        raise InputError("not_a_file", message, location=path, hint=hint)
 
 
 def clear_folder(folder: Path) -> None:
@@ -141,15 +141,9 @@ def clear_folder(folder: Path) -> None:
 
 
 def check_output_folder(out: Path, *, in_place: bool = False, argument: str = "output_dir") -> None:
-    """Check that a new folder can become `out`.
+    """Raise InputError if a folder `out`, which an argument names, is not empty or cannot be written.
 
-    Args:
-        out: The folder to make.
-        in_place: The folder is not replaced but written into.
-        argument: Python's name of the argument that names the folder.
-
-    Raises:
-        InputError: `out` is a file, is not empty, or cannot be replaced or written.
+    With `in_place` the folder is not replaced but written into.
     """
     target = _resolve(out)
     if in_place and target.is_dir():
@@ -165,17 +159,8 @@ def check_output_folder(out: Path, *, in_place: bool = False, argument: str = "o
 
 
 def check_output_file(out: Path, *, overwrite: bool = False, argument: str = "output") -> None:
-    """Check that a new file can get the name `out`.
-
-    Args:
-        out: The file to write.
-        overwrite: Replace a file.
-        argument: Python's name of the argument that names the file.
-
-    Raises:
-        InputError: `out` exists, or cannot be written.
-    """
-    _check_name(out)
+    """Raise InputError if a file `out`, which an argument names, exists or cannot be written."""
+    check_name(out, _MAX_NAME_BYTES)
     is_other = out.exists() and not out.is_file()
     if is_other or (os.path.lexists(out) and not overwrite):
         message = "is not a regular file" if is_other else "already exists"
@@ -223,7 +208,7 @@ def folder_lock(folder: Path, writer: str, display_path: Path | None = None) -> 
     Raises:
         InputError: Another process holds the folder.
     """
-    _check_name(folder)
+    check_name(folder, _MAX_NAME_BYTES)
     if folder.name.startswith(".") and folder.is_symlink():  # an attack: nobody links a hidden name
         message = "is a symbolic link, which is not followed"
         raise InputError("symbolic_link", message, location=folder, hint="remove it")
@@ -373,15 +358,8 @@ def _exchange(new: Path, old: Path, backup: Path) -> None:
 
 def _resolve(path: Path) -> Path:
     """Return the path of an output without links; `Path.resolve` raises a RuntimeError for a loop of links."""
-    _check_name(path)
+    check_name(path, _MAX_NAME_BYTES)
     return Path(os.path.realpath(path))
-
-
-def _check_name(path: Path) -> None:
-    """Raise InputError for a path that no output can have."""
-    check_name(path)
-    if any(len(os.fsencode(name)) > _MAX_NAME_BYTES for name in path.parts):
-        raise InputError("name_too_long", "this name is too long", location=path, hint="choose a shorter one")
 
 
 def _open_folder(folder: Path) -> int:

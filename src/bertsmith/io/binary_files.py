@@ -5,10 +5,13 @@ The content decides and not the name: a PDF called .txt is a PDF.
 
 from __future__ import annotations
 
+import re
+
 from bertsmith.io.encodings import is_binary
 
 _OFFICE = "open it in Word or LibreOffice and save it as plain text (.txt, UTF-8)"
 _SHEET = "open it in Excel or LibreOffice and save it as CSV UTF-8 (.csv)"
+_EXPORT = "write its texts to a .txt, or with their labels to a .csv or .jsonl"
 _UNPACK = "unpack it first"
 _PDF = "take its text out first: pdftotext FILE.pdf FILE.txt"
 _FORMATS: tuple[tuple[bytes, str, str], ...] = (
@@ -27,8 +30,15 @@ _FORMATS: tuple[tuple[bytes, str, str], ...] = (
     (b"ARROW1", "an Arrow file", "write it as .parquet or .jsonl"),
     (b"7z\xbc\xaf\x27\x1c", "a 7z archive", _UNPACK),
     (b"Rar!\x1a\x07", "a RAR archive", _UNPACK),
+    (
+        b"version https://git-lfs.github.com/spec/",
+        "a pointer of Git LFS",
+        "get the file itself: git lfs pull",
+    ),
+    (b"<?xml", "an XML file", _EXPORT),
     (b"SQLite format 3\0", "an SQLite database", "export its table as .csv"),
 )
+_HTML = re.compile(rb"(\xef\xbb\xbf)?\s*<(!doctype\s+html|html)[\s>]", re.IGNORECASE)
 # The names of a zip's members, which are not compressed, show its format.
 _ZIPPED: tuple[tuple[bytes, str, str], ...] = (
     (b"mimetypeapplication/vnd.oasis.opendocument.text", "an OpenDocument text (.odt)", _OFFICE),
@@ -59,6 +69,8 @@ def describe_binary(head: bytes, *, is_wide: bool) -> tuple[str, str] | None:
     for magic, what, hint in _FORMATS:
         if head.startswith(magic):
             return what, hint
+    if _HTML.match(head):
+        return "an HTML page", f"download the file itself, or {_EXPORT}"
     if not is_wide and is_binary(head):
         return "binary", "leave it out; to see what it is, run: file {path}"
     return None

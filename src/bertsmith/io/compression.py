@@ -23,6 +23,7 @@ from bertsmith.suggestions import not_found_error
 BLOCK_BYTES = 1 << 18
 _INPUT_BYTES = 1 << 14  # decompressed at a time: repetitive text becomes a thousand times as long
 _ZSTD_INPUT_BYTES = 1 << 12  # zstandard's output has no limit
+_MAX_NAME_BYTES = 255  # of file systems
 _MAX_XZ_MEMORY = 1 << 28  # bytes; `xz -9` needs a quarter of it
 _ALIASES = {".ndjson": ".jsonl"}
 
@@ -54,10 +55,15 @@ def is_compressed(path: object) -> bool:
     return Path(str(path)).suffix.lower() in _FORMATS
 
 
-def check_name(path: object) -> None:
-    """Raise `InputError` for a path that is not UTF-8, since locations are printed and written as UTF-8."""
+def check_name(path: object, max_bytes: int = _MAX_NAME_BYTES) -> None:
+    """Raise `InputError` for a path that no file can have, or that is not UTF-8, as which locations are written.
+
+    Args:
+        path: The path.
+        max_bytes: The maximum length of each name in it.
+    """
     try:
-        str(path).encode("utf-8")
+        names = str(path).encode("utf-8").split(b"/")
     except UnicodeEncodeError:
         raise InputError(
             "name_not_utf8",
@@ -65,6 +71,9 @@ def check_name(path: object) -> None:
             location=os.fsencode(str(path)).decode("utf-8", "backslashreplace"),
             hint="rename it: convmv -f latin1 -t utf-8",
         ) from None
+    if max(map(len, names)) > max_bytes or "\0" in str(path):
+        message = "no file can have this name, which is too long or has a NUL"
+        raise InputError("unusable_name", message, location=path, hint="name another file")
 
 
 def open_binary(path: str | Path) -> BinaryIO:

@@ -235,7 +235,7 @@ def read_rows(
     """
     columns: list[str] = []
     header_fields: list[str] | None = None
-    next_line = 1  # behind the row before
+    next_line, num_longer = 1, 0  # the line behind the row before, and rows with empty fields at the end
     for record, fields in read_records(lines, delimiter):
         first, location = record[0], f"{lines.path}:{record[0].number}"
         blank_lines, next_line = range(next_line, first.number), record[-1].number + 1
@@ -248,6 +248,11 @@ def read_rows(
                     raise missing_column_error(location, text_column, columns, first.raw)
                 continue
             columns, blank_lines = [str(i + 1) for i in range(len(fields))], range(0)
+        num_missing = len(columns) - len(fields)
+        if num_missing > 0 and header_fields and not any(map(str.strip, header_fields[-num_missing:])):
+            fields = fields + [""] * num_missing
+        elif num_missing < 0 and not any(map(str.strip, fields[num_missing:])):
+            fields, num_longer = fields[:num_missing], num_longer + 1
         if len(fields) == len(columns) and fields != header_fields:
             if keep_blank:
                 yield from ((Line(n, 0, ""), dict.fromkeys(columns, "")) for n in blank_lines)
@@ -262,6 +267,9 @@ def read_rows(
             error = field_count_error(len(fields), columns, delimiter, location, header=header)
         raw = "\n".join(line.text for line in record).removesuffix("\r").encode("utf-8")
         lines.errors.add(error, first.number, first.byte, raw)
+    if num_longer:
+        rows = pluralize(num_longer, "row ends", "rows end")
+        logger.info("%s: %s with empty fields behind the last column, which are ignored", lines.path, rows)
 
 
 def read_records(lines: LineReader, delimiter: str) -> Iterator[tuple[list[Line], list[str]]]:

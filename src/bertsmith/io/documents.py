@@ -25,7 +25,7 @@ from bertsmith.io.jsonl import read_objects
 from bertsmith.io.parquet import read_text_column
 from bertsmith.io.tables import Row, Table, has_json_lines, json_rows
 from bertsmith.io.text_io import ErrorCollector, LineReader, RejectedRow, TextBlock
-from bertsmith.io.values import to_text
+from bertsmith.io.values import MISSING_TEXTS, to_text
 
 _MAX_CHARACTERS = 1 << 22  # of a document in a text file, or of one of its parts
 _BLANK_LINES = re.compile(r"\n(?:[^\S\n]*\n)+")  # a line end, and the blank lines behind it
@@ -137,7 +137,8 @@ def _documents(
         yield from _json_texts(lines, reading.text_column)
     elif suffix in (".csv", ".tsv"):
         for line, values in read_rows(lines, delimiter, text_column=reading.text_column):
-            yield Document(values[reading.text_column], f"{lines.path}:{line.number}")
+            text = values[reading.text_column]
+            yield Document("" if text in MISSING_TEXTS else text, f"{lines.path}:{line.number}")
     else:
         split = {"blank_line": _split_at_blank_lines, "file": _whole_file, "line": _split_at_lines}
         yield from split[reading.documents](str(source), lines.blocks())

@@ -68,6 +68,6 @@ def _download(name: str, dataset: str, pattern: str) -> Path:
     except Exception as error:  # the hub's errors are many and its network's more: each means "not found"
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         offline = " (HF_HUB_OFFLINE is set)" if os.environ.get("HF_HUB_OFFLINE") else ""
-        message = f"there is no such data set in the cache or on the hub{offline}: {reason}"
+        message = f"no such data set could be loaded from the cache or the hub{offline}: {reason}"
         hint = f"{_NAME_HINT}; or name a file"
         raise InputError("dataset_not_found", message, location=name, hint=hint) from None

@@ -18,6 +18,7 @@ from bertsmith.errors import InputError, option
 from bertsmith.io.text_io import Line, LineReader, utf8_blocks
 
 _SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
+_ONE_LINE_HINT = "write each object on one line of a .jsonl: jq -c . FILE > NEW.jsonl"
 _MAX_JSON_BYTES = 1 << 29  # SQuAD's largest file has 46 million
 
 
@@ -38,6 +39,8 @@ def parse_object(line: str, location: str) -> dict[str, Any]:
     hint = 'a .jsonl file has one JSON object per line: {"text": "…"}'
     if line.lstrip().startswith("["):
         hint += "; if this file is an array, let its name end in .json"
+    elif line.rstrip()[-1:] in ("{", "[", ","):
+        hint = _ONE_LINE_HINT
     value = _parse(line, location, hint)
     if not isinstance(value, dict):
         raise InputError("not_a_json_object", "this is not a JSON object", location=location, hint=hint)
@@ -77,6 +80,7 @@ def _parse(text: str, location: str, hint: str, *, is_file: bool = False) -> Any
         return value
     except json.JSONDecodeError as error:
         message = f"this is not JSON ({error.msg[0].lower()}{error.msg[1:]})"
+        hint = _ONE_LINE_HINT if is_file and error.msg == "Extra data" else hint
         position = f"{error.lineno}:{error.colno}" if is_file else f"{error.colno}"
         raise InputError("not_json", message, location=f"{location}:{position}", hint=hint) from None
     except RecursionError:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from bertsmith.errors import InputError, option
 from bertsmith.io import text_io
+from bertsmith.io.binary_files import describe_binary
 from bertsmith.io.compression import FileError, format_suffix, is_compressed, open_binary
 from bertsmith.io.delimited import missing_column_error
 from bertsmith.io.text_io import ErrorCollector, too_long_error
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 COLUMNAR_SUFFIXES = (".parquet", ".arrow", ".feather")
 """The suffixes of files whose rows are read here."""
-_ARROW_MAGIC = b"ARROW1"
+_PARQUET_MAGIC, _ARROW_MAGIC = b"PAR1", b"ARROW1"
 _BATCH_BYTES = 1 << 22  # of a column, on average
 _MAX_BATCH_ROWS = 256  # since some texts of a column may be far longer than the average
 _TABLE_BATCH_ROWS = 1024
@@ -58,6 +59,12 @@ def _parquet_errors(path: str | Path) -> Iterator[None]:
         reason = str(error).split("\n")[0][:200].rstrip(".")
         message = f"this is not a whole {format_suffix(path)[1:]} file ({reason})"
         hint = "write or download it again"
+        described = describe_binary(head, is_wide=True)
+        if described is not None and not head.startswith((_PARQUET_MAGIC, _ARROW_MAGIC)):
+            message, hint = (
+                f"this is {described[0]}, not {format_suffix(path)[1:]}",
+                described[1].format(path=path),
+            )
         raise FileError("bad_parquet", message, location=path, hint=hint, raw=head) from None
 
 

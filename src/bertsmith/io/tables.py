@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertsmith.errors import InputError, option
-from bertsmith.formatting import join_names, pluralize
+from bertsmith.formatting import join_names, pluralize, shorten
 from bertsmith.io import parquet
 from bertsmith.io.compression import format_suffix
 from bertsmith.io.delimited import (
@@ -30,9 +30,10 @@ from bertsmith.io.delimited import (
 from bertsmith.io.jsonl import load_json, read_json, read_objects
 from bertsmith.io.parquet import COLUMNAR_SUFFIXES
 from bertsmith.io.text_io import ErrorCollector, LineReader, read_lines
-from bertsmith.io.values import display_text, to_python, to_text
+from bertsmith.io.values import MISSING_TEXTS, display_text, is_printed_collection, to_python, to_text
 
 logger = logging.getLogger(__name__)
+_ROW_KEYS = ("data", "rows", "records", "examples", "instances", "items")  # of an object around the rows
 IN_MEMORY = " (in memory)"
 """Follows the name of data in memory in locations."""
 
@@ -82,9 +83,11 @@ class Table:
         columns: The names of the columns.
         is_plain: True for a .txt with one text per line, whose only column is called "1".
         in_memory: True for data that is in no file.
+        is_delimited: True for the cells of a .csv, .tsv, or .txt file.
     """
 
     in_memory = False
+    is_delimited = False
 
     def __init__(
         self, name: str, columns: Sequence[str], rows: Sequence[Row], *, is_plain: bool = False
@@ -141,10 +144,10 @@ class Table:
                 )
         return [row.values[name] for row in rows]
 
-    def texts(
+    def strings(
         self, name: str, argument: str | None = None, note: str = "", hint: str | None = None
     ) -> list[str]:
-        """Return the values of one column as text, missing ones as ""; arguments and errors as for `column`.
+        """Return the values of one column as strings, missing ones as ""; arguments and errors as for `column`.
 
         Args:
             name: The column.
@@ -154,6 +157,27 @@ class Table:
         """
         values = zip(self.column(name, argument, note), self, strict=True)
         return [to_text(value, f"field '{name}'", row.location, argument, hint) for value, row in values]
+
+    def texts(
+        self, name: str, argument: str | None = None, note: str = "", hint: str | None = None
+    ) -> list[str]:
+        """Return a column of texts as `strings` does; spellings of missing values in a delimited file are empty.
+
+        Log these, and texts that are printed lists or objects.
+        """
+        texts = self.strings(name, argument, note, hint)
+        missing = [i for i, text in enumerate(texts) if self.is_delimited and text in MISSING_TEXTS]
+        printed = [i for i, text in enumerate(texts) if is_printed_collection(text)]
+        for indices, noun, consequence in (
+            (missing, "missing value", "read as an empty text; a .jsonl can have it as a word"),
+            (printed, "printed list", "whose brackets and quotes are read as text"),
+        ):
+            if indices:
+                rows = list(self)
+                shown = join_names(f"'{shorten(texts[i], 40)}' ({rows[i].location})" for i in indices)
+                count = pluralize(len(indices), noun)
+                logger.warning("column '%s' has %s, %s: %s", name, count, consequence, shown)
+        return ["" if self.is_delimited and text in MISSING_TEXTS else text for text in texts]
 
     @cached_property
     def size(self) -> int:
@@ -212,6 +236,7 @@ def read_table(
     lines = LineReader(ErrorCollector(source), encoding)
     numbered = read_rows(lines, delimiter, header=header, keep_blank=keep_blank)
     table = _table_of_rows(source, (Row(values, f"{source}:{line.number}") for line, values in numbered))
+    table.is_delimited = True
     if delimiter == "\t" and suffix != ".csv":
         _warn_of_quotes(table)
     return table
@@ -240,8 +265,8 @@ def is_json_source(source: str | Path | Table) -> bool:
 def json_rows(source: str | Path | Table, encoding: str | None = None) -> Iterator[Row]:
     """Yield the rows of a .jsonl or .json file, or of a table.
 
-    A .json file is an array, or one object, or has one object on each line; the location of a row of an array is
-    `file: [17]`.
+    A .json file is an array, or an object with one under a usual name (`data`, `rows`), or one object, or has one
+    object on each line; the location of a row of an array is `file: [17]` or `file: data[17]`.
     """
     if isinstance(source, Table):
         yield from source
@@ -253,9 +278,14 @@ def json_rows(source: str | Path | Table, encoding: str | None = None) -> Iterat
         for line, values in read_objects(LineReader(ErrorCollector(source), encoding)):
             yield make_row(values, f"{source}:{line.number}")
         return
-    document = read_json(source, encoding)
+    document, key = read_json(source, encoding), ""
+    if isinstance(document, dict):
+        wrappers = [name for name in _ROW_KEYS if _are_objects(document.get(name))]
+        if len(wrappers) == 1:
+            (key,) = wrappers
+            document = [item["row"] if "row_idx" in item else item for item in document[key]]
     for index, values in enumerate(document if isinstance(document, list) else [document]):
-        location = f"{source}: [{index}]"
+        location = f"{source}: {key}[{index}]"
         if not isinstance(values, dict):
             hint = "write an array of objects, one for each row"
             raise InputError("not_an_object", "this is not an object", location=location, hint=hint)
@@ -264,6 +294,10 @@ def json_rows(source: str | Path | Table, encoding: str | None = None) -> Iterat
             hint = "write an array of objects, as pandas' to_json(orient='records') does"
             raise InputError("not_rows", message, location=source, hint=hint)
         yield make_row(values, location)
+
+
+def _are_objects(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(item, dict) for item in value)
 
 
 def has_json_lines(path: str | Path, encoding: str | None = None) -> bool:

@@ -17,10 +17,16 @@ from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
 
-from bertsmith.errors import InputError, option, render
+from bertsmith.errors import InputError, option
 from bertsmith.io.binary_files import describe_binary
 from bertsmith.io.compression import BLOCK_BYTES, FileError, read_blocks
-from bertsmith.io.encodings import detect_encoding, detect_wide_encoding, encoding_hint, resolve_encoding
+from bertsmith.io.encodings import (
+    detect_encoding,
+    detect_wide_encoding,
+    encoding_hint,
+    iconv,
+    resolve_encoding,
+)
 
 MAX_LINE_BYTES = 1 << 26  # of a line or row; a longer one comes from missing line ends or an unclosed quote
 EXCERPT_BYTES = 1 << 16  # of such a line in its rejected row
@@ -77,7 +83,7 @@ class ErrorCollector:
         if self._on_reject is None:
             raise error
         self.count += 1
-        reason = render(error.message, "python")
+        reason = error.message
         column = _COLUMN.fullmatch((error.location or "").removeprefix(self.path))
         if column and line is not None:
             reason = f"column {column[1]}: {reason}"
@@ -109,12 +115,12 @@ class Line:
         return self.text.removesuffix("\r").encode("utf-8")
 
 
-def read_lines(path: str | Path, encoding: str | None = None) -> Iterator[tuple[int, str]]:
+def read_lines(path: str | Path, encoding: str | None = "utf-8") -> Iterator[tuple[int, str]]:
     """Yield the lines of a file, decompressed and decoded, as (number from 1, text without its line end).
 
     Args:
         path: The file; an empty one has no lines.
-        encoding: The encoding of a file that is not UTF-8.
+        encoding: The user's option; None: the user has not set it; "utf-8": also if there is no such option.
 
     Raises:
         InputError: The file is missing, truncated, or not text, has another encoding, or has a line of more than
@@ -146,12 +152,13 @@ def utf8_blocks(path: str | Path, encoding: str | None) -> tuple[str, Iterator[b
     if wide is not None and (requested is None or detected != wide):
         # The byte order mark shows the byte order, so the name needs none.
         name = wide[:6] if detected == wide else wide[:6] + wide[7:]
+        add_option = "" if requested == "utf-8" else f"add {option('encoding', name)}, or "
         raise FileError(
             "other_encoding",
             f"this file is {name.upper()}, not {requested or 'UTF-8'}",
             location=f"{path}:1:1",
             argument="encoding",
-            hint=f"add {option('encoding', name)}, or convert it: iconv -f {name} -t utf-8",
+            hint=f"{add_option}convert it: {iconv(name)}",
             raw=head,
             encoding=name,
         )
@@ -306,7 +313,9 @@ class LineReader:
         location = f"{self.path}:{self._line}:{len(raw[:start].decode('utf-8')) + 1}"
         if self._encoding == "utf-8":
             message = f"byte 0x{raw[start]:02X} (at offset {self._byte + start}) is not UTF-8"
-            hint = encoding_hint(neighbors) if self.errors.raises else None  # rejected rows have no hints
+            hint = None  # of a rejected row
+            if self.errors.raises:
+                hint = encoding_hint(neighbors, has_option=self._requested != "utf-8")
             return LineError("not_utf8", message, location=location, hint=hint), raw.removesuffix(b"\r")
         byte = ord(raw[start : start + 3].decode("utf-8", "surrogatepass")) & 0xFF
         error_in_line = LineError(

@@ -6,6 +6,7 @@ Files, data in memory, and arguments share these rules. Lists and objects are ne
 from __future__ import annotations
 
 import ast
+import csv
 import datetime
 import json
 import math
@@ -20,25 +21,38 @@ from bertsmith.formatting import shorten
 from bertsmith.io.jsonl import load_json, surrogate_error
 
 # fmt: off
-MISSING_SPELLINGS = frozenset([
+MISSING_TEXTS = frozenset([
     "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>", "N/A", "NA",
-    "NULL", "NaN", "NaT", "None", "n/a", "nan", "null", "inf", "-inf", "Infinity", "-Infinity",
+    "NULL", "NaN", "NaT", "None", "n/a", "nan", "null",
 ])
 # fmt: on
-"""Labels that stand for a missing one: the spellings of pandas.read_csv, and infinity. As texts they are words."""
+"""Cells of delimited files that stand for a missing text: the spellings of pandas.read_csv."""
+MISSING_SPELLINGS = MISSING_TEXTS | {"inf", "-inf", "Infinity", "-Infinity"}
+"""Labels that stand for a missing one."""
 
+# White space, controls, and characters that no font shows (Default_Ignorable_Code_Point, without rare ones).
+_INVISIBLE = re.compile(
+    "[\\s\x00-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e"
+    "\u2060-\u206f\u2800\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff9-\ufffb\U000e0001-\U000e007f]*"
+)
 _MISSING_TYPES = ("NAType", "NaTType")  # of pandas
 _SCALARS = (str, bool, numbers.Real, Decimal, datetime.date, datetime.time, datetime.timedelta)
 _TYPE_NAMES = {"tuple": "a list", "dict": "an object", "bytes": "bytes"}
+_BRACKETS = ("[]", "()", "{}")
 _ADJACENT_STRINGS = re.compile(r"""['"]\s+['"]""")  # a printed NumPy array, whose strings Python would join
 _MAX_SHOWN_CHARACTERS = 60
 
 
 def is_missing(value: Any) -> bool:
-    """Return True for None, NaN and infinity of any library, and pandas' NA and NaT."""
+    """Return True for None, NaN of any library, and pandas' NA and NaT."""
     if value is None or type(value).__name__ in _MISSING_TYPES:
         return True
-    return isinstance(value, numbers.Real | Decimal) and bool(value != value or abs(value) == math.inf)
+    return isinstance(value, numbers.Real | Decimal) and bool(value != value)
+
+
+def is_blank(text: str) -> bool:
+    """Return True for a text without a visible character."""
+    return _INVISIBLE.fullmatch(text) is not None
 
 
 def is_unordered(values: Any) -> bool:
@@ -58,7 +72,7 @@ def to_python(value: Any) -> Any:
 def to_text(
     value: Any, name: str, location: str, argument: str | None = None, hint: str | None = None
 ) -> str:
-    """Return a text or label as a string; a missing one is empty.
+    """Return a text or label as a string; a missing or infinite one is empty.
 
     Args:
         value: The value.
@@ -72,7 +86,7 @@ def to_text(
     """
     if not isinstance(value, str):
         value = to_python(value)
-    if value is None:
+    if value is None or (isinstance(value, numbers.Real | Decimal) and abs(value) == math.inf):
         return ""
     if not isinstance(value, _SCALARS):
         type_name = _TYPE_NAMES.get(type(value).__name__, f"a {type(value).__name__}")
@@ -101,6 +115,24 @@ def display_text(value: Any) -> str:
     if isinstance(value, bool | int | float | list | tuple | dict):
         return json.dumps(value, ensure_ascii=False, default=str)
     return str(value)
+
+
+def is_printed_collection(text: str) -> bool:
+    """Return True for a list or an object as JSON, Python, or NumPy prints it."""
+    text = text.strip()
+    is_enclosed = text[:1] + text[-1:] in _BRACKETS
+    return is_enclosed and (bool(_ADJACENT_STRINGS.search(text)) or parse_collection(text) is not None)
+
+
+def parse_array(text: str, separator: str = ",") -> list[str] | None:
+    """Return the strings of a list without quotes, or of PostgreSQL's {a,"b, c"}; None for other text."""
+    inner = text[1:-1]
+    quotes = "'" if text[:1] == "{" else "'\""
+    if text[:1] + text[-1:] not in _BRACKETS or not {*"[](){}", *quotes}.isdisjoint(inner):
+        return None
+    separator = separator if len(separator) == 1 and separator in inner and text[0] != "{" else ","
+    fields = next(csv.reader([inner], delimiter=separator, escapechar="\\", skipinitialspace=True), [])
+    return [field.strip() for field in fields]
 
 
 def parse_collection(text: str) -> list[Any] | dict[Any, Any] | None:

@@ -275,14 +275,13 @@ class KernelBackend(MatmulBackend, Int8Backend, VocabularyLossBackend, Optimizer
         """Compute output(activation(inner(x))), [N, H] → [N, H]; None if not fused."""
         return None
 
-    def add_layer_norm(self, residual: Tensor, x: Tensor, dropout: DropoutLike, norm: nn.Module) -> Tensor:
-        """Compute norm(residual + dropout(x)), [N, H]."""
-        normalized: Tensor = norm(dropout.add_residual(residual, x))
-        return normalized
-
-    def layer_norm(self, x: Tensor, norm: nn.Module) -> Tensor:
-        """Compute norm(x), [N, H]."""
-        normalized: Tensor = norm(x)
+    def layer_norm(
+        self, x: Tensor, norm: nn.Module, residual: Tensor | None = None, dropout: DropoutLike | None = None
+    ) -> Tensor:
+        """Compute norm(x), or norm(residual + dropout(x)), [N, H]."""
+        normalized: Tensor = norm(
+            x if residual is None or dropout is None else dropout.add_residual(residual, x)
+        )
         return normalized
 
     def has_fast_matmul(self, x: Tensor) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 _NUM_BINS = 15
 _MIN_LOG_TEMPERATURE, _MAX_LOG_TEMPERATURE = math.log(0.05), math.log(20)
@@ -31,7 +31,7 @@ class Bin(NamedTuple):
     right: float
 
 
-def reliability_bins(confidence: Sequence[float], correct: Sequence[bool]) -> list[Bin]:
+def reliability_bins(confidence: ArrayLike, correct: ArrayLike) -> list[Bin]:
     """Group predictions into 15 bins of equal width by confidence, and return the bins that are not empty.
 
     Args:

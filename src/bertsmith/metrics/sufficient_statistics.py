@@ -71,7 +71,7 @@ def count_statistics(
     def scores_from_sums(sums: FloatArray) -> dict[str, FloatArray]:
         return scores(*np.split(sums, split_points, axis=-1))
 
-    return SufficientStatistics(np.concatenate(parts, axis=1, dtype=np.float64), scores_from_sums)
+    return SufficientStatistics(np.concatenate(parts, axis=1), scores_from_sums)
 
 
 def safe_divide(numerator: FloatArray, denominator: FloatArray) -> FloatArray:

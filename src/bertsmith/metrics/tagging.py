@@ -258,7 +258,7 @@ def infer_spelling(tags: Iterable[str]) -> Spelling | None:
         others = sorted(tag for tag, match in matches.items() if match is None)
         # A set of other tags has no prefixes; single letters alone (b, m, e, s) are prefixes if all tags are.
         is_format = prefixes & set("BISUW") if others or len(tags) < 2 else True
-        is_likely = tag_format == STANDARD_FORMAT or 2 * len(others) < len(tags)
+        is_likely = tag_format == STANDARD_FORMAT or 2 * len(others) <= len(tags)
         if is_format and is_likely and (best is None or len(others) < len(best.others)):
             best = Spelling(tag_format, outside, others)
     return best

@@ -353,7 +353,7 @@ class TransformerLayer(nn.Module):
         """Compute LayerNorm(residual + dropout(x)), or residual + dropout(x) with LayerNorm first."""
         if self._norm_first:
             return self.dropout.add_residual(residual, x)
-        return self.kernels.add_layer_norm(residual, x, self.dropout, norm)
+        return self.kernels.layer_norm(x, norm, residual, self.dropout)
 
 
 class SharedModule(nn.Module):

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from bertsmith.corpus.checks.structure import FULL_SENTENCE_SETTINGS, format_settings, unknown_token_warnings
+from bertsmith.corpus.checks.structure import FULL_SENTENCE_SETTINGS, format_settings
 from bertsmith.corpus.shards import IntArray, Shards
 from bertsmith.errors import InputError, option
 from bertsmith.formatting import pluralize
@@ -19,7 +19,8 @@ from bertsmith.instances.batches import InstanceStream, token_counts
 from bertsmith.instances.epoch_plan import check_batch_tokens
 from bertsmith.instances.holdout_split import VALIDATION_SEED, DocumentSplit
 from bertsmith.pretraining.settings import PretrainSettings
-from bertsmith.tokenizer.script_coverage import JOINERS, text_warnings
+from bertsmith.tokenizer.script_coverage import JOINERS
+from bertsmith.tokenizer.text_check import TextCheck
 from bertsmith.training.data_loader import Phase
 
 logger = logging.getLogger(__name__)
@@ -46,10 +47,9 @@ class PretrainData:
     @classmethod
     def from_shards(cls, shards: Shards, settings: PretrainSettings) -> PretrainData:
         """Split the documents; log the split, and what the tokenizer does not read or loses."""
-        for warning in unknown_token_warnings(shards.counts):
-            logger.warning("%s", warning)
-        for warning in text_warnings(_first_characters(shards), shards.tokenizer):
-            logger.warning("%s", warning)
+        check = TextCheck(shards.counts["tokens"], shards.counts.get("unknown", 0))
+        check.characters += _first_characters(shards)
+        check.log(shards.tokenizer)
         split = DocumentSplit.from_settings(shards, settings.data)
         for line in split.describe(shards, settings.data):
             logger.info("%s", line)

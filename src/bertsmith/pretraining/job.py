@@ -173,8 +173,7 @@ def read_evaluation_pairs(settings: EvaluateSettings) -> MinimalPairs | None:
     except InputError as error:
         # The encoding of this file is a setting, not the argument `encoding` that the hint refers to.
         error.argument = "evaluate.pairs_encoding" if error.argument == "encoding" else "evaluate_pairs"
-        if error.hint is not None:
-            error.hint = error.hint.replace('"encoding"', '"evaluate.pairs_encoding"')
+        error.change_hint(lambda hint: hint.replace('"encoding"', '"evaluate.pairs_encoding"'))
         raise
     sample = pairs.sample(settings.pairs_sample)
     message = "each evaluation scores %s of %s (evaluate.pairs_sample)"

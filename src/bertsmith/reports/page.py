@@ -20,7 +20,15 @@ from bertsmith.io import atomic
 
 _NO_BREAK_SPACE = "\u00a0"
 _UNIT = re.compile(r"(?<=\d) (?=%|(?:bytes?|kB|MB|GB|TB|ms|s|min|h)\b)")
-_SCORE_NAMES = {"f1": "F1", "ndcg": "nDCG", "mrr": "MRR", "auc": "AUC", "matthews": "Matthews"}
+_SCORE_NAMES = {
+    "f1": "F1",
+    "ndcg": "nDCG",
+    "mrr": "MRR",
+    "auc": "AUC",
+    "mlm": "MLM",
+    "nsp": "NSP",
+    "matthews": "Matthews",
+}
 _SCORE_NAME = re.compile("|".join(_SCORE_NAMES))
 _OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*")  # browsers break lines after its hyphens
 

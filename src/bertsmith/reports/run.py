@@ -76,6 +76,7 @@ class StepTimer:
 def write_figures(folder: Path, report: Mapping[str, Any]) -> list[ReportFigure]:
     """Write the figures of a report to FOLDER/figures/*.png, replacing earlier ones, and return them."""
     figures = list(report_figures(report))
+    atomic.refuse_link(folder / FIGURES)
     with atomic.write_errors(folder / FIGURES):
         for path in (folder / FIGURES).glob("*.png"):
             if path.stem in _FIGURE_NAMES or path.stem.startswith("lengths_"):
@@ -121,7 +122,7 @@ def render_run_page(report: Mapping[str, Any], figures: Sequence[ReportFigure] |
         report=report,
         figures=page_figures,
         lengths=[figure for name, figure in page_figures.items() if name.startswith("lengths_")],
-        scores=_scores(report),
+        scores=score_rows(report),
         warnings=[warning for warning in report.get("warnings", []) if warning not in finding_messages],
         evaluations=_evaluations(report.get("evaluations", [])),
         settings=_flatten(report.get("settings", {})),
@@ -131,13 +132,15 @@ def render_run_page(report: Mapping[str, Any], figures: Sequence[ReportFigure] |
     )
 
 
-def _scores(report: Mapping[str, Any]) -> list[tuple[str, float, list[float | None]]]:
-    """Return the name, value, and baselines' values of each score, except chance and tuned thresholds."""
-    baselines = report.get("baselines", {}).values()
+def score_rows(
+    report: Mapping[str, Any],
+) -> list[tuple[str, float, tuple[float, float] | None, list[float | None]]]:
+    """Return the name, value, 95 % interval, and baselines' values of each score, but chance and thresholds."""
+    baselines, intervals = report.get("baselines", {}).values(), report.get("intervals", {})
     scores = report["validation"] if "validation" in report else report["scores"]
     excluded = {_CHANCE, *report.get("chosen_on_validation", {})}
     return [
-        (score_name(name), value, [baseline.get(name) for baseline in baselines])
+        (score_name(name), value, intervals.get(name), [baseline.get(name) for baseline in baselines])
         for name, value in scores.items()
         if isinstance(value, float) and name not in excluded
     ]

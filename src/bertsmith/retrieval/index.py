@@ -7,7 +7,7 @@ locations and ids), and optionally hnsw.faiss (an HNSW graph for approximate sea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from importlib.metadata import version
 from itertools import chain
 from pathlib import Path
@@ -15,12 +15,14 @@ from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from bertsmith.errors import InputError, MachineError, option
 from bertsmith.formatting import pluralize
 from bertsmith.io import atomic
+from bertsmith.io.compression import check_name
 from bertsmith.io.folder_layout import FolderLayout
 from bertsmith.io.tables import TextRow
 from bertsmith.models.config import Pooling
@@ -145,6 +147,13 @@ class Index:
     def row(self, i: int) -> TextRow:
         """Return the text at position i, as `nearest` returns positions."""
         return TextRow(**self._texts.slice(i, 1).to_pylist()[0])
+
+    def missing(self, column: Literal["id", "text"], values: Collection[str]) -> list[str]:
+        """Return the values that no text of the index has as its id, or as its text."""
+        array = pa.array(values, _SCHEMA.field(column).type)
+        is_in_index = pc.is_in(array, value_set=self._texts[column].combine_chunks())
+        missing: list[str] = array.filter(pc.invert(is_in_index)).to_pylist()
+        return missing
 
     def check_vectors(self, embed: Embed) -> None:
         """Embed some texts again, once, and raise InputError if the index has other vectors for them."""
@@ -273,6 +282,7 @@ def _write_texts_and_vectors(
 
 
 def _read_manifest(folder: Path) -> _Manifest:
+    check_name(folder)
     path = folder / MANIFEST
     if not path.is_file():
         message = f"this is not the folder of an index ({MANIFEST} is missing)"

@@ -101,7 +101,7 @@ def check_resume(out: Path, *, resume: bool, overwrite: bool = False) -> bool:
     if holds_run(out) and (overwrite or not (resume or is_saved)):
         RUN_LAYOUT.check_replaceable(out, overwrite=True, in_place=True)
         return False
-    check_new_or_resume(out, is_started=holds_run(out), resume=resume)
+    check_new_or_resume(out, is_started=holds_run(out), resume=resume, can_overwrite=True)
     if not holds_run(out):
         if resume:
             logger.info("%s: there is no run to resume; a new one starts", out)
@@ -118,13 +118,14 @@ def check_resume(out: Path, *, resume: bool, overwrite: bool = False) -> bool:
     return True
 
 
-def check_new_or_resume(out: Path, *, is_started: bool, resume: bool) -> None:
+def check_new_or_resume(out: Path, *, is_started: bool, resume: bool, can_overwrite: bool = False) -> None:
     """Raise InputError if a folder holds a run or an experiment and `resume` is not set, or something else.
 
     Args:
         out: The folder.
         is_started: True if the folder holds what can be resumed.
         resume: Continue it.
+        can_overwrite: The caller has the argument `overwrite`.
     """
     if not is_started:
         atomic.check_output_folder(out, in_place=True)
@@ -132,10 +133,9 @@ def check_new_or_resume(out: Path, *, is_started: bool, resume: bool) -> None:
     atomic.check_files(out)
     if not resume:
         message = "this folder already holds a run"
-        hint = (
-            f"continue it with {option('resume', True)}, or choose another {option('output_dir')}; in "
-            "Python, overwrite=True replaces a run"
-        )
+        resume_option, output_option = option("resume", True), option("output_dir")
+        hint = f"continue it with {resume_option}, choose another {output_option}, or remove the folder"
+        hint += "; in Python, overwrite=True replaces it" if can_overwrite else ""
         raise InputError("run_exists", message, location=out, argument="output_dir", hint=hint)
 
 
@@ -203,7 +203,6 @@ def finish_run(
         message = "%s: the run %s; its model is unchanged. To train it further, set a larger budget"
         logger.info(message, out, output.early_stop or f"is finished after {pluralize(step, 'update')}")
     else:
-        atomic.check_files(out)
         save(output)
 
 

@@ -47,7 +47,7 @@ from bertsmith.tasks.batching import (
 )
 from bertsmith.tasks.labels import LabelNames
 from bertsmith.tasks.results import Diagnostic, Metrics
-from bertsmith.tasks.windows import Coverage
+from bertsmith.tasks.windows import Coverage, count_tokens
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
 Metadata = Mapping[str, Any]
@@ -83,6 +83,11 @@ class Example(ABC):
     def display_inputs(self) -> dict[str, str]:
         """The inputs as texts by name, beside a prediction; all examples have the same names."""
         return {}
+
+    @property
+    def texts(self) -> Sequence[str]:
+        """All texts that the model reads."""
+        return tuple(self.display_inputs.values())
 
     @property
     def table_row(self) -> Mapping[str, Any] | None:
@@ -202,9 +207,7 @@ class TaskEncoder(ABC):
 
     def coverage(self, items: Sequence[Item]) -> Coverage:
         """Return how much of an example the model reads, from all of the example's items."""
-        sequences = [sequence for item in items for sequence in item.sequences]
-        read = sum(sequence.tokens_read for sequence in sequences)
-        return Coverage(sum(sequence.tokens for sequence in sequences), read)
+        return count_tokens(items)
 
 
 class TaskModel(Objective):
@@ -248,6 +251,9 @@ class TaskModel(Objective):
     def head_init(self) -> Mapping[str, str]:
         """Heads that start as a head of the base model with another name: the name here to the name there."""
         return {}
+
+    def init_bias(self, items: Sequence[Item]) -> None:
+        """Initialize the bias of a new head so that outputs begin with the frequencies of the training labels."""
 
     @abstractmethod
     def tensors(self, items: Sequence[Item]) -> tuple[dict[str, Tensor], dict[str, int]]:

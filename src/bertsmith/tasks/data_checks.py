@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 
 from bertsmith.errors import InputError
 from bertsmith.formatting import join_names, pluralize, shorten
-from bertsmith.io.values import to_text
+from bertsmith.io.values import is_blank, to_text
+from bertsmith.tasks.labels import LabelMap
 from bertsmith.tasks.results import DataSummary, Diagnostic, MetricTable
 
 _MAX_LABEL_ROWS = 20  # of a table; the other labels are summed in one more row
@@ -152,10 +153,32 @@ def find_repeats(keys: Iterable[tuple[Hashable, str]]) -> Diagnostic | None:
     )
 
 
+def find_respelled(noun: str, count: LabelCounts, read_as: Mapping[str, str]) -> list[Diagnostic]:
+    """Return the diagnostic for labels that are read as others, if there are any.
+
+    Args:
+        noun: The name of a label.
+        count: The labels of the data.
+        read_as: The label that each is read as.
+    """
+    changed = [label for label, name in read_as.items() if name != label]
+    labels = pluralize(len(changed), f"{noun} is", f"{noun}s are")
+    message = f"{labels} read, and predicted, in another spelling"
+    excerpts = [f"{count.with_location(label)} as '{read_as[label]}'" for label in changed]
+    locations = [count.first[label] for label in changed]
+    return [Diagnostic(f"{noun}s read as others", message, locations, excerpts)] if changed else []
+
+
+def label_spellings(labels: Iterable[tuple[str, str]], label_map: LabelMap) -> list[Diagnostic]:
+    """Return the diagnostic for numbers that are read as a label in another spelling, if there are any."""
+    count = LabelCounts.from_pairs((label_map.name_of_code(label), location) for label, location in labels)
+    return find_respelled("label", count, {label: label_map.name(label) for label in count.counts})
+
+
 def check_text(value: Any, name: str, location: str) -> str:
     """Return an input of an example as a string. Raises `InputError` if it is not a text, or empty."""
-    text = to_text(value, name, location, name)
-    if not text.strip():
+    text = to_text(value, name, location)
+    if is_blank(text):
         hint = "fill it in, or remove this example"
         raise InputError("empty_text", f"the {name} is empty", location=location, hint=hint)
     return text

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from bertsmith.tasks.batching import Item, mean_of_values
 from bertsmith.tasks.registry import TASKS, Task, get_task
 from bertsmith.tasks.report import TaskReport
 from bertsmith.tasks.results import Metrics
-from bertsmith.tasks.windows import TruncationStats
+from bertsmith.tasks.windows import TextStats
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
 _MISMATCH_HINT = "one of the files was changed: copy both again from their source"
@@ -143,18 +142,20 @@ class FittedTask:
                 )
         return items
 
-    def truncation(self, items: Sequence[Item]) -> TruncationStats:
-        """Return what truncation loses of the examples of these items."""
-        special = len(items[0].sequences[0].ids) - items[0].sequences[0].tokens_read if items else 0
-        groups = groupby(items, key=lambda item: item.example)
-        coverages = [self.encoder.coverage(list(group)) for _, group in groups]
-        return TruncationStats(self.declaration.annotation_unit, self.encoder.max_length, special, coverages)
+    def text_stats(
+        self, tokenizer: Tokenizer, items: Sequence[Item] = (), examples: Sequence[Any] = ()
+    ) -> TextStats:
+        """Return statistics of the texts of examples, to which others can be added."""
+        encoder, unit = self.encoder, self.declaration.annotation_unit
+        stats = TextStats(tokenizer, encoder.max_length, encoder.coverage, unit, encoder.truncation_hint)
+        stats.add(items, examples)
+        return stats
 
-    def score(self, predictions: Sequence[Any], examples: Sequence[Any], stats: TruncationStats) -> Metrics:
-        """Return the metrics of predictions on labeled examples, with what truncation loses."""
+    def score(self, predictions: Sequence[Any], examples: Sequence[Any], stats: TextStats) -> Metrics:
+        """Return the metrics of predictions on labeled examples, with what is not read of their texts."""
         metrics = self.metrics.compute(predictions, examples)
         details = {**metrics.details, "truncation": stats.to_dict()}
-        notes = [*metrics.notes, *stats.messages(self.encoder.truncation_hint)]
+        notes = [*metrics.notes, *stats.messages()]
         return replace(metrics, details=details, notes=notes)
 
 

@@ -56,8 +56,8 @@ class LabelMap:
     def __init__(self, metadata: Mapping[str, Any]) -> None:
         """Create the map of a model's metadata, with values as in `LabelMetadata`.
 
-        Ids in files are not translated if a label is a number itself; but spreadsheets and data frames may write
-        the number 1 as 1.0 or 01.
+        Ids in files are not translated if a label is a number itself; but a whole number, which spreadsheets and
+        data frames may write as 1, 1.0, or 01, is one label.
         """
         labels: list[str] = metadata["labels"]
         self.ids = {label: i for i, label in enumerate(labels)}
@@ -74,6 +74,10 @@ class LabelMap:
         if label in self.ids:
             return label
         return self._codes.get(label) or self._by_number.get(plain_number(label), label)
+
+    def name_of_code(self, label: str) -> str:
+        """Return the model's label for a code; the same for a label."""
+        return self._codes.get(label, label)
 
     def id(self, label: str) -> int | None:
         """Return the id of a label of a file; None if the model does not have it."""
@@ -169,12 +173,12 @@ def label_metadata(names: LabelNames) -> dict[str, Any]:
 
 
 def sorted_labels(labels: Iterable[str]) -> list[str]:
-    """Return the different labels in order, by value if all are integers; 1.0 is no other label than 1."""
-    distinct = set(labels)
-    distinct -= {label for label in distinct if "." in label and plain_number(label) in distinct}
-    if all(map(is_integer, distinct)):
-        return sorted(distinct, key=lambda label: (int(label), label))
-    return sorted(distinct)
+    """Return the different labels in order, by value if all are integers; 1, 01, and 1.0 are one label."""
+    by_number: dict[str, str] = {}
+    for label in sorted(set(labels), key=lambda label: (len(label), label)):
+        by_number.setdefault(plain_number(label) or label, label)
+    are_numbers = all(map(is_integer, by_number))
+    return [by_number[number] for number in sorted(by_number, key=int if are_numbers else None)]
 
 
 def plain_number(text: str) -> str:
@@ -216,7 +220,10 @@ def label_names_to_list(names: LabelNames) -> list[Any]:
 
 
 def _read_label_file(file: str | Path) -> LabelNames:
-    rows = [[value.strip() for value in row.texts.values()] for row in read_table(file, header=False)]
+    rows = [
+        [value.strip() for value in row.texts.values()]
+        for row in read_table(file, header=False, encoding="utf-8")
+    ]
     rows = [row for row in rows if any(row)]
     has_header = bool(rows) and {cell.lower() for cell in rows[0]} <= _COLUMN_NAMES
 

@@ -43,6 +43,7 @@ class Task:
         metrics: The part `base.TaskMetrics`.
         report: The part `report.TaskReport`.
         metadata_type: The pydantic model that validates the metadata of a saved model.
+        pipeline_tag: The hub's name of the task; None if it has none.
         inputs: The names of an example's inputs, as `predict` takes them.
         optional_inputs: The inputs that may be missing.
         accepts_label_names: True if users may name the labels.
@@ -65,6 +66,7 @@ class Task:
     metrics: str
     report: str = "bertsmith.tasks.report:TaskReport"
     metadata_type: str = "bertsmith.tasks.labels:NoMetadata"
+    pipeline_tag: str | None = None
     inputs: tuple[str, ...] = ("text",)
     optional_inputs: tuple[str, ...] = ()
     accepts_label_names: bool = False

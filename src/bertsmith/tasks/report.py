@@ -11,6 +11,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+from numpy.typing import ArrayLike
+
 from bertsmith.formatting import shorten
 from bertsmith.metrics.calibration import expected_calibration_error, reliability_bins
 from bertsmith.tasks.base import Metadata, TaskMetrics
@@ -185,7 +188,7 @@ def confusion(
     }
 
 
-def reliability(unit: str, confidences: Sequence[float], is_correct: Sequence[bool]) -> dict[str, Any]:
+def reliability(unit: str, confidences: ArrayLike, is_correct: ArrayLike) -> dict[str, Any]:
     """Return the reliability diagram: how often predictions of similar probability are correct.
 
     Args:
@@ -196,7 +199,7 @@ def reliability(unit: str, confidences: Sequence[float], is_correct: Sequence[bo
     bins = reliability_bins(confidences, is_correct)
     return {
         "of": unit,
-        "number": len(confidences),
+        "number": np.size(confidences),
         "error": expected_calibration_error(bins),
         "bins": [one_bin._asdict() for one_bin in bins],
     }
@@ -234,6 +237,6 @@ def number_scatter(
     }
 
 
-def cross_entropy(probability: float) -> float:
-    """Return minus the logarithm of the probability of the reference answer."""
-    return -math.log(max(probability, _MIN_PROBABILITY))
+def cross_entropy(probability: Any) -> Any:
+    """Return minus the logarithm of the probability of the reference answer, or of an array of these."""
+    return -np.log(np.maximum(probability, _MIN_PROBABILITY))

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from bertsmith.errors import InputError
+from bertsmith.formatting import pluralize
 from bertsmith.io.delimited import missing_column_hint
 from bertsmith.io.sources import Source
 from bertsmith.io.tables import Table, is_json_source, json_rows, read_table
 from bertsmith.settings import Settings
 from bertsmith.tasks.data_checks import check_text
 
+logger = logging.getLogger(__name__)
+_PRODIGY_ANSWERS = ("accept", "reject", "ignore")
 POSITIVE_KEYS = ("positives", "positive", "pos")
 NEGATIVE_KEYS = ("negatives", "negative", "neg")
 """The keys of a row; each holds a text, or a list of texts."""
@@ -19,13 +23,28 @@ NEGATIVE_KEYS = ("negatives", "negative", "neg")
 
 def read_task_table(source: Source, settings: Any, *, labeled: bool) -> Table:
     """Return a table as the settings say; without labels, blank rows are examples, too."""
-    return read_table(
+    table = read_table(
         source,
         delimiter=settings.delimiter,
         header=settings.header,
         encoding=settings.encoding,
         keep_blank=not labeled,
     )
+    return without_rejected(table) if labeled and settings.label_column != "answer" else table
+
+
+def without_rejected(table: Table) -> Table:
+    """Return a labeled table without the rows that an annotator rejected or ignored in Prodigy."""
+    answers = [row.values.get("answer") for row in table] if "answer" in table.columns else []
+    num_accepted = answers.count("accept")
+    if num_accepted == len(answers) or any(answer not in _PRODIGY_ANSWERS for answer in answers):
+        return table
+    rejected = pluralize(len(answers) - num_accepted, "row")
+    logger.warning("%s: %s rejected or ignored in Prodigy, and left out", table.name, rejected)
+    rows = [row for row, answer in zip(table, answers, strict=True) if answer == "accept"]
+    accepted = Table(table.name, table.columns, rows)
+    accepted.in_memory, accepted.is_delimited = table.in_memory, table.is_delimited
+    return read_table(accepted)
 
 
 def rename_columns(

@@ -19,7 +19,7 @@ from bertsmith.errors import InputError, command, option
 from bertsmith.formatting import pluralize
 from bertsmith.io.sources import Source
 from bertsmith.io.tables import Table
-from bertsmith.io.values import MISSING_SPELLINGS, to_text
+from bertsmith.io.values import MISSING_SPELLINGS, is_blank, to_text
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import get_family
@@ -37,9 +37,12 @@ _TEXT_HINT = (
     f"write each text as one string, or name its column with {option('text_column')}; the second text of a pair "
     f"has a column of its own, {option('second_column')}"
 )
+_INPUT_HINT = f"give each text as one string, and the second texts of pairs with {option('text_pair')}"
 _MAX_NUMBER = 1e15  # the squared errors of larger numbers may not be finite
 _GUESS_ROWS = 200
 _MAX_LABEL_LENGTH = 1000  # characters; a longer one is a text
+_THOUSANDS = re.compile(r"[+-]?\d{1,3}([,'’\s]\d{3})+(\.\d+)?")
+_DECIMAL_COMMA = re.compile(r"[+-]?\d{1,3}([.'’\s]?\d{3})*,\d+")
 _DELIMITERS = re.compile("[;|,]")
 
 
@@ -73,7 +76,7 @@ class TextExample(Example):
     @property
     def is_empty(self) -> bool:
         """Return True if there is no text; of a pair, neither."""
-        return not self.text.strip() and not (self.second or "").strip()
+        return is_blank(self.text) and is_blank(self.second or "")
 
     @property
     def display_inputs(self) -> dict[str, str]:
@@ -138,7 +141,7 @@ class TextData(TaskData):
 
     def read_labels(self, table: Table, note: str = "") -> Sequence[str]:
         """Return the label of each row; `note` is appended to the hint if the column is missing."""
-        return table.texts(self.settings.label_column, "label_column", note)
+        return table.strings(self.settings.label_column, "label_column", note)
 
     def from_inputs(
         self, columns: Mapping[str, Sequence[Any]], locations: Sequence[str]
@@ -148,7 +151,7 @@ class TextData(TaskData):
         if self.settings.second_column is not None and "text_pair" not in columns:
             pairs = []
             for text, location in zip(columns["text"], locations, strict=True):
-                parts = text.split("\t") if text.strip() else ["", ""]
+                parts = ["", ""] if is_blank(text) else text.split("\t")
                 if len(parts) != 2:
                     raise pairs_expected(location, self.settings)
                 pairs.append(parts)
@@ -331,6 +334,13 @@ def parse_number(label: str | None, location: str) -> float:
     hint = f"use a decimal point, or name another column with {option('label_column')}; for words, use "
     message = f"'{label}' is not a number"
     hint = hint + command("finetune", "classify")
+    number, readings = re.sub(r"[,'’\s]", "", label), []
+    if _THOUSANDS.fullmatch(label):
+        readings.append(f"{number} if the signs separate thousands")
+    if _DECIMAL_COMMA.fullmatch(label):
+        number = re.sub(r"[.'’\s]", "", label).replace(",", ".")
+        readings.append(f"{number} if the comma is a decimal comma")
+    hint = f"write {', or '.join(readings)}" if readings else hint
     raise InputError("not_a_number", message, location=location, argument="label_column", hint=hint)
 
 
@@ -359,7 +369,8 @@ def input_texts(columns: Mapping[str, Sequence[Any]], locations: Sequence[str]) 
     """Return the inputs of examples as strings. Raises `InputError` for a list or an object."""
     return {
         name: [
-            to_text(value, name, location, name) for value, location in zip(values, locations, strict=True)
+            to_text(value, name, location, hint=_INPUT_HINT)
+            for value, location in zip(values, locations, strict=True)
         ]
         for name, values in columns.items()
     }

@@ -1,4 +1,4 @@
-"""Texts too long for the model: their windows, and statistics of what truncation loses.
+"""Texts too long for the model: their windows, and statistics of what the model does not read of texts.
 
 A text becomes overlapping sequences that together hold all of its tokens. Each window is `[CLS] part [SEP]`, or
 `[CLS] first text [SEP] part [SEP]` where the rest is repeated in each window (Devlin et al. 2019, section 4.2, and
@@ -8,8 +8,11 @@ split: `tag` splits source 0, its sentence; `answer` splits source 1, the passag
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import logging
+import operator
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,8 +21,11 @@ from numpy.typing import NDArray
 from bertsmith.corpus.checks.histogram import Histogram
 from bertsmith.errors import InputError, option
 from bertsmith.formatting import format_percent, pluralize
-from bertsmith.tasks.batching import TokenSequence
-from bertsmith.tokenizer.tokenizer import Encoding
+from bertsmith.tasks.batching import Item, TokenSequence
+from bertsmith.tokenizer.text_check import TextCheck
+from bertsmith.tokenizer.tokenizer import Encoding, Tokenizer
+
+logger = logging.getLogger(__name__)
 
 NO_LIMIT = 10**9
 """A `max_length` that no text reaches."""
@@ -158,61 +164,91 @@ class Coverage(NamedTuple):
     annotations_read: int = 0
 
 
-@dataclass
-class TruncationStats:
-    """Statistics of what truncation loses of some examples.
+def count_tokens(items: Sequence[Item]) -> Coverage:
+    """Return how much of an example is read, from all of its items, which do not overlap."""
+    sequences = [sequence for item in items for sequence in item.sequences]
+    read = sum(sequence.tokens_read for sequence in sequences)
+    return Coverage(sum(sequence.tokens for sequence in sequences), read)
+
+
+class TextStats:
+    """Statistics of texts as they stream by, and what a model does not read of them.
 
     Attributes:
-        annotation_unit: The unit of annotations, such as "tag"; "" if labels concern the whole text.
+        tokenizer: The tokenizer of the texts.
         limit: The largest number of tokens of a sequence, special tokens included.
-        special: The number of special tokens in the first window of an example.
-        coverages: The coverage of each example.
+        annotation_unit: The unit of annotations, such as "tag"; "" if labels concern the whole text.
+        hint: The end of the message on truncated texts.
+        special: The number of special tokens in the first sequence.
+        total: The coverage of all examples.
+        num_truncated: The number of examples with tokens that are not read.
+        longest: The number of tokens of the longest example.
     """
 
-    annotation_unit: str
-    limit: int
-    special: int = 0
-    coverages: list[Coverage] = field(default_factory=list)
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        limit: int,
+        coverage: Callable[[Sequence[Item]], Coverage] = count_tokens,
+        annotation_unit: str = "",
+        hint: str = "",
+    ) -> None:
+        self.tokenizer, self.limit, self.annotation_unit, self.hint = tokenizer, limit, annotation_unit, hint
+        self.special = self.num_truncated = self.longest = 0
+        self.total = Coverage(0, 0)
+        self._coverage, self._lengths, self._check = coverage, Histogram(), TextCheck()
 
-    def add(self, other: TruncationStats) -> None:
-        """Add the statistics of more examples."""
-        self.special = self.special or other.special
-        self.coverages += other.coverages
+    def add(self, items: Sequence[Item], requests: Iterable[Any] = ()) -> None:
+        """Count items, and the texts that they are from: strings, or examples of a task."""
+        sequences = [sequence for item in items for sequence in item.sequences]
+        if sequences:
+            ids = np.concatenate([sequence.ids for sequence in sequences])
+            self.special = self.special or len(sequences[0].ids) - sequences[0].tokens_read
+            num_special = len(ids) - sum(sequence.tokens_read for sequence in sequences)
+            self._check.add_ids(ids, num_special, self.tokenizer)
+        for _, group in groupby(items, key=operator.attrgetter("example")):
+            coverage = self._coverage(list(group))
+            self.total = Coverage(*map(operator.add, self.total, coverage))
+            self.num_truncated += coverage.tokens > coverage.tokens_read
+            self.longest = max(self.longest, coverage.tokens)
+            self._lengths.add([coverage.tokens])
+        for request in requests:
+            self._check.add([request] if isinstance(request, str) else request.texts)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the statistics as in a report; `cut` is what is lost."""
-        tokens, _, annotations, _ = self._totals()
-        texts, lost_tokens, lost_annotations = self._lost()
-        unit = f"{self.annotation_unit}s"
-        values = {"texts": len(self.coverages), "tokens": tokens, unit: annotations}
-        lost = {"texts": texts, "tokens": lost_tokens, unit: lost_annotations}
+        total, unit = self.total, f"{self.annotation_unit}s"
+        values = {"texts": self._lengths.count, "tokens": total.tokens, unit: total.annotations}
+        lost_annotations = total.annotations - total.annotations_read
+        lost = {
+            "texts": self.num_truncated,
+            "tokens": total.tokens - total.tokens_read,
+            unit: lost_annotations,
+        }
         if not self.annotation_unit:
             del values[unit], lost[unit]
         return {"limit": self.limit, "special_tokens": self.special, **values, "cut": lost}
 
     def lengths(self) -> dict[str, Any]:
         """Return quantiles and a histogram of the examples' lengths in tokens, special tokens excluded."""
-        histogram = Histogram()
-        histogram.add([coverage.tokens for coverage in self.coverages])
-        return histogram.summary()
+        return self._lengths.summary()
 
-    def messages(self, hint: str = "") -> list[str]:
-        """Return a sentence for tokens that are not read, which ends with `hint`, and one for lost annotations."""
-        texts, tokens, annotations = self._lost()
-        messages = []
-        if texts:
-            ratio = format_percent(tokens / max(1, self._totals().tokens))
-            of_texts = f"{texts:,} of {pluralize(len(self.coverages), 'text')}"
-            messages.append(f"{of_texts} truncated: {pluralize(tokens, 'token')} ({ratio}) not read{hint}")
-        if annotations:
-            messages.append(f"{pluralize(annotations, self.annotation_unit)} in no window, so not learned")
-        return messages
+    def messages(self) -> list[str]:
+        """Return sentences on truncated texts, on lost annotations, and on what the tokenizer loses."""
+        total, messages = self.total, []
+        if self.num_truncated:
+            lost = total.tokens - total.tokens_read
+            lost_tokens = f"{pluralize(lost, 'token')} ({format_percent(lost / total.tokens)})"
+            messages.append(
+                f"{self.num_truncated:,} of {pluralize(self._lengths.count, 'text')} truncated: {lost_tokens} not "
+                f"read; the longest takes {self.longest + self.special:,} tokens, and max_length is "
+                f"{self.limit:,}{self.hint}"
+            )
+        if lost := total.annotations - total.annotations_read:
+            messages.append(f"{pluralize(lost, self.annotation_unit)} in no window, so not learned")
+        return [*messages, *self._check.warnings(self.tokenizer)]
 
-    def _totals(self) -> Coverage:
-        return Coverage(*(sum(counts) for counts in zip(Coverage(0, 0), *self.coverages, strict=True)))
-
-    def _lost(self) -> tuple[int, int, int]:
-        """Return the numbers of truncated texts, and of tokens and annotations that are not read."""
-        total = self._totals()
-        texts = sum(coverage.tokens > coverage.tokens_read for coverage in self.coverages)
-        return texts, total.tokens - total.tokens_read, total.annotations - total.annotations_read
+    def log(self) -> None:
+        """Log the messages."""
+        for message in self.messages():
+            logger.warning("%s", message)

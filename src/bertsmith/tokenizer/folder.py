@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -19,11 +18,13 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from bertsmith.errors import InputError, corrupt_file_error
 from bertsmith.io import atomic
+from bertsmith.io.compression import check_name
 from bertsmith.io.jsonl import load_json
 from bertsmith.suggestions import not_found_error
 from bertsmith.tokenizer import byte_level_bpe, unigram, wordpiece
 from bertsmith.tokenizer.byte_level_bpe import GPT2_SPECIAL_TOKENS, ROBERTA_SPECIAL_TOKENS, check_token_ids
 from bertsmith.tokenizer.hf_class import tokenizer_class_options
+from bertsmith.tokenizer.long_texts import check_expansion
 from bertsmith.tokenizer.post_processor import PostProcessor
 from bertsmith.tokenizer.unigram import ALBERT_SPECIAL_TOKENS
 from bertsmith.tokenizer.wordpiece import BERT_SPECIAL_TOKENS, NormalizerName, check_special_tokens
@@ -45,7 +46,6 @@ _UNKNOWN_CHARACTER = "\U0010fffd"  # a private code point that no vocabulary has
 _ENTRY_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "spiece.model")
 _KINDS: dict[str, TokenizerKind] = {"WordPiece": "wordpiece", "BPE": "byte_level_bpe", "Unigram": "unigram"}
 _DEFAULT_MAX_LENGTH = 512
-_MAX_EXPANSION = 1000  # of a text by a normalizer; NFKC has 18
 _MIN_UNLIMITED_LENGTH = 10**9  # transformers writes "no limit" as 10**30
 _BackendWithSpecialTokens = tuple[tokenizers.Tokenizer, dict[str, str]]
 """A backend tokenizer, and the special tokens by role."""
@@ -113,6 +113,7 @@ def read_folder(
         lowercase: See `Tokenizer.load`; an error if a file states the contrary.
         normalizer: See `Tokenizer.load`; an error if the file is not a vocab.txt.
     """
+    check_name(path)
     file = _entry_file(path)
     config = read_config(file.parent)
     if normalizer is not None and file.name != "vocab.txt":
@@ -260,9 +261,7 @@ def _from_tokenizer_json(
 ) -> _BackendWithSpecialTokens:
     with library_errors(file):
         backend = tokenizers.Tokenizer.from_str(json.dumps(content))
-    if _expansion(content.get("normalizer") or {}) > _MAX_EXPANSION:
-        message = "the normalizer could make a text very much longer"
-        raise InputError("normalizer_too_long", message, location=file, hint="use another tokenizer")
+    check_expansion(content.get("normalizer") or {}, file)
     kind = _KINDS.get(type(backend.model).__name__)
     if kind is None or (kind == "byte_level_bpe" and "ByteLevel(" not in str(backend.pre_tokenizer)):
         message = f"the model is {type(backend.model).__name__}, not WordPiece, byte-level BPE, or Unigram"
@@ -289,13 +288,6 @@ def _from_tokenizer_json(
     return backend, special_tokens
 
 
-def _expansion(normalizer: Mapping[str, Any]) -> int:
-    """Return by how much the replacements of a normalizer may make a text longer."""
-    if parts := normalizer.get("normalizers"):
-        return math.prod(map(_expansion, parts))
-    return max(1, len(normalizer.get("content") or normalizer.get("prepend") or ""))
-
-
 @contextmanager
 def library_errors(location: object) -> Iterator[None]:
     """Raise an `InputError` that names the tokenizer for an error or a panic of the tokenizers library."""
@@ -319,6 +311,7 @@ def _warn_of_unused_vocabulary(file: Path, backend: tokenizers.Tokenizer) -> Non
             entries = lines if other.suffix == ".txt" else load_json(text)
             if entries.items() - tokens.items() or backend.get_vocab(False).keys() - entries.keys():
                 message = "%s is read, and %s, which has other tokens, is not; to read that, remove %s"
+                message += "; to add words to a model, use bertsmith tokenizer extend"
                 logger.warning(message, file, other.name, file.name)
 
 

@@ -7,14 +7,17 @@ all tokenizers split, so that the tokens are those of the whole text. Without su
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import tokenizers
 
+from bertsmith.errors import InputError
 from bertsmith.io.values import to_text
 
 PIECE_SIZE = 1 << 16  # characters
+_MAX_EXPANSION = 1000  # of a text by a normalizer; NFKC has 18
 
 
 class PiecewiseEncoding:
@@ -88,3 +91,16 @@ def validate_texts(texts: Iterable[Any]) -> Iterator[str]:
     """Yield the texts; raise an `InputError` with the number (from 1) of the first that is not a text."""
     for number, text in enumerate(texts, start=1):
         yield to_text(text, "text", f"text {number}")
+
+
+def check_expansion(normalizer: Mapping[str, Any], location: object) -> None:
+    """Raise InputError for a normalizer whose replacements could make a text very much longer."""
+    if _expansion(normalizer) > _MAX_EXPANSION:
+        message = "the normalizer could make a text very much longer"
+        raise InputError("normalizer_too_long", message, location=location, hint="use another tokenizer")
+
+
+def _expansion(normalizer: Mapping[str, Any]) -> int:
+    if parts := normalizer.get("normalizers"):
+        return math.prod(map(_expansion, parts))
+    return max(1, len(normalizer.get("content") or normalizer.get("prepend") or ""))

@@ -1,9 +1,9 @@
-"""Recommend tokenizer options for the scripts of a text, and warn of what a tokenizer loses of a text."""
+"""Recommend tokenizer options for the scripts of a text, and describe what a tokenizer loses of them."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from bertsmith.io.unicode_scripts import script_of
@@ -59,58 +59,35 @@ def recommended_options(scripts: Mapping[str, float]) -> tuple[str, str] | None:
     Returns:
         The options and the reason, or None if the default options fit.
     """
-    main_script = max(scripts, key=lambda script: scripts[script], default="")
-    is_main = scripts.get(main_script, 0) >= _MIN_SCRIPT_RATIO
+    written = [script for script, ratio in scripts.items() if ratio >= _MIN_SCRIPT_RATIO]
     if sum(scripts.get(name, 0) for name in _KANA) >= _MIN_KANA_RATIO:
         return (
             "--kind unigram --cased",
             "Japanese has no spaces between words, and accents are part of its letters",
         )
-    if is_main and main_script in _SCRIPTS_WITHOUT_SPACES:
+    if unspaced := [script for script in written if script in _SCRIPTS_WITHOUT_SPACES]:
         return (
             "--kind unigram --cased",
-            f"{main_script} has no spaces between words, and its vowels count as accents",
+            f"{unspaced[0]} has no spaces between words, and its vowels count as accents",
         )
     if scripts.get("Han", 0) >= _MIN_SCRIPT_RATIO:
         return (
             "--chinese",
             f"{scripts['Han']:.0%} of the letters are Chinese characters, each of which is a word",
         )
-    if is_main and main_script in _SCRIPTS_DAMAGED_BY_LOWERCASE:
-        damage = "splits its syllables" if main_script == "Hangul" else "strips its vowel signs as accents"
-        return "--cased", f"most of the letters are {main_script}, and without --cased BERT {damage}"
+    if damaged := [script for script in written if script in _SCRIPTS_DAMAGED_BY_LOWERCASE]:
+        damage = "splits its syllables" if damaged[0] == "Hangul" else "strips its vowel signs as accents"
+        ratio = f"{scripts[damaged[0]]:.0%}"
+        return "--cased", f"{ratio} of the letters are {damaged[0]}, and without --cased BERT {damage}"
     return None
-
-
-def text_warnings(
-    characters: Mapping[str, int], tokenizer: Tokenizer, *, chinese: bool | None = None
-) -> Iterator[str]:
-    """Yield what a tokenizer loses of a text: vowel signs, syllables, joiners.
-
-    Args:
-        characters: Number of occurrences of each character of the text, or of its beginning.
-        tokenizer: The tokenizer.
-        chinese: As in `describe_script_mismatch`.
-    """
-    scripts = script_ratios(characters)
-    mismatch = describe_script_mismatch(
-        scripts, tokenizer.kind, lowercase=tokenizer.lowercase, chinese=chinese
-    )
-    if mismatch is not None:
-        yield mismatch
-    if lost_joiners(characters, tokenizer):
-        yield (
-            "this tokenizer removes zero-width joiners (U+200C, U+200D), and words that they divide become one: "
-            "use a tokenizer trained with --kind byte-level-bpe, which keeps them"
-        )
 
 
 def lost_joiners(characters: Mapping[str, int], tokenizer: Tokenizer) -> int:
     """Return the number of joiners that a tokenizer removes; 0 if they are rare or the script has none."""
     letters = letters_by_script(characters)
-    count = sum(characters.get(joiner, 0) for joiner in JOINERS)
-    is_rare = count <= _MIN_JOINER_RATIO * sum(letters.values())
-    if is_rare or next(iter(letters)) not in _SCRIPTS_WITH_JOINERS:
+    count, total = sum(characters.get(joiner, 0) for joiner in JOINERS), sum(letters.values())
+    written = {script for script, number in letters.items() if number >= _MIN_SCRIPT_RATIO * total}
+    if count <= _MIN_JOINER_RATIO * total or not written & _SCRIPTS_WITH_JOINERS:
         return 0
     return 0 if JOINERS[0] in tokenizer.normalize(f"a{JOINERS[0]}a") else count
 

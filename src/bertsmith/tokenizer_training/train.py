@@ -28,7 +28,8 @@ from bertsmith.settings import with_keywords
 from bertsmith.tokenizer import unigram, wordpiece
 from bertsmith.tokenizer.byte_level_bpe import ROBERTA_SPECIAL_TOKENS
 from bertsmith.tokenizer.folder import TOKENIZER_FILES, TokenizerKind
-from bertsmith.tokenizer.script_coverage import script_ratios, text_warnings
+from bertsmith.tokenizer.script_coverage import script_ratios
+from bertsmith.tokenizer.text_check import TextCheck
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.tokenizer.wordpiece import BERT_SPECIAL_TOKENS, NormalizerName
 from bertsmith.tokenizer_training import algorithms, training_text
@@ -36,7 +37,6 @@ from bertsmith.tokenizer_training.algorithms import DEFAULT_MIN_FREQUENCY, Token
 from bertsmith.tokenizer_training.training_text import DEFAULT_READING, CorpusWords, Splitter, word_splitter
 
 _MAX_REPORTED_CHARACTERS = 10
-_SAMPLE_CHARACTERS = 1_000_000  # by which the scripts of a corpus are recognized
 
 logger = logging.getLogger(__name__)
 
@@ -146,10 +146,15 @@ def train_tokenizer(
     _check_options(settings, cased)
     split_runs, split_words = _splitters(settings)
     notes = CorpusNotes()
-    first_characters, split_runs = _with_counts(split_runs)
+    check = TextCheck()
+
+    def check_and_split(line: str) -> list[str]:
+        check.add([line])
+        return split_runs(line)
+
     corpus_words = training_text.count_training_words(
         files,
-        split_runs=split_runs,
+        split_runs=check_and_split,
         split_words=split_words,
         reading=reading,
         max_ram=max_ram,
@@ -167,8 +172,7 @@ def train_tokenizer(
     record = _make_record(settings, corpus_words, characters.counts, tokenizer, notes)
     for sentence in notes.sentences():
         logger.info(sentence)
-    for warning in text_warnings(first_characters, tokenizer, chinese=chinese):
-        logger.warning("%s", warning)
+    check.log(tokenizer, chinese=chinese)
     with atomic.atomic_folder(out, replace=replace) as folder:
         tokenizer.save(folder)
         atomic.write_text(folder / "training.json", json.dumps(asdict(record), indent=2) + "\n")
@@ -207,21 +211,6 @@ def _splitters(settings: TokenizerTrainingSettings) -> tuple[Splitter, Splitter]
     normalizer = wordpiece.bert_normalizer(settings.lowercase, variant=settings.normalizer)
     pre_tokenizer = wordpiece.bert_pre_tokenizer(variant=settings.normalizer)
     return training_text.split_at_spaces, word_splitter(normalizer, pre_tokenizer)
-
-
-def _with_counts(split_runs: Splitter) -> tuple[Counter[str], Splitter]:
-    """Return a splitter of lines, and the counts of the characters in the first lines that it receives."""
-    characters: Counter[str] = Counter()
-    remaining = _SAMPLE_CHARACTERS
-
-    def count_and_split(line: str) -> list[str]:
-        nonlocal remaining
-        if remaining > 0:
-            remaining -= len(line)
-            characters.update(line)
-        return split_runs(line)
-
-    return characters, count_and_split
 
 
 def _make_record(

@@ -86,7 +86,7 @@ def save(folder: Path, checkpoint: Checkpoint, keep: int) -> Path:
         MachineError: The disk is full, or a number is not finite; nothing has changed. Or an old checkpoint cannot
             be removed; the new one is complete.
     """
-    atomic.check_files(folder.parent)  # a name may have become a link since the run began
+    atomic.refuse_link(folder)  # it may have become one since the run began
     state = checkpoint.state
     final = folder / f"step-{state.step}"
     for name, tensors in checkpoint.tensors.items():
@@ -304,9 +304,7 @@ def _read_state(path: Path) -> TrainState:
 
 def _parse(schema: type[_SchemaT], file: Path, title: str) -> _SchemaT:
     try:
-        if file.stat().st_size > _MAX_JSON_BYTES:
-            raise _DamagedError(file, f"the {title} is damaged (larger than any of its kind)")
-        return schema.model_validate_json(atomic.read_file(file))
+        return schema.model_validate_json(atomic.read_file(file, _MAX_JSON_BYTES))
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise _DamagedError(file, f"the {title} cannot be read ({reason})") from None
@@ -353,7 +351,7 @@ def save_best_weights(folder: Path, step: int, tensors: Mapping[str, Tensor]) ->
 
     Earlier best weights remain until `prune` removes the checkpoints that refer to them.
     """
-    atomic.check_files(folder.parent)
+    atomic.refuse_link(folder)
     file = _best_file(folder, step)
     if (key := _find_not_finite(tensors)) is not None:
         message = f"the weights of step {step} are not finite ('{key}'), so they were not saved"

@@ -13,6 +13,7 @@ import numpy as np
 from bertsmith.corpus.checks.document_window import DocumentWindow
 from bertsmith.corpus.checks.histogram import Occurrences, printable
 from bertsmith.corpus.near_duplicates import code_points
+from bertsmith.io.encodings import find_mojibake
 
 _NUM_CODE_POINTS = 0x110000
 CHARACTER_CLASSES = {
@@ -33,17 +34,6 @@ CHARACTER_CLASSES = {
 _UNWANTED = re.compile(f"[{''.join(CHARACTER_CLASSES.values())}]")
 _CLASS_PATTERNS = {name: re.compile(f"[{characters}]") for name, characters in CHARACTER_CLASSES.items()}
 
-# UTF-8 that was decoded as Windows-1252 or Latin-1: the letter of a lead byte and those of its continuation
-# bytes. Of 54 such words this finds 50, ftfy 51; it reads 30 MB/s and more, ftfy 1 to 3, and ftfy does not
-# return positions.
-_CONTINUATIONS = "".join(
-    chr(byte) if byte in (0x81, 0x8D, 0x8F, 0x90, 0x9D) else bytes([byte]).decode("cp1252")
-    for byte in range(0x80, 0xC0)
-) + "".join(map(chr, range(0x80, 0xA0)))
-_LEADS = "ÂÃÄÅÐÑâãäåæçèéïð"
-_NEXT = f"[{re.escape(_CONTINUATIONS)}]"
-_MOJIBAKE = re.compile(f"[{_LEADS}](?:(?<=[ÂÃÄÅÐÑ]){_NEXT}|(?<=[âãäåæçèéï]){_NEXT}{{2}}|(?<=ð){_NEXT}{{3}})")
-_PUNCTUATION = "«»\xa0“”‘’—–…"  # Continuation bytes that also follow most letters in correct text.
 # By the first letter of the Unicode category.
 _CATEGORY = {"L": "letters", "M": "letters", "N": "digits", "P": "punctuation", "S": "symbols", "Z": "blanks"}
 
@@ -88,11 +78,9 @@ class CharacterCheck:
             name = next(name for name, pattern in _CLASS_PATTERNS.items() if pattern.match(match[0]))
             occurrences = self.by_class[name]
             occurrences.add("" if occurrences.is_full else window.location(match.start()))
-        for match in _MOJIBAKE.finditer(text) if set(_LEADS) & set(characters) else ():
-            if (original := _decode_mojibake(match[0])) is not None:
-                location = "" if self.mojibake.is_full else window.location(match.start())
-                words = {"found": printable(match[0]), "meant": printable(original)}
-                self.mojibake.add({"place": location, **words})
+        for match, original in find_mojibake(text):
+            location = "" if self.mojibake.is_full else window.location(match.start())
+            self.mojibake.add({"place": location, "found": printable(match[0]), "meant": printable(original)})
 
     def categories(self) -> dict[str, int]:
         """Return the number of letters, digits, punctuation, symbols, blanks, and other characters."""
@@ -101,16 +89,6 @@ class CharacterCheck:
             category = "Z" if character.isspace() else unicodedata.category(character)[0]
             counts[_CATEGORY.get(category, "others")] += count
         return dict(counts.most_common())
-
-
-def _decode_mojibake(text: str) -> str | None:
-    """Return the text in UTF-8 that was decoded as Windows-1252 or Latin-1; None if it is another text."""
-    if text[0] not in "ÂÃ" and all(character in _PUNCTUATION for character in text[1:]):
-        return None
-    try:
-        return b"".join(c.encode("latin-1" if c < "\u0100" else "cp1252") for c in text).decode("utf-8")
-    except UnicodeDecodeError:
-        return None
 
 
 def most_common(counts: Mapping[str, int], limit: int | None = None) -> list[tuple[str, int]]:

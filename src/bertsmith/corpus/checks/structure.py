@@ -20,10 +20,7 @@ from bertsmith.corpus.shards import Shards
 from bertsmith.formatting import format_percent, pluralize
 from bertsmith.io.documents import Document, Reading, read_documents
 from bertsmith.io.folders import CorpusNotes, find_files
-from bertsmith.tokenizer.script_coverage import recommended_options, script_ratios, text_warnings
 
-MAX_UNKNOWN_RATIO = 0.02
-"""The fraction of unknown tokens above which the tokenizer does not fit the text."""
 MIN_DOCUMENTS = 4
 """The number of different documents that next-sentence pairs for training and validation need."""
 NO_PAIR_SETTINGS = {"data.sentence_task": "none", "data.validation_split": "0"}
@@ -64,30 +61,10 @@ def format_settings(settings: Mapping[str, str]) -> str:
     return " and ".join(f"{name}={value}" for name, value in settings.items())
 
 
-def corpus_warnings(shards: Shards, characters: Mapping[str, int]) -> Iterator[str]:
-    """Yield warnings about training on a corpus.
-
-    Args:
-        shards: The corpus.
-        characters: Counts of each character, at least at the start of the text.
-    """
-    yield from unknown_token_warnings(shards.counts, characters)
-    yield from text_warnings(characters, shards.tokenizer)
+def corpus_warning(shards: Shards) -> str:
+    """Return a warning if the default settings do not work for a corpus, else ""."""
     problem, settings = _assess(shards)
-    if problem:
-        yield f"{problem}, or train with {format_settings(settings)}"
-
-
-def unknown_token_warnings(counts: Mapping[str, int], characters: Mapping[str, int] = {}) -> Iterator[str]:
-    """Yield a warning if many tokens of a corpus with these counts are unknown to its tokenizer."""
-    ratio = counts.get("unknown", 0) / max(1, counts.get("tokens", 0))
-    if ratio > MAX_UNKNOWN_RATIO:
-        needed = recommended_options(script_ratios(characters))
-        options = f" with {needed[0]}" if needed else ""
-        yield (
-            f"{ratio:.1%} of the tokens are unknown to this tokenizer, and the model learns nothing about them: "
-            f"train a tokenizer on this text{options} and prepare again with it"
-        )
+    return f"{problem}, or train with {format_settings(settings)}" if problem else ""
 
 
 _JOIN_COMMAND = """awk 'BEGIN{{RS="";ORS="\\n\\n"}}{{gsub(/\\n/,"{separator}");print}}' FILE > JOINED"""

@@ -86,22 +86,19 @@ class NumbaTrainingBackend(KernelBackend):
             return None
         return autograd.apply(autograd.FeedForwardFunction, x, *weights)
 
-    def add_layer_norm(self, residual: Tensor, x: Tensor, dropout: DropoutLike, norm: nn.Module) -> Tensor:
-        """Compute norm(residual + dropout(x)) in fp32; the result has the dtype of x."""
+    def layer_norm(
+        self, x: Tensor, norm: nn.Module, residual: Tensor | None = None, dropout: DropoutLike | None = None
+    ) -> Tensor:
+        """Compute it in fp32; the result has the dtype of x.
+
+        In PyTorch the gradients of the weights depend on the number of threads.
+        """
         if not has_layer_norm_params(norm) or not self._supports(x):
-            return super().add_layer_norm(residual, x, dropout, norm)
+            return super().layer_norm(x, norm, residual, dropout)
+        residual = torch.zeros_like(x) if residual is None else residual.to(x.dtype)
         seeds = draw_dropout_seeds(dropout)
         return autograd.apply(
-            autograd.AddLayerNormFunction, residual.to(x.dtype), x, norm.weight, norm.bias, norm.eps, seeds
-        )
-
-    def layer_norm(self, x: Tensor, norm: nn.Module) -> Tensor:
-        """Compute norm(x), whose weights' gradients depend on the number of threads in PyTorch."""
-        if not has_layer_norm_params(norm) or not self._supports(x):
-            return super().layer_norm(x, norm)
-        seeds = draw_dropout_seeds(None)
-        return autograd.apply(
-            autograd.AddLayerNormFunction, torch.zeros_like(x), x, norm.weight, norm.bias, norm.eps, seeds
+            autograd.AddLayerNormFunction, residual, x, norm.weight, norm.bias, norm.eps, seeds
         )
 
     def has_fast_matmul(self, x: Tensor) -> bool:

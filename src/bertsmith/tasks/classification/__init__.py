@@ -7,6 +7,7 @@ TASK = Task(
     name="classify",
     summary="one label for a text, or for a pair of texts; or any number of labels",
     folder=__name__,
+    pipeline_tag="text-classification",
     settings_type=ClassSettings,
     metadata_type=".data:ClassificationMetadata",
     data=".data:ClassificationData",
@@ -19,5 +20,5 @@ TASK = Task(
     optional_inputs=("text_pair",),
     accepts_label_names=True,
     fixed_settings=("head", "second_encoder", "pooler"),
-    averaged_metadata=("weights", "label_frequencies"),
+    averaged_metadata=("weights",),
 )

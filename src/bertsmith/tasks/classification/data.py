@@ -12,10 +12,11 @@ from typing import Any
 
 from bertsmith.artifacts.folder import ModelFolder
 from bertsmith.errors import InputError, command, option
-from bertsmith.formatting import format_bytes, join_names
+from bertsmith.formatting import format_bytes, join_names, pluralize
 from bertsmith.io.tables import Table
-from bertsmith.io.values import is_unordered, parse_collection, to_text
+from bertsmith.io.values import is_unordered, parse_array, parse_collection, to_text
 from bertsmith.tasks.base import Metadata
+from bertsmith.tasks.data_checks import LabelCounts, label_spellings
 from bertsmith.tasks.labels import (
     LabelMap,
     LabelMetadata,
@@ -24,11 +25,14 @@ from bertsmith.tasks.labels import (
     label_metadata,
     sorted_labels,
 )
+from bertsmith.tasks.results import Diagnostic
 from bertsmith.tasks.settings import ClassSettings
 from bertsmith.tasks.texts import TextData, TextExample, TextMetadata
 
 logger = logging.getLogger(__name__)
 _MANY_BYTES = 500_000_000  # of scores of all validation examples
+_SEPARATORS = re.compile(r"\s*[,;|]\s*")
+_VECTOR = re.compile(r"\W*[01](?:\W*[01])+\W*")
 _FRACTION = re.compile(r"-?\d+\.\d+")
 _IS_TRUE = {
     **dict.fromkeys(("1", "1.0", "true", "yes", "y", "t"), True),
@@ -46,13 +50,11 @@ class ClassificationMetadata(TextMetadata, LabelMetadata):
     Attributes:
         weights: The weight of each label in the loss; None if all are 1.
         separator: The string between the labels of a text; None if each text has exactly one label.
-        label_frequencies: With a separator, the smoothed ratio of the training examples that have each label.
         integer_labels: True if the labels of the training data were integers, not strings.
     """
 
     weights: list[float] | None = None
     separator: str | None = None
-    label_frequencies: list[float] | None = None
     integer_labels: bool = False
 
 
@@ -84,17 +86,24 @@ class ClassificationData(TextData):
     def _label_of(self, value: Any, location: str) -> str:
         """Return a label, or with several labels the text or JSON list of all."""
         text = value.strip() if isinstance(value, str) else ""
-        cell: Any = parse_collection(text) if text else value
-        if text.startswith("(") and cell is not None and not any(isinstance(item, str) for item in cell):
-            cell = None  # an interval
-        if cell is None and _is_unreadable_list(text):
-            cell = [text]
+        cell: Any = self._parse_cell(text) if text else value
         is_list = isinstance(cell, list | tuple | set | frozenset)
         if is_list and self.allow_empty_label:
             labels = [to_text(item, "label", location, "label_column") for item in cell]
             return text or json.dumps(sorted(labels) if is_unordered(cell) else labels, ensure_ascii=False)
         hint = _MULTI_LABEL_HINT if is_list else None
         return to_text(value if cell is None else cell, "label", location, "label_column", hint)
+
+    def _parse_cell(self, text: str) -> Any:
+        """Return the list or object in a cell; None for a label, such as (0, 30] or [joy]."""
+        if self.allow_empty_label:
+            return _parse_label_list(text, self.settings.label_separator)
+        value, array = parse_collection(text), parse_array(text) or ()
+        if text[0] == "(" and not any(isinstance(item, str) for item in value or ()):
+            return None
+        if value is None and (len(array) > 1 or _is_unreadable_list(text)):
+            return [text]
+        return value
 
     @property
     def _indicator_columns(self) -> list[str]:
@@ -108,7 +117,7 @@ class ClassificationData(TextData):
             message = f"the label is in {len(names)} columns"
             where: dict[str, Any] = {"location": table.start, "argument": "label_column"}
             raise InputError("column_missing", message, hint=_MULTI_LABEL_HINT, **where)
-        rows = zip(*(table.texts(name, "label_column") for name in names), strict=True)
+        rows = zip(*(table.strings(name, "label_column") for name in names), strict=True)
         labels = []
         for row, values in zip(table, rows, strict=True):
             flags = [_IS_TRUE.get(value.strip().casefold()) for value in values]
@@ -127,8 +136,10 @@ class ClassificationData(TextData):
         return labels
 
     def fit_metadata(self, examples: Sequence[TextExample], label_names: LabelNames | None) -> Metadata:
-        """Return the labels, and their weights and frequencies."""
+        """Return the labels and their weights."""
         separator = self.settings.label_separator if self.allow_empty_label else None
+        if separator is not None:
+            _check_names(examples)
         if label_names is None:
             columns = self._indicator_columns
             in_data = {label for example in examples for label in split_labels(example, separator)}
@@ -148,8 +159,6 @@ class ClassificationData(TextData):
         if separator is not None:
             metadata["separator"] = separator
             balanced = [(num_examples - count) / max(1, count) for count in counts]
-            # Smoothed, so that a label that no example has, or all have, can still be learned.
-            metadata["label_frequencies"] = [(count + 0.5) / (num_examples + 1) for count in counts]
         if self.settings.class_weights != "none":
             metadata["weights"] = class_weights(self.settings, metadata["labels"], balanced)
         return metadata
@@ -169,6 +178,20 @@ class ClassificationData(TextData):
             )
             logger.warning(message, format_bytes(num_bytes), len(examples), len(metadata["labels"]))
 
+    def read_warnings(self, examples: Sequence[TextExample]) -> list[Diagnostic]:
+        """Report labels that lost white space, or are read in another spelling."""
+        separator = self.metadata.get("separator")
+        labels = [(label, e.location) for e in examples for label in split_labels(e, separator)]
+        count, names = LabelCounts.from_pairs(labels), {*self.metadata["labels"]}
+        combined = [x for x in count.counts if len(p := {*_SEPARATORS.split(x)}) > 1 and p <= names]
+        warnings = [*super().read_warnings(examples), *label_spellings(labels, LabelMap(self.metadata))]
+        if combined:
+            message = pluralize(len(combined), "label combines others", "labels combine others")
+            locations, excerpts = [count.first[x] for x in combined], list(map(count.with_location, combined))
+            hint = "for texts with several labels, set multi_label and label_separator"
+            warnings.append(Diagnostic("labels that combine others", message, locations, excerpts, hint))
+        return warnings
+
     def metadata_from_hf(self, folder: ModelFolder) -> Metadata | None:
         """Return the labels of a classifier with at least two labels."""
         metadata, labels = super().metadata_from_hf(folder), folder.labels or []
@@ -180,6 +203,13 @@ class ClassificationData(TextData):
         )
 
 
+def _parse_label_list(text: str, separator: str) -> list[Any] | dict[Any, Any] | None:
+    """Return the list or object in a cell with several labels; None for labels between separators."""
+    value = parse_collection(text)
+    array = None if isinstance(value, dict) and value else parse_array(text, separator)
+    return value if array is None else array
+
+
 def _is_unreadable_list(text: str) -> bool:
     """Return True for a cell that looks like a list of strings, if `parse_collection` cannot read it."""
     return text.startswith("[") and ("'" in text or '"' in text)
@@ -188,31 +218,45 @@ def _is_unreadable_list(text: str) -> bool:
 def split_labels(example: TextExample, separator: str | None) -> list[str]:
     """Return the labels of an example as the file has them.
 
-    With a separator, the file has them between separators or as a list (JSON's or Python's); an empty text has no
-    label.
+    With a separator, the file has them between separators or as a list (JSON's, Python's, or PostgreSQL's); an
+    empty text has no label.
 
     Raises:
-        InputError: One of several labels is empty or a list, or the list cannot be read.
+        InputError: One of several labels is empty or a list, they are a vector of 0 and 1, or the list cannot be
+            read.
     """
     if separator is None or example.label is None:
         return [] if example.label is None else [example.label]
     text, where = example.label.strip(), {"location": example.location, "argument": "label_column"}
-    if (values := parse_collection(text)) is not None:
+    if (values := _parse_label_list(text, separator)) is not None:
         labels = [to_text(value, "label", **where).strip() for value in values]
-        if len(set(labels)) < len(labels) and {label.casefold() for label in labels} <= _IS_TRUE.keys():
-            message = f"the labels {text[:60]} repeat: a list of 0 and 1 does not name labels"
-            hint = f"write their names, or give each label a column of 0 and 1: {option('label_column', 'a,b,c')}"
-            raise InputError("labels_are_indicators", message, hint=hint, **where)
     elif _is_unreadable_list(text):
         message, hint = f"the list of labels {text[:60]} cannot be read", 'write a JSON list: ["joy", "hope"]'
         raise InputError("not_a_label_list", message, hint=hint, **where)
     else:
         labels = [label.strip() for label in text.split(separator)] if text else []
+    if len(set(labels)) < len(labels) and {label.casefold() for label in labels} <= _IS_TRUE.keys():
+        raise _indicators_error(text, example.location)
     if not all(labels):
         hint = f"separate labels by {separator!r}, or set {option('label_separator')}"
         hint = "remove it from the list" if values is not None else hint
         raise InputError("empty_label", f"a label in '{text[:60]}' is empty", hint=hint, **where)
     return labels
+
+
+def _check_names(examples: Sequence[TextExample]) -> None:
+    """Raise InputError if all examples have a vector of 0 and 1, of the same length, in place of labels."""
+    labels = [example.label or "" for example in examples]
+    has_one_length = len({len(re.findall("[01]", label)) for label in labels}) == 1
+    if has_one_length and all(map(_VECTOR.fullmatch, labels)) and any(re.match(r"\W*0", x) for x in labels):
+        raise _indicators_error(labels[0], examples[0].location)
+
+
+def _indicators_error(text: str, location: str) -> InputError:
+    message = f"'{text[:60]}' is a list of 0 and 1, which does not name labels"
+    hint = f"write their names, or give each label a column of 0 and 1: {option('label_column', 'a,b,c')}"
+    where: dict[str, Any] = {"location": location, "argument": "label_column"}
+    return InputError("labels_are_indicators", message, hint=hint, **where)
 
 
 def label_ids(example: TextExample, label_map: LabelMap, separator: str | None) -> list[int]:
@@ -238,7 +282,7 @@ def collect_labels(examples: Sequence[TextExample], separator: str | None = None
         (label, example.location) for example in examples for label in split_labels(example, separator)
     ]
     check_spellings(located)
-    labels = {label for label, _ in located}
+    labels = sorted_labels(label for label, _ in located)
     where: Any = {"location": examples[0].location, "argument": "label_column"}
     check = f"check {option('label_column')}"
     if len(labels) < 2:
@@ -247,14 +291,14 @@ def collect_labels(examples: Sequence[TextExample], separator: str | None = None
         hint = f"a classifier needs at least two labels; {check}{separated}"
         raise InputError("single_label", message, hint=hint, **where)
     if separator is None and len(labels) > _MAX_FRACTIONS and all(map(_FRACTION.fullmatch, labels)):
-        message = f"the labels are {len(labels):,} different numbers ({join_names(sorted_labels(labels), 3)})"
+        message = f"the labels are {len(labels):,} different numbers ({join_names(labels, 3)})"
         hint = f"to predict a number, use {command('finetune', 'regress')}; or {check}"
         raise InputError("labels_are_numbers", message, hint=hint, **where)
     if len(labels) > max(_MAX_SINGLE_LABELS, _MAX_DISTINCT_RATIO * len(examples)):
         message = f"{len(examples):,} examples have {len(labels):,} different labels, as texts would"
         hint = f"{check}; each label needs several examples"
         raise InputError("labels_are_texts", message, hint=hint, **where)
-    return sorted_labels(labels)
+    return labels
 
 
 def class_weights(settings: ClassSettings, labels: Sequence[str], balanced: Sequence[float]) -> list[float]:

@@ -164,7 +164,9 @@ class MultilabelMetrics(LabelMetrics):
         targets, predicted = self.target_matrix(examples), self._prediction_matrix(predictions)
         by_label = _metrics_by_label(targets, predicted, self._labels, self.decoder.thresholds)
         occurs, scores = targets.any(0), self.score_matrix(predictions)
-        ranked = average_precision_score(targets[:, occurs], scores[:, occurs]) if occurs.any() else 0.0
+        # Contiguous, since scikit-learn copies other arrays for each label.
+        columns = (np.compress(occurs, matrix, axis=1) for matrix in (targets, scores))
+        ranked = average_precision_score(*columns) if occurs.any() else 0.0
         values = self.sufficient_statistics(predictions, examples).scores()
         values |= {"average_precision": float(ranked), "examples": len(examples)}
         return Metrics(values, {"classes": by_label}, [table_by_label("label", by_label)])
@@ -200,18 +202,16 @@ class MultilabelMetrics(LabelMetrics):
     def example_losses(self, answers: Answers) -> list[float | None]:
         """Return the mean binary cross-entropy of each prediction."""
         targets, scores = self.target_matrix(answers.examples), self.score_matrix(answers.predictions)
-        probabilities = np.where(targets, scores, 1 - scores).tolist()
-        return [
-            float(np.mean(list(map(cross_entropy, label_probabilities))))
-            for label_probabilities in probabilities
-        ]
+        losses: list[float | None] = cross_entropy(np.where(targets, scores, 1 - scores)).mean(1).tolist()
+        return losses
 
     def sufficient_statistics(
         self, predictions: Sequence[MultilabelPrediction], examples: Sequence[TextExample]
     ) -> SufficientStatistics:
         """Return the statistics of all metrics but the average precision."""
-        targets, predicted = self.target_matrix(examples), self._prediction_matrix(predictions)
-        exact = np.stack([(targets == predicted).all(1), np.ones(len(targets))], axis=1)
+        matrices = self.target_matrix(examples), self._prediction_matrix(predictions)
+        targets, predicted = (matrix.view(np.int8) for matrix in matrices)
+        exact = np.stack([(targets == predicted).all(1), np.ones(len(targets), np.int8)], axis=1)
 
         def metrics(
             correct: FloatArray, references: FloatArray, predicted: FloatArray, exact: FloatArray
@@ -228,9 +228,9 @@ class MultilabelMetrics(LabelMetrics):
         """Return [examples, K], True for each label of an example."""
         return self._matrix([label_ids(example, self._label_map, self._separator) for example in examples])
 
-    def score_matrix(self, predictions: Sequence[MultilabelPrediction]) -> NDArray[np.float64]:
+    def score_matrix(self, predictions: Sequence[MultilabelPrediction]) -> NDArray[Any]:
         """Return the probabilities of the labels, [examples, K]."""
-        return np.stack([p.scores.probabilities for p in predictions]).astype(np.float64)
+        return np.stack([p.scores.probabilities for p in predictions])
 
     def _prediction_matrix(self, predictions: Sequence[MultilabelPrediction]) -> NDArray[np.bool_]:
         """Return [examples, K], True for each predicted label."""
@@ -276,8 +276,7 @@ class MultilabelReport(TaskReport):
     ) -> ErrorAnalysis:
         """Return the reliability of the probabilities of all labels."""
         scores, targets = self.metrics.score_matrix(predictions), self.metrics.target_matrix(examples)
-        pairs = (scores.ravel().tolist(), targets.ravel().tolist())
-        return {"reliability": reliability("pairs of a text and a label", *pairs)}
+        return {"reliability": reliability("pairs of a text and a label", scores.ravel(), targets.ravel())}
 
     def describe_error(self, example: TextExample, prediction: MultilabelPrediction) -> tuple[str, str]:
         """Return the labels of the example and the predicted labels."""

@@ -78,6 +78,21 @@ class ClassificationModel(TextModel):
             )
         return {"classifier": "pair"}
 
+    def init_bias(self, items: Sequence[Item]) -> None:
+        """Initialize the biases with the logarithms of the frequencies of the labels, times their weights."""
+        classifier: Any = self.head.classifier
+        biases = self.log_frequencies(self.tensors(items)[0]["targets"])
+        if self.class_weights is not None:
+            biases += self.class_weights.clamp(min=_MIN_WEIGHT).log()
+        with torch.no_grad():
+            classifier.linear.bias.copy_(biases)
+
+    def log_frequencies(self, targets: Tensor) -> Tensor:
+        """Return the logarithms of the smoothed frequencies of the labels in targets [N]: [K]."""
+        return torch.log(
+            (torch.bincount(targets, minlength=len(self.labels or ())) + 0.5) / (len(targets) + 1)
+        )
+
     def loss(self, encoder: Encoder, batch: TaskBatch) -> Loss:
         """Return the sum over the examples of the cross-entropies, each with the weight of its label.
 
@@ -93,25 +108,13 @@ class MultilabelModel(ClassificationModel):
 
     problem_type = "multi_label_classification"
 
-    def __init__(
-        self, config: ModelConfig, generator: torch.Generator, metadata: Metadata, settings: ClassSettings
-    ) -> None:
-        super().__init__(config, generator, metadata, settings)
-        if (frequencies := metadata.get("label_frequencies")) is not None:
-            self._init_bias(torch.tensor(frequencies))
-
-    def _init_bias(self, frequencies: Tensor) -> None:
-        """Initialize the biases as log-odds of the frequencies of the labels (Lin et al. 2017, section 3.3).
+    def log_frequencies(self, targets: Tensor) -> Tensor:
+        """Return log-odds of targets [N, K] (Lin et al. 2017, section 3.3).
 
         With 1/2 for each of many rare labels, the first steps would only lower all probabilities, also through
         the encoder, which may lose the features of the text.
         """
-        log_odds = torch.logit(frequencies)
-        if self.class_weights is not None:
-            log_odds += self.class_weights.clamp(min=_MIN_WEIGHT).log()
-        classifier: Any = self.head.classifier
-        with torch.no_grad():
-            classifier.linear.bias.copy_(log_odds)
+        return torch.logit((targets.sum(0) + 0.5) / (len(targets) + 1))
 
     def loss(self, encoder: Encoder, batch: TaskBatch) -> Loss:
         """Return the sum over the examples of the mean binary cross-entropy of the labels."""

@@ -7,6 +7,7 @@ TASK = Task(
     name="embed",
     summary="a vector for a text: similarity, search, duplicates",
     folder=__name__,
+    pipeline_tag="sentence-similarity",
     settings_type=EmbedSettings,
     metadata_type=".data:EmbeddingMetadata",
     data=".data:EmbeddingData",

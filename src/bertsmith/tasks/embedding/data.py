@@ -19,7 +19,7 @@ from bertsmith.errors import InputError, option
 from bertsmith.formatting import join_names
 from bertsmith.io.sources import Source
 from bertsmith.io.tables import Table
-from bertsmith.io.values import MISSING_SPELLINGS
+from bertsmith.io.values import MISSING_SPELLINGS, is_blank
 from bertsmith.tasks.base import Example, Metadata, TaskData
 from bertsmith.tasks.data_checks import check_examples
 from bertsmith.tasks.labels import LabelNames, missing_label_error
@@ -89,7 +89,7 @@ class EmbeddingExample(Example):
     @property
     def is_empty(self) -> bool:
         """True if a text is empty, which cannot be compared."""
-        return any(not text.strip() for text in self.texts)
+        return any(map(is_blank, self.texts))
 
     @property
     def display_inputs(self) -> dict[str, str]:
@@ -308,8 +308,9 @@ def _find_columns(table: Table, settings: EmbedSettings, *, labeled: bool) -> _C
 
 def _read_rows(table: Table, settings: EmbedSettings, *, labeled: bool) -> list[EmbeddingExample]:
     names = _find_columns(table, settings, labeled=labeled)
+    read = {"label": table.strings}
     columns = (
-        [None] * len(table) if name is None else table.texts(name, f"{argument}_column")
+        [None] * len(table) if name is None else read.get(argument, table.texts)(name, f"{argument}_column")
         for argument, name in zip(_Columns._fields, names, strict=True)
     )
     examples = []

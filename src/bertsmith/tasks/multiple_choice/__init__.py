@@ -7,6 +7,7 @@ TASK = Task(
     name="choose",
     summary="the right one of several choices for a context or a question",
     folder=__name__,
+    pipeline_tag="multiple-choice",
     settings_type=ChooseSettings,
     data=".data:MultipleChoiceData",
     encoder=".model:MultipleChoiceEncoder",

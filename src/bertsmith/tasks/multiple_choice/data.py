@@ -18,12 +18,13 @@ from bertsmith.artifacts.folder import ModelFolder
 from bertsmith.errors import InputError, option
 from bertsmith.formatting import pluralize
 from bertsmith.io.compression import format_suffix
-from bertsmith.io.jsonl import load_json, read_json
+from bertsmith.io.jsonl import read_json
 from bertsmith.io.sources import Source
 from bertsmith.io.tables import Table, has_json_lines, is_json_source, json_rows
-from bertsmith.io.values import to_text
+from bertsmith.io.values import is_blank, parse_array, parse_collection, to_text
 from bertsmith.tasks.base import Example, Metadata, TaskData
 from bertsmith.tasks.data_checks import check_examples
+from bertsmith.tasks.labels import plain_number
 from bertsmith.tasks.results import Diagnostic
 from bertsmith.tasks.rows import column_value, first_value, read_task_table, rename_columns
 from bertsmith.tasks.settings import ChooseSettings
@@ -32,7 +33,6 @@ _CONTEXTS = ("context", "article", "passage", "startphrase", "ctx", "premise")
 _CHOICES = ("choices", "choice", "options", "endings")
 _LABELS = ("label", "answerKey", "answer")
 _NUMBERED_CHOICE = re.compile(r"(?:ending|choice|option|answer|sol)[ _-]?(\d+)")
-_INDEX = re.compile("-?[0-9]+")
 _ROW_HINT = (
     "a row has context or question, choices (a list, or choice0, choice1, …) and label; name other columns with "
     f"{option('context_column')}, {option('question_column')}, {option('choices_column')}, and "
@@ -82,6 +82,11 @@ class ChoiceExample(Example):
     def display_inputs(self) -> dict[str, str]:
         """The question, or else the context."""
         return {"question": self.question} if self.question else {"context": self.context}
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The context, the question, and the choices."""
+        return self.context, self.question, *self.choices
 
     @property
     def label_text(self) -> str | None:
@@ -162,8 +167,7 @@ def question_of_row(
     if not any(texts):
         message = "there is neither a context nor a question"
         raise InputError("question_missing", message, location=location, hint=_ROW_HINT)
-    id = values.get("id")
-    return ChoiceExample(*texts, choices, label, location, None if id is None else str(id))
+    return ChoiceExample(*texts, choices, label, location, to_text(values.get("id"), "id", location) or None)
 
 
 def choice_index(
@@ -188,17 +192,16 @@ def choice_index(
     last = len(choices) - 1 + first
     names = list(letters) or [chr(ord("A") + i) for i in range(len(choices))]
     valid = f"name it by its text, its index ({first} to {last}), or its letter ({names[0]} to {names[-1]})"
-    if isinstance(answer, float) and answer.is_integer():
-        answer = int(answer)  # a column of integers with gaps
     if isinstance(answer, bool) or not isinstance(answer, int):
         answer = to_text(answer, "right choice", location, "label_column", valid)
     text = str(answer).strip()
     if letters and text in names and isinstance(answer, str):
         return names.index(text)
     equal = [i for i, choice in enumerate(choices) if choice.strip() == text]
-    if isinstance(answer, int) or (_INDEX.fullmatch(text) and (has_indices or not equal)):
-        if first <= int(answer) <= last:
-            return int(answer) - first
+    index = plain_number(text)
+    if isinstance(answer, int) or (index and (has_indices or not equal)):
+        if first <= int(index) <= last:
+            return int(index) - first
         message = f"the label {answer} is out of range: the {len(choices)} choices are {first} to {last}"
         start = (
             "indices begin at 1" if first else f"indices begin at 0 (at 1 with {option('first_index', 1)})"
@@ -237,12 +240,11 @@ def _parse_choices(value: Any, location: str) -> tuple[tuple[str, ...], tuple[st
 
     The value is a list of texts, of {"label", "text"}, or both as columns; in a table's cell, the list as JSON.
     """
-    if isinstance(value, str) and value.lstrip().startswith("["):
-        try:
-            value = load_json(value)
-        except ValueError:
-            message, hint = "the choices are not a JSON list", 'write ["one", "two"]'
-            raise InputError("not_json", message, location=location, hint=hint) from None
+    if isinstance(value, str) and value.strip()[:1] in ("[", "{"):
+        collection = parse_collection(value.strip())
+        if (value := parse_array(value.strip()) if collection is None else collection) is None:
+            message, hint = "the list of choices cannot be read", 'write ["one", "two"]'
+            raise InputError("not_json", message, location=location, hint=hint)
     letters: Sequence[Any] = ()
     if isinstance(value, Mapping) and isinstance(value.get("text"), list):
         letters, value = value.get("label") or (), value["text"]
@@ -355,7 +357,7 @@ class MultipleChoiceData(TaskData):
 
     def read_warnings(self, examples: Sequence[ChoiceExample]) -> list[Diagnostic]:
         """Return the choices without text."""
-        blank = [e.location for e in examples for choice in e.choices if not choice.strip()]
+        blank = [e.location for e in examples for choice in e.choices if is_blank(choice)]
         message = f"{pluralize(len(blank), 'choice has', 'choices have')} no text"
         return [Diagnostic("choices without any text", message, blank)] if blank else []
 
@@ -371,11 +373,11 @@ def _unlabeled_example(context: Any, question: Any, choices: Any, location: str)
         message, hint = f"the choices {choices!r:.60} are a single text", "give a list of texts"
         raise InputError("choices_not_a_list", message, location=location, argument="choices", hint=hint)
     if choices is None:
-        context, *choices = context.split("\t") if context.strip() else [""]
+        context, *choices = [""] if is_blank(context) else context.split("\t")
         if (context or choices) and len(choices) < 2:
             message = "there are no choices"
             hint = "give a list of texts for each context; in a file, a column; on a line, tabs before them"
             raise InputError("choices_missing", message, location=location, argument="choices", hint=hint)
-    if not choices and not context.strip() and not question.strip():
+    if not choices and is_blank(context) and is_blank(question):
         return ChoiceExample("", "", (), None, location)
     return ChoiceExample(context, question, check_choices(list(choices), location), None, location)

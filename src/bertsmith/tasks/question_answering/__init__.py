@@ -11,6 +11,7 @@ TASK = Task(
     name="answer",
     summary="the span of a passage that answers a question",
     folder=__name__,
+    pipeline_tag="question-answering",
     settings_type=AnswerSettings,
     data=".data:QuestionAnsweringData",
     encoder=".model:QuestionAnsweringEncoder",

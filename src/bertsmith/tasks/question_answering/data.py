@@ -70,6 +70,11 @@ class QuestionExample(Example):
         """The question."""
         return {"question": self.question}
 
+    @property
+    def texts(self) -> tuple[str, str]:
+        """The question and the passage."""
+        return self.question, self.context
+
 
 class AnswerMetadata(BaseModel):
     """Metadata: `unanswerable` is True if a training question had no answer."""

@@ -7,6 +7,7 @@ TASK = Task(
     name="regress",
     summary="a number for a text, or for a pair of texts",
     folder=__name__,
+    pipeline_tag="text-classification",
     settings_type=TextSettings,
     metadata_type="bertsmith.tasks.texts:TextMetadata",
     data=".data:RegressionData",

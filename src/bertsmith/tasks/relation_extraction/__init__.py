@@ -7,6 +7,7 @@ TASK = Task(
     name="relate",
     summary="the relation of two entities that are marked in a text",
     folder=__name__,
+    pipeline_tag="text-classification",
     settings_type=RelateSettings,
     data=".data:RelationData",
     encoder=".model:RelationEncoder",

@@ -20,10 +20,10 @@ from bertsmith.io.jsonl import load_json
 from bertsmith.io.sources import Source
 from bertsmith.io.tables import Row, is_json_source, json_rows, read_table
 from bertsmith.io.text_io import read_lines
-from bertsmith.io.values import to_text
+from bertsmith.io.values import is_blank, to_text
 from bertsmith.metrics.relations import has_direction
 from bertsmith.tasks.base import Example, Metadata, TaskData
-from bertsmith.tasks.data_checks import check_examples
+from bertsmith.tasks.data_checks import check_examples, label_spellings
 from bertsmith.tasks.labels import (
     LabelMap,
     LabelMetadata,
@@ -32,6 +32,7 @@ from bertsmith.tasks.labels import (
     label_metadata,
     sorted_labels,
 )
+from bertsmith.tasks.results import Diagnostic
 from bertsmith.tasks.rows import first_value, rename_columns
 from bertsmith.tasks.settings import RelateSettings
 
@@ -42,9 +43,7 @@ _TEXTS = ("text", "sentence")
 _TOKENS = ("tokens", "token", "words")
 _LABELS = ("relation", "label")
 _TAG_HINT = "write The <e1>child</e1> in the <e2>cradle</e2>"
-_SPAN_HINT = (
-    "give head and tail as [start, end], in characters of text or in words of tokens; the end is exclusive"
-)
+_SPAN_HINT = "give head and tail as [start, end] in characters of text or words of tokens, the end exclusive"
 _ROW_HINT = f"{_TAG_HINT} as text, or {_SPAN_HINT}"
 
 Span = tuple[int, int]
@@ -120,17 +119,13 @@ def read_relations(source: Source, settings: RelateSettings, *, labeled: bool) -
 def example_of_row(row: Row, settings: RelateSettings, *, labeled: bool) -> RelationExample:
     """Return the example of a row. Raises `InputError` if a part is missing or wrong."""
     location, usual_names = row.location, {"text": (*_TEXTS, *_TOKENS), **_ENTITIES}
-    if labeled:
-        usual_names["label"] = _LABELS
+    usual_names |= {"label": _LABELS} if labeled else {}
     values = rename_columns(row.values, settings, usual_names, location)
-    relation, id = first_value(values, _LABELS), values.get("id")
+    relation, id = first_value(values, _LABELS), to_text(values.get("id"), "id", location)
     relation = to_text(relation, "relation", location, "label_column").strip()
     if labeled and not relation:
         message = "the relation is missing"
-        hint = (
-            f"give each row one, as relation, or name its column with {option('label_column')}: "
-            f"{', '.join(values)}"
-        )
+        hint = f"give each row one, or name its column with {option('label_column')}: {', '.join(values)}"
         raise InputError("relation_missing", message, location=location, argument="label_column", hint=hint)
     text, tokens = first_value(values, _TEXTS), first_value(values, _TOKENS)
     if isinstance(text, list | tuple):
@@ -145,14 +140,12 @@ def example_of_row(row: Row, settings: RelateSettings, *, labeled: bool) -> Rela
         raise InputError("text_missing", "the text is missing", location=location, hint=_ROW_HINT)
     else:
         entities = "", (0, 0), (0, 0)
-    return RelationExample(
-        *entities, relation if labeled else None, location, None if id is None else str(id)
-    )
+    return RelationExample(*entities, relation if labeled else None, location, id or None)
 
 
 def locate_entities(text: str, head: Any, tail: Any, location: str) -> tuple[str, Span, Span]:
     """Return a text without tags, and the slices of its entities: those of the tags if a span is None."""
-    if not text.strip():
+    if is_blank(text):
         return "", (0, 0), (0, 0)
     if head is None or tail is None:
         return parse_tagged_text(text, location)
@@ -377,6 +370,11 @@ class RelationData(TaskData):
             hint = f"two relations or more are needed; check {option('label_column')}"
             raise InputError("single_label", message, location=location, argument="label_column", hint=hint)
         return {**metadata, "none": no_relation_label(labels, self.settings.none_label)}
+
+    def read_warnings(self, examples: Sequence[RelationExample]) -> list[Diagnostic]:
+        """Report relations that are read in another spelling."""
+        labels = ((e.relation, e.location) for e in examples if e.relation is not None)
+        return label_spellings(labels, LabelMap(self.metadata))
 
     def metadata_from_hf(self, folder: ModelFolder) -> Metadata | None:
         """Return the labels of a model of ours without its bertsmith.json."""

@@ -7,6 +7,7 @@ TASK = Task(
     name="tag",
     summary="a tag for each word of a sentence: entities, chunks, parts of speech",
     folder=__name__,
+    pipeline_tag="token-classification",
     settings_type=TagSettings,
     data=".data:TagData",
     encoder=".encode:TagEncoder",

@@ -6,6 +6,7 @@ mostly learned as IOBES, and predicted in the scheme of the file. So a decoder s
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
@@ -16,6 +17,7 @@ from pydantic import Field
 
 from bertsmith.artifacts.folder import ModelFolder
 from bertsmith.errors import InputError, option
+from bertsmith.formatting import join_names, pluralize
 from bertsmith.io.compression import format_suffix
 from bertsmith.io.sources import Source
 from bertsmith.io.tables import Table
@@ -38,7 +40,7 @@ from bertsmith.metrics.tagging import (
 )
 from bertsmith.models.task_heads import FORBIDDEN_SCORE, ChainScores
 from bertsmith.tasks.base import Metadata, TaskData
-from bertsmith.tasks.labels import LabelMap, LabelMetadata, LabelNames, label_metadata
+from bertsmith.tasks.labels import LabelMap, LabelMetadata, LabelNames, label_metadata, sorted_labels
 from bertsmith.tasks.settings import TagSettings
 from bertsmith.tasks.tagging.rows import field_name, parse_predicate, parse_words, read_named_rows
 from bertsmith.tasks.tagging.sentences import (
@@ -50,6 +52,8 @@ from bertsmith.tasks.tagging.sentences import (
     split_columns,
 )
 
+logger = logging.getLogger(__name__)
+_MANY_WORDS = 1000  # of a sentence
 UNKNOWN_LABEL = -1
 """The target of a word whose label training did not have: no prediction is correct."""
 
@@ -75,6 +79,10 @@ class TagData(TaskData):
             raise InputError("no_examples", message, location=f"{source}:1", hint=hint)
         if labeled and self.metadata:
             self.check_validation(examples, self.metadata)
+        if long := [e.location for e in examples if len(e.words) > _MANY_WORDS]:
+            message = "%s of more than %s words: %s; a blank line, or an id of the sentence, ends one"
+            sentences = pluralize(len(long), "sentence")
+            logger.warning(message, sentences, f"{_MANY_WORDS:,}", join_names(long))
         return examples
 
     def from_inputs(self, columns: Mapping[str, Sequence[Any]], locations: Sequence[str]) -> list[TagExample]:
@@ -277,9 +285,9 @@ def fit_tag_metadata(
         roles: True if the tags are semantic roles, which may concern the heads of phrases only.
     """
     metadata: dict[str, Any] = {"numbered": False} if names is None else label_metadata(names)
-    if names is not None:
-        tag_names = LabelMap(metadata)
-        sentence_tags = [tuple(map(tag_names.name, tags)) for tags in sentence_tags]
+    tags_of_file = sorted_labels(tag for tags in sentence_tags for tag in tags)
+    tag_names = LabelMap({"labels": tags_of_file} if names is None else metadata)
+    sentence_tags = [tuple(map(tag_names.name, tags)) for tags in sentence_tags]
     spelling = infer_spelling({*metadata.get("labels", ()), *(tag for tags in sentence_tags for tag in tags)})
     if spelling is not None and not spelling.others:
         metadata |= {"tag_format": spelling.tag_format, "outside": spelling.outside}

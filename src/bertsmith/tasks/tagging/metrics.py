@@ -33,7 +33,8 @@ from bertsmith.metrics.tagging import (
 from bertsmith.models.task_heads import ChainScores, log_partitions, path_scores
 from bertsmith.tasks.base import Metadata, TaskMetrics
 from bertsmith.tasks.batching import Answers
-from bertsmith.tasks.data_checks import LabelCounts, summarize_labels
+from bertsmith.tasks.data_checks import LabelCounts, find_respelled, summarize_labels
+from bertsmith.tasks.labels import is_integer
 from bertsmith.tasks.report import ErrorAnalysis, TaskReport, confusion, reliability
 from bertsmith.tasks.results import DataSummary, Diagnostic, Metrics, table_by_label
 from bertsmith.tasks.tagging.data import TagMap
@@ -318,17 +319,17 @@ def scheme_violations(
 def spelling_diagnostics(examples: Sequence[TagExample], tag_map: TagMap) -> list[Diagnostic]:
     """Return the diagnostics for tags and spans that are read as others, and for tags that no scheme has."""
     count = LabelCounts.from_pairs(
-        (tag_map.tag_names.name(tag), example.word_location(i))
+        (tag_map.tag_names.name_of_code(tag), example.word_location(i))
         for example in examples
         for i, tag in enumerate(example.tags or ())
     )
     read_as = {tag: tag_map.names([tag])[0] for tag in count.counts}
-    changed = [tag for tag, name in read_as.items() if name != tag]
-    message = f"{pluralize(len(changed), 'tag is', 'tags are')} read, and predicted, in another spelling"
-    excerpts = [f"{count.with_location(tag)} as '{read_as[tag]}'" for tag in changed]
-    diagnostics = [
-        Diagnostic("tags read as others", message, [count.first[tag] for tag in changed], excerpts)
-    ]
+    diagnostics = [*find_respelled("tag", count, read_as)]
+    if all(map(is_integer, tag_map.labels)):
+        message = "the tags are numbers, so there are no entities and no F1"
+        hint = "name them in the order of their numbers by label_names: O,B-PER,I-PER,…"
+        excerpts = [count.with_location(tag) for tag in sorted(read_as)]
+        diagnostics.append(Diagnostic("numbers as tags", message, list(count.first.values()), excerpts, hint))
     extended = [example.location for example in examples for _ in range(example.extended_spans)]
     message = f"{pluralize(len(extended), 'span')} cut a word, and extended to the whole word"
     diagnostics.append(Diagnostic("extended spans", message, extended))

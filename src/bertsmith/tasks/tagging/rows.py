@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from typing import Any, NamedTuple
 
 from bertsmith.errors import InputError
@@ -17,9 +15,10 @@ from bertsmith.io.delimited import detect_delimiter
 from bertsmith.io.sources import Source
 from bertsmith.io.tables import Row, Table, is_json_source, read_table
 from bertsmith.io.text_io import read_lines
+from bertsmith.io.values import parse_array, parse_collection, to_text
 from bertsmith.metrics.tagging import OUTSIDE
 from bertsmith.tasks.labels import is_integer
-from bertsmith.tasks.rows import column_value
+from bertsmith.tasks.rows import column_value, without_rejected
 from bertsmith.tasks.settings import TagSettings
 from bertsmith.tasks.tagging.sentences import TagExample, split_text
 
@@ -28,6 +27,16 @@ _TAG_NAMES = ("tags", "tag", "ner_tags", "ner_tag", "entities", "spans", "labels
 _ID_NAMES = ("sentence_id", "sentence_#", "sent_id", "sentence_idx", "sentence_number", "sentence")
 _SEPARATOR = re.compile(r"[\t\n\r]")
 _EMPTY = (None, "")
+_OTHER_FORMATS = {  # by their first lines
+    "an annotation file of brat": r"T\d+\t\S+ \d+ \d+|[REAMN]\d+\t\S+ \S|E\d+\t\S+:T\d|#\d+\tAnnotatorNotes",
+    "text with inline tags": r"<START:|[^\t]*<(\w[\w.-]*)(\s[^<>]*)?>[^\t]*</\1>|<\w[^<>]*>\s*$",
+    "text of words with tags (word/TAG)": r"(\S+/[A-Z][\w$-]*(\s+|$)){2,}$|(\S+/[a-z]\w*(\s+|$)){3,}$",
+}
+_HEAD_CHARACTERS = 2000  # of a line, by which a format is recognized
+_OTHER_FORMAT_HINT = (
+    "export it as CoNLL (word, tab, tag), or as .jsonl with spans in characters: "
+    '{"text": "Ada walks", "spans": [[0, 3, "PER"]]}'
+)
 _LISTS = ("['", '["')  # as pandas and json write lists into cells
 
 
@@ -35,8 +44,18 @@ def read_named_rows(source: Source, settings: TagSettings, *, labeled: bool) -> 
     """Return the sentences of a table, JSON file, or text file with a header; None for columns without names."""
     encoding, suffix = settings.encoding, "" if isinstance(source, Table) else format_suffix(source)
     if is_json_source(source) or suffix == ".json":
-        return list(_sentences(read_table(source, encoding=encoding), settings, labeled=labeled))
-    first_line = next((line for _, line in read_lines(source, encoding) if line.strip()), "")
+        table = read_table(source, encoding=encoding)
+        table = without_rejected(table) if labeled else table
+        return list(_sentences(table, settings, labeled=labeled))
+    number, first_line = next(
+        ((n, line) for n, line in read_lines(source, encoding) if line.strip()), (1, "")
+    )
+    other_formats = (
+        name for name, form in _OTHER_FORMATS.items() if re.match(form, first_line.strip()[:_HEAD_CHARACTERS])
+    )
+    if labeled and (name := next(other_formats, None)):
+        message, location = f"this is {name}, not a word and its tag on each line", f"{source}:{number}"
+        raise InputError("other_tag_format", message, location=location, hint=_OTHER_FORMAT_HINT)
     is_csv = suffix == ".csv"
     delimiter = (detect_delimiter(source, encoding=encoding) if is_csv else None) or "\t"
     names = [name.strip('"') for name in first_line.split(delimiter)]
@@ -47,14 +66,15 @@ def read_named_rows(source: Source, settings: TagSettings, *, labeled: bool) -> 
         return None
     table = read_table(source, delimiter=delimiter, header=header, encoding=encoding, keep_blank=True)
     update: dict[str, str] = {}
+    columns = list(table.columns)
+    while labeled and columns and not any(row.values[columns[-1]] for row in table):
+        columns.pop()  # a delimiter ends each line
     for argument, default in (("word_column", "1"), ("tag_column", "-1")):
         column = getattr(settings, argument) or ("" if header else default)
         if is_integer(column):
-            by_number = {
-                i: name for start in (-len(table.columns), 1) for i, name in enumerate(table.columns, start)
-            }
+            by_number = {i: name for start in (-len(columns), 1) for i, name in enumerate(columns, start)}
             name = by_number.get(int(column), column)
-            column_value(dict.fromkeys(table.columns), name, argument, table.start)
+            column_value(dict.fromkeys(columns), name, argument, table.start)
             update[argument] = name
     return list(_sentences(table, settings.model_copy(update=update), labeled=labeled))
 
@@ -78,7 +98,11 @@ class _Cells(NamedTuple):
         )
         tag = next((usual[n] for n in _TAG_NAMES if n in usual), "tags")
         keys = field_name(settings.word_column, word, values), field_name(settings.tag_column, tag, values)
-        ids = (str(values[usual[n]]) for n in _ID_NAMES if n in usual and usual[n] not in keys)
+        ids = (
+            to_text(values[usual[n]], usual[n], row.location)
+            for n in _ID_NAMES
+            if n in usual and usual[n] not in keys
+        )
         is_blank = all(value in _EMPTY for value in values.values())
         return cls(row, keys, values.get(keys[0]), values.get(keys[1]), next(ids, None) or None, is_blank)
 
@@ -88,7 +112,9 @@ class _Cells(NamedTuple):
         num_words = len(self.words.split()) if isinstance(self.words, str) else 0
         is_list = isinstance(self.tags, list | tuple | Mapping) or str(self.tags).startswith(_LISTS)
         is_word = num_words == 1 and (self.tags is not None or _normalize(self.keys[0]) in ("word", "token"))
-        is_sentence = num_words == len(str(self.tags).split()) > 1
+        is_sentence = num_words == len(str(self.tags).split()) > 1 or bool(
+            _parse_arrays(self.words, self.tags)
+        )
         return (is_word or self.id is not None) and num_words > 0 and not is_list and not is_sentence
 
 
@@ -153,6 +179,7 @@ def _example(cells: _Cells, settings: TagSettings, *, labeled: bool) -> TagExamp
     has_spans = tags == [] or _are_spans(tags)
     if labeled and has_spans and isinstance(text, str):
         return _example_of_spans(text, tags, location)
+    text, tags = _parse_arrays(text, tags) or (text, tags)
     words = parse_words(text, location, keys[0])
     predicate = row.values.get(field_name(settings.predicate_column, "predicate"))
     predicate = parse_predicate(predicate, words, location)
@@ -164,6 +191,12 @@ def _example(cells: _Cells, settings: TagSettings, *, labeled: bool) -> TagExamp
     pairs = zip(words, tags, strict=True) if has_tags else ((word,) for word in words)
     text = text if isinstance(text, str) and not text.startswith(_LISTS) else None
     return TagExample(words, None, location, tuple(map(tab_separated, pairs)), text=text, predicate=predicate)
+
+
+def _parse_arrays(words: Any, tags: Any) -> list[Any] | None:
+    """Return the lists of cells such as {Ada,walks} and {B-PER,O}; None for other values."""
+    arrays = [parse_array(cell) if isinstance(cell, str) else None for cell in (words, tags)]
+    return None if None in arrays else arrays
 
 
 def _are_spans(value: Any) -> bool:
@@ -229,9 +262,9 @@ def _parse_tags(tags: Any, words: Sequence[str], key: str, location: str) -> tup
 
 def parse_words(value: Any, location: str, key: str = "words") -> tuple[str, ...]:
     """Return the words of a list, or of a string, in which a table may have a list."""
-    if isinstance(value, str) and value.startswith(_LISTS):
-        with suppress(ValueError, SyntaxError):
-            value = ast.literal_eval(value)
+    if isinstance(value, str) and value.startswith(_LISTS) and (value := parse_collection(value)) is None:
+        message, hint = f"the list in '{key}' cannot be read", 'write a JSON list: ["John", "smiles"]'
+        raise InputError("not_a_list", message, location=location, hint=hint)
     if isinstance(value, str):
         return tuple(value.split())
     if not isinstance(value, list | tuple):

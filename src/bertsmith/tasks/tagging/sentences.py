@@ -27,6 +27,7 @@ from bertsmith.formatting import join_names, pluralize
 from bertsmith.io.compression import format_suffix
 from bertsmith.io.text_io import read_lines
 from bertsmith.io.unicode_scripts import HAN_CLASS
+from bertsmith.io.values import is_blank
 from bertsmith.metrics.tagging import OUTSIDE
 from bertsmith.tasks.base import Example, Metadata
 from bertsmith.tasks.settings import TagSettings
@@ -84,7 +85,7 @@ class TagExample(Example):
     @property
     def is_empty(self) -> bool:
         """Return whether there is no word."""
-        return not self.words
+        return not self.words or (self.text is not None and is_blank(self.text))
 
     @property
     def display_inputs(self) -> dict[str, str]:

@@ -1,0 +1,83 @@
+"""Upload a model with its card to the Hugging Face hub."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from bertsmith.errors import InputError, MachineError
+from bertsmith.export.card import card
+from bertsmith.inference.model import Model, load
+
+_CARD_FILE, _RECORD_FILE = "README.md", "bertsmith.json"
+
+
+def push(
+    model: str | Path | Model,
+    repository: str,
+    *,
+    private: bool = False,
+    language: str | None = None,
+    license: str | None = None,
+    dry_run: bool = False,
+) -> dict[str, Any]:
+    """Upload a model folder in one commit; the repository is created if there is none.
+
+    Without a README.md in the model folder, the model card is added.
+
+    Args:
+        model: A run, a model folder, or a published name.
+        repository: The name of the repository, "owner/name".
+        private: Create a private repository.
+        language: As in `card`.
+        license: As in `card`.
+        dry_run: Upload nothing.
+
+    Returns:
+        `repository`, `files` (bytes by name), and `url`, which is None for a dry run.
+
+    Raises:
+        InputError: There is no model, the name is invalid, or the extra `hub` is missing.
+        MachineError: The upload failed.
+    """
+    model = load(model)
+    contents = _contents(model)
+    if _CARD_FILE not in contents:
+        text = card(model, name=repository, language=language, license=license)
+        contents[_CARD_FILE] = text.encode()
+    sizes = {
+        name: content.stat().st_size if isinstance(content, Path) else len(content)
+        for name, content in contents.items()
+    }
+    result = {"repository": repository, "files": sizes, "url": None}
+    if dry_run:
+        return result
+    try:
+        from huggingface_hub import CommitOperationAdd, HfApi
+    except ImportError:
+        message, hint = "the upload needs the package huggingface_hub", "pip install 'bertsmith[hub]'"
+        raise InputError("hub_not_installed", message, hint=hint) from None
+    operations = [CommitOperationAdd(name, content) for name, content in contents.items()]
+    try:
+        HfApi().create_repo(repository, private=private, exist_ok=True)
+        commit = HfApi().create_commit(repository, operations, commit_message="Upload the model")
+    except Exception as error:  # huggingface_hub and the network raise many types
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        message = f"the upload to {repository} failed ({reason})"
+        hint = "check the network, and log in with a token that may write: hf auth login"
+        raise MachineError("upload_failed", message, hint=hint) from None
+    return result | {"url": str(commit.repo_url)}
+
+
+def _contents(model: Model) -> dict[str, Path | bytes]:
+    """Return the files of the model folder by name; the record without the path of the base model."""
+    contents: dict[str, Path | bytes] = {
+        file.relative_to(model.model_folder).as_posix(): file
+        for file in sorted(model.model_folder.rglob("*"))
+        if file.is_file()
+    }
+    if model.folder.record.get("base"):
+        record = model.folder.record | {"base": Path(model.folder.record["base"]).name}
+        contents[_RECORD_FILE] = json.dumps(record, indent=2, ensure_ascii=False).encode()
+    return contents
