@@ -283,8 +283,9 @@ class Encoder(nn.Module):
         # On a CPU, int8 and bf16 matrix products of torch, and those in fp32 on some processors, are oneDNN's. It
         # prepares each new shape at some cost, so the number of rows is padded to a multiple (`_ROW_MULTIPLE`).
         uses_torch_matmul = x.is_cpu and not self.kernels.has_fast_matmul(x)
-        is_autocast = torch.is_autocast_enabled(x.device.type)
-        uses_onednn = uses_torch_matmul and (is_autocast or hardware.onednn_is_faster())
+        uses_onednn = uses_torch_matmul and (
+            torch.is_autocast_enabled(x.device.type) or hardware.onednn_is_faster()
+        )
         return AttentionLayout(
             packed,
             self.config.attention_direction,
