@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import math
 import random
 from pathlib import Path
@@ -108,6 +110,7 @@ def test_pairs_become_two_segments(tmp_path: Path) -> None:
 def test_what_is_not_read_is_counted(moods: bs.Model) -> None:
     text = " ".join(tiny_run.WORDS * 3)  # 120 words
     (answer,) = moods.predict([text])
+    assert json.loads(json.dumps(dataclasses.asdict(answer)))["scores"] == answer.scores
     assert (answer.tokens, answer.tokens_read) == (120, moods.folder.config.max_position_embeddings - 2)
 
 
@@ -171,13 +174,16 @@ def test_names_that_are_numbers_are_names_only() -> None:
 
 
 @pytest.mark.parametrize(
-    ("labels", "expected"), [("1 01 0", "0 1"), ("1 1.0 0", "0 1"), ("02 1.0 1.", "1. 02")]
+    ("labels", "expected"),
+    [("1 01 0", "0 1"), ("1 1.0 0", "0 1"), ("02 1.0 1.", "1. 02"), ("1.5 1.50 -0.5 -00.50", "-0.5 1.5")],
 )
 def test_a_whole_number_is_one_label_in_training_and_elsewhere(labels: str, expected: str) -> None:
     names = collect_labels([example(label) for label in labels.split()])
     assert names == expected.split()
     data = ClassificationData(ClassSettings(), {"labels": names})
-    (respelled,) = data.read_warnings([example(label) for label in ("001", *names)])
+    (respelled,) = data.read_warnings(
+        [example(label) for label in (f"00{names[1]}0" if "." in names[1] else "001", *names)]
+    )
     assert (respelled.kind, len(respelled.locations)) == ("labels read as others", 1)
     assert data.read_warnings([example(label) for label in names]) == []
 

@@ -148,7 +148,15 @@ def test_a_cell_with_a_list(tmp_path: Path, cell: str, expected: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "cells", [("0,1", "1,0"), ("0 1 0", "1 0 1"), ("010", "100"), ("[0. 1.]", "[1. 0.]"), ("[0,1]", "[1,0]")]
+    "cells",
+    [
+        ("0,1", "1,0"),
+        ("0 1 0", "1 0 1"),
+        ("010", "100"),
+        ("[0. 1.]", "[1. 0.]"),
+        ("[0,1]", "[1,0]"),
+        ("[False, True]", "[True, False]"),
+    ],
 )
 @pytest.mark.parametrize("names", [None, ["a", "b"]])
 def test_vectors_of_0_and_1_do_not_name_labels(tmp_path: Path, cells: tuple[str, str], names: Any) -> None:

@@ -97,6 +97,9 @@ FILES: dict[str, tuple[str, str | bytes]] = {
     "commas at the ends of all lines": ("a.csv", table(",").replace("\n", ",\n")),
     "a comma at the end of the header": ("a.csv", table(",").replace("label\n", "label,\n")),
     "tabs at the ends of rows": ("a.tsv", table("\t").replace("ad\n", "ad\t\n")),
+    "JSON lines in a .csv": ("a.csv", LINES),
+    "JSON lines in a .tsv": ("a.tsv", LINES),
+    "JSON lines in a .txt": ("a.txt", LINES),
     "rows in an object": ("a.json", json.dumps({"version": 1, "rows": RECORDS})),
     "other keys": ("a.jsonl", LINES.replace('"text"', '"review"').replace('"label"', '"stars"')),
     "a mark in a .jsonl": ("a.jsonl", "\ufeff" + LINES),
@@ -238,6 +241,27 @@ def test_objects_over_several_lines_are_read_as_one_line_each(
     else:
         (tmp_path / name).write_text(content)
         assert read(tmp_path / name, {})[0] == ROWS[:1]
+
+
+@pytest.mark.parametrize("name", ["a.json", "a.jsonl"])
+def test_commas_between_objects_are_removed_or_brackets_added(tmp_path: Path, name: str) -> None:
+    content = LINES.replace("}\n", "},\n", 3)
+    assert "commas between objects" in (error_of("classify", tmp_path / name, content).hint or "")
+    (tmp_path / "b.json").write_text(f"[{content}]")
+    assert read(tmp_path / "b.json", {})[0] == ROWS
+
+
+def test_quotes_behind_spaces_are_fields_without_the_spaces(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    content = "text,label\n" + table(",", None, NO_MARKS, quoted=True).replace(",", ", ")
+    (tmp_path / "a.csv").write_text(content)
+    assert read(tmp_path / "a.csv", {})[0] == [(text, f'"{label}"') for text, label in NO_MARKS]
+    assert "quotes around 4 values of the column 'label'" in caplog.text
+    (tmp_path / "a.csv").write_text(content.replace(", ", ","))
+    caplog.clear()
+    assert read(tmp_path / "a.csv", {})[0] == NO_MARKS
+    assert not caplog.records
 
 
 @pytest.mark.parametrize(

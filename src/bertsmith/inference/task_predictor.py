@@ -236,7 +236,7 @@ class TaskInterface(ABC):
                 for name, column in values.items()
             }
             examples = predictor.examples(columns)
-        predictions = _with_integer_labels(predictor.predict_all(examples), predictor.task)
+        predictions = _for_python(predictor.predict_all(examples), predictor.task)
         return predictions[0] if is_single else predictions
 
     @overload
@@ -363,14 +363,14 @@ def delimiter_of(file: Source, task: FittedTask) -> str:
     return detect_delimiter(file, getattr(task.settings, "delimiter", None)) or ","
 
 
-def _with_integer_labels(predictions: list[Any], task: FittedTask) -> list[Any]:
-    """Return predictions with labels as integers if the labels of the training data were integers."""
-    if task.metadata.get("integer_labels"):
-        for prediction in predictions:
-            if prediction.scores is not None:
-                prediction.scores = {int(label): score for label, score in prediction.scores.items()}
-            if getattr(prediction, "label", None) is not None:
-                prediction.label = int(prediction.label)
-            if getattr(prediction, "labels", None) is not None:
-                prediction.labels = [int(label) for label in prediction.labels]
+def _for_python(predictions: list[Any], task: FittedTask) -> list[Any]:
+    """Return predictions with scores as dicts, and integers as labels if those of the training data were."""
+    has_integers = task.metadata.get("integer_labels")
+    for prediction in predictions:
+        if isinstance(scores := getattr(prediction, "scores", None), Mapping):
+            prediction.scores = {int(k) if has_integers else k: score for k, score in scores.items()}
+        if has_integers and getattr(prediction, "label", None) is not None:
+            prediction.label = int(prediction.label)
+        if has_integers and getattr(prediction, "labels", None) is not None:
+            prediction.labels = [int(label) for label in prediction.labels]
     return predictions

@@ -23,6 +23,7 @@ from bertsmith.errors import InputError, option
 from bertsmith.formatting import pluralize, shorten
 from bertsmith.io import text_io
 from bertsmith.io.compression import FileError, format_suffix
+from bertsmith.io.jsonl import is_object
 from bertsmith.io.text_io import ErrorCollector, Line, LineReader, too_long_error, utf8_blocks
 
 logger = logging.getLogger(__name__)
@@ -68,6 +69,9 @@ def detect_delimiter(
         hint = f"for a tab, {_delimiter_hint(chr(9))}"
         raise InputError("bad_delimiter", message, argument="delimiter", hint=hint)
     lines = _first_lines(path, encoding, _SNIFFED_LINES if suffix == ".txt" else 2)
+    if lines and is_object(lines[0]):
+        hint = "let its name end in .jsonl"
+        raise InputError("is_json", "this file has JSON on its lines, not columns", location=path, hint=hint)
     if delimiter is not None:
         return delimiter if suffix != ".txt" or any(delimiter in line for line in lines) else None
     if lines and (match := _SEPARATOR_LINE.fullmatch(lines[0].strip(" \r"))):

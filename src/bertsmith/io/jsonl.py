@@ -19,6 +19,9 @@ from bertsmith.io.text_io import Line, LineReader, utf8_blocks
 
 _SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
 _ONE_LINE_HINT = "write each object on one line of a .jsonl: jq -c . FILE > NEW.jsonl"
+_COMMA_HINT = (
+    "remove the commas between objects; or write […] around them, and let the file's name end in .json"
+)
 _MAX_JSON_BYTES = 1 << 29  # SQuAD's largest file has 46 million
 
 
@@ -32,6 +35,14 @@ def load_json(text: str) -> Any:
         return json.loads(text.removeprefix("\ufeff"))
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+
+
+def is_object(text: str) -> bool:
+    """Return True for a JSON object."""
+    try:
+        return isinstance(load_json(text), dict)
+    except ValueError:
+        return False
 
 
 def parse_object(line: str, location: str) -> dict[str, Any]:
@@ -80,7 +91,8 @@ def _parse(text: str, location: str, hint: str, *, is_file: bool = False) -> Any
         return value
     except json.JSONDecodeError as error:
         message = f"this is not JSON ({error.msg[0].lower()}{error.msg[1:]})"
-        hint = _ONE_LINE_HINT if is_file and error.msg == "Extra data" else hint
+        if error.msg == "Extra data" and (is_file or text[error.pos] == ","):
+            hint = _COMMA_HINT if text[error.pos] == "," else _ONE_LINE_HINT
         position = f"{error.lineno}:{error.colno}" if is_file else f"{error.colno}"
         raise InputError("not_json", message, location=f"{location}:{position}", hint=hint) from None
     except RecursionError:

@@ -27,7 +27,7 @@ from bertsmith.io.delimited import (
     missing_column_hint,
     read_rows,
 )
-from bertsmith.io.jsonl import load_json, read_json, read_objects
+from bertsmith.io.jsonl import is_object, read_json, read_objects
 from bertsmith.io.parquet import COLUMNAR_SUFFIXES
 from bertsmith.io.text_io import ErrorCollector, LineReader, read_lines
 from bertsmith.io.values import MISSING_TEXTS, display_text, is_printed_collection, to_python, to_text
@@ -237,19 +237,25 @@ def read_table(
     numbered = read_rows(lines, delimiter, header=header, keep_blank=keep_blank)
     table = _table_of_rows(source, (Row(values, f"{source}:{line.number}") for line, values in numbered))
     table.is_delimited = True
-    if delimiter == "\t" and suffix != ".csv":
-        _warn_of_quotes(table)
+    _warn_of_quotes(table, after_space=delimiter != "\t" or suffix == ".csv")
     return table
 
 
-def _warn_of_quotes(table: Table) -> None:
-    """Log a warning for columns all of whose quotes enclose a value, since they are read as characters."""
+def _warn_of_quotes(table: Table, *, after_space: bool) -> None:
+    """Log a warning for columns all of whose quotes enclose a value, since they are read as characters.
+
+    Args:
+        table: The table.
+        after_space: Fields may have quotes, but not behind a space.
+    """
+    hint = (
+        "remove the spaces before them" if after_space else "if they are as in CSV, let its name end in .csv"
+    )
     for column in table.columns:
         quoted = [value for row in table if '"' in (value := row.values[column])]
-        if quoted and all(map(QUOTED_FIELD.fullmatch, quoted)):
-            message = "%s: the quotes around %s of the column '%s' are characters; if the file has quotes "
-            message += "as in CSV, let its name end in .csv"
-            logger.warning(message, table.name, pluralize(len(quoted), "value"), column)
+        if quoted and all(QUOTED_FIELD.fullmatch(v) and (v[0].isspace() or not after_space) for v in quoted):
+            message = "%s: the quotes around %s of the column '%s' are read as characters; %s"
+            logger.warning(message, table.name, pluralize(len(quoted), "value"), column, hint)
 
 
 def make_row(values: Mapping[Any, Any], location: str) -> Row:
@@ -307,10 +313,7 @@ def has_json_lines(path: str | Path, encoding: str | None = None) -> bool:
     ignored = ErrorCollector(path, lambda row: None)  # The reader of the rows reports errors.
     texts = (line.text for line in LineReader(ignored, encoding))
     lines = list(islice(filter(str.strip, texts), 2))
-    try:
-        return len(lines) == 2 and isinstance(load_json(lines[0]), dict)
-    except ValueError:
-        return False
+    return len(lines) == 2 and is_object(lines[0])
 
 
 def _table_of_rows(path: str | Path, rows: Iterable[Row]) -> Table:

@@ -23,7 +23,7 @@ LabelNames = Sequence[str] | Mapping[str, str]
 
 _MAX_LISTED = 10  # labels in a hint
 _MAX_COMPARED = 100  # characters of a label, since difflib is slow for long texts
-_NUMBER = re.compile(r"([+-]?)0*(\d+)(?:\.0*)?")
+_NUMBER = re.compile(r"([+-]?)0*(\d+)(?:\.(\d*?)0*)?")
 _FILE_HINT = "write one name per row, or a code and its name: 0,joy"
 _COLUMN_NAMES = {"code", "id", "label_id", "label", "name", "label_name", "class", "category"}  # of a header
 
@@ -173,7 +173,7 @@ def label_metadata(names: LabelNames) -> dict[str, Any]:
 
 
 def sorted_labels(labels: Iterable[str]) -> list[str]:
-    """Return the different labels in order, by value if all are integers; 1, 01, and 1.0 are one label."""
+    """Return the different labels in order, by value if all are integers; equal numbers (1, 01, 1.0) are one."""
     by_number: dict[str, str] = {}
     for label in sorted(set(labels), key=lambda label: (len(label), label)):
         by_number.setdefault(plain_number(label) or label, label)
@@ -182,9 +182,12 @@ def sorted_labels(labels: Iterable[str]) -> list[str]:
 
 
 def plain_number(text: str) -> str:
-    """Return the usual spelling of an integer, such as 1 for 1.0, 1. and 01; "" for other texts."""
+    """Return the usual spelling of a decimal number, such as 1 for 1.0, 1. and 01; "" for other texts."""
     match = _NUMBER.fullmatch(text)
-    return str(int(match[1] + match[2])) if match else ""
+    if match is None:
+        return ""
+    sign, digits, fraction = match.groups()
+    return f"{sign.strip('+')}{int(digits)}.{fraction}" if fraction else str(int(sign + digits))
 
 
 def is_integer(text: str) -> bool:

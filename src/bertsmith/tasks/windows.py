@@ -217,16 +217,12 @@ class TextStats:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the statistics as in a report; `cut` is what is lost."""
-        total, unit = self.total, f"{self.annotation_unit}s"
-        values = {"texts": self._lengths.count, "tokens": total.tokens, unit: total.annotations}
-        lost_annotations = total.annotations - total.annotations_read
-        lost = {
-            "texts": self.num_truncated,
-            "tokens": total.tokens - total.tokens_read,
-            unit: lost_annotations,
-        }
-        if not self.annotation_unit:
-            del values[unit], lost[unit]
+        total = self.total
+        values = {"texts": self._lengths.count, "tokens": total.tokens}
+        lost = {"texts": self.num_truncated, "tokens": total.tokens - total.tokens_read}
+        if self.annotation_unit:
+            values[f"{self.annotation_unit}s"] = total.annotations
+            lost[f"{self.annotation_unit}s"] = total.annotations - total.annotations_read
         return {"limit": self.limit, "special_tokens": self.special, **values, "cut": lost}
 
     def lengths(self) -> dict[str, Any]:

@@ -32,7 +32,8 @@ from bertsmith.tasks.texts import TextData, TextExample, TextMetadata
 logger = logging.getLogger(__name__)
 _MANY_BYTES = 500_000_000  # of scores of all validation examples
 _SEPARATORS = re.compile(r"\s*[,;|]\s*")
-_VECTOR = re.compile(r"\W*[01](?:\W*[01])+\W*")
+_FLAG = "([01]|true|false)"
+_VECTOR = re.compile(rf"\W*{_FLAG}(\W*{_FLAG})+\W*", re.IGNORECASE)
 _FRACTION = re.compile(r"-?\d+\.\d+")
 _IS_TRUE = {
     **dict.fromkeys(("1", "1.0", "true", "yes", "y", "t"), True),
@@ -247,8 +248,9 @@ def split_labels(example: TextExample, separator: str | None) -> list[str]:
 def _check_names(examples: Sequence[TextExample]) -> None:
     """Raise InputError if all examples have a vector of 0 and 1, of the same length, in place of labels."""
     labels = [example.label or "" for example in examples]
-    has_one_length = len({len(re.findall("[01]", label)) for label in labels}) == 1
-    if has_one_length and all(map(_VECTOR.fullmatch, labels)) and any(re.match(r"\W*0", x) for x in labels):
+    flags = [re.findall(_FLAG, label.casefold()) for label in labels]
+    has_one_length = len(set(map(len, flags))) == 1
+    if has_one_length and all(map(_VECTOR.fullmatch, labels)) and any(f[0] in ("0", "false") for f in flags):
         raise _indicators_error(labels[0], examples[0].location)
 
 
@@ -290,7 +292,7 @@ def collect_labels(examples: Sequence[TextExample], separator: str | None = None
         separated = "" if separator is None else f" and {option('label_separator')}, which is {separator!r}"
         hint = f"a classifier needs at least two labels; {check}{separated}"
         raise InputError("single_label", message, hint=hint, **where)
-    if separator is None and len(labels) > _MAX_FRACTIONS and all(map(_FRACTION.fullmatch, labels)):
+    if len(labels) > _MAX_FRACTIONS and all(map(_FRACTION.fullmatch, labels)):
         message = f"the labels are {len(labels):,} different numbers ({join_names(labels, 3)})"
         hint = f"to predict a number, use {command('finetune', 'regress')}; or {check}"
         raise InputError("labels_are_numbers", message, hint=hint, **where)

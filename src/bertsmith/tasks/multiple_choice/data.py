@@ -24,7 +24,7 @@ from bertsmith.io.tables import Table, has_json_lines, is_json_source, json_rows
 from bertsmith.io.values import is_blank, parse_array, parse_collection, to_text
 from bertsmith.tasks.base import Example, Metadata, TaskData
 from bertsmith.tasks.data_checks import check_examples
-from bertsmith.tasks.labels import plain_number
+from bertsmith.tasks.labels import is_integer, plain_number
 from bertsmith.tasks.results import Diagnostic
 from bertsmith.tasks.rows import column_value, first_value, read_task_table, rename_columns
 from bertsmith.tasks.settings import ChooseSettings
@@ -199,7 +199,7 @@ def choice_index(
         return names.index(text)
     equal = [i for i, choice in enumerate(choices) if choice.strip() == text]
     index = plain_number(text)
-    if isinstance(answer, int) or (index and (has_indices or not equal)):
+    if isinstance(answer, int) or (is_integer(index) and (has_indices or not equal)):
         if first <= int(index) <= last:
             return int(index) - first
         message = f"the label {answer} is out of range: the {len(choices)} choices are {first} to {last}"
