@@ -43,7 +43,7 @@ def load_base(
 
     Args:
         model: The model, if the user names one.
-        settings_file: The recipe, or the settings of the run to resume.
+        file: The recipe, or the settings of the run to resume.
         shards: The data.
         resuming: True if the run is resumed.
 
