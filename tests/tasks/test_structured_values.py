@@ -175,6 +175,15 @@ def test_a_cell_with_a_list_of_choices(tmp_path: Path, cell: str) -> None:
     assert (example.choices, example.label) == (("joy", "hope"), 1)
 
 
+def test_contexts_and_questions_that_spell_a_missing_value_are_empty(tmp_path: Path) -> None:
+    file = tmp_path / "a.csv"
+    file.write_text("context,question,choice0,choice1,label\nNaN,why,None,NA,1\n")
+    ((example,), _) = read(file, "choose")
+    assert (example.context, example.choices, example.label) == ("", ("None", "NA"), 1)
+    file.write_text("question,context,answer\nwho,NaN,NaN\n")
+    assert (error_of(file, "answer").code, error_of(file, "answer").location) == ("empty_text", f"{file}:2")
+
+
 @pytest.mark.parametrize("multi_label", [False, True])
 def test_labels_that_combine_others_are_reported(multi_label: bool) -> None:
     settings = get_task("classify").settings_type(multi_label=multi_label)

@@ -252,6 +252,10 @@ def test_numbers_as_tags_are_reported_until_they_have_names() -> None:
     assert (metadata["scheme"], "numbers as tags" in found) == ("iob2", False)
 
 
+def test_tags_of_many_digits_are_tags() -> None:
+    assert len(fit("9" * 5000, "1", "8" * 5000)[0]["labels"]) == 3
+
+
 def test_numbers_in_another_spelling_are_tags_of_the_model_and_reported() -> None:
     metadata, found = fit("0", "1", "1.0", "01")
     assert metadata["file_tags"] == ["0", "1"]

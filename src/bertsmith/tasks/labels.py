@@ -23,7 +23,8 @@ LabelNames = Sequence[str] | Mapping[str, str]
 
 _MAX_LISTED = 10  # labels in a hint
 _MAX_COMPARED = 100  # characters of a label, since difflib is slow for long texts
-_NUMBER = re.compile(r"([+-]?)0*(\d+)(?:\.(\d*?)0*)?")
+_MAX_DIGITS = 400  # of a label that is a number; int() refuses some thousands
+_NUMBER = re.compile(rf"([+-]?)0*(\d{{1,{_MAX_DIGITS}}})(?:\.(\d*?)0*)?")
 _FILE_HINT = "write one name per row, or a code and its name: 0,joy"
 _COLUMN_NAMES = {"code", "id", "label_id", "label", "name", "label_name", "class", "category"}  # of a header
 
@@ -177,7 +178,7 @@ def sorted_labels(labels: Iterable[str]) -> list[str]:
     by_number: dict[str, str] = {}
     for label in sorted(set(labels), key=lambda label: (len(label), label)):
         by_number.setdefault(plain_number(label) or label, label)
-    are_numbers = all(map(is_integer, by_number))
+    are_numbers = all(map(is_integer, by_number)) and max(map(len, by_number), default=0) <= _MAX_DIGITS
     return [by_number[number] for number in sorted(by_number, key=int if are_numbers else None)]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -177,7 +177,7 @@ class MultilabelMetrics(LabelMetrics):
         One has the labels of at least half of the training examples, or the most frequent label if there is none.
         The other has all labels: no other constant prediction has a better macro F1.
         """
-        frequencies = self.target_matrix(training).mean(0)
+        frequencies = self.target_matrix(training).mean(0, dtype=np.float32)
         scores = LabelScores(self._label_map.ids, frequencies)
         frequent = [label for label, frequency in scores.items() if frequency >= 0.5]
         frequent = frequent or [max(scores, key=scores.__getitem__)]
@@ -226,7 +226,8 @@ class MultilabelMetrics(LabelMetrics):
 
     def target_matrix(self, examples: Sequence[TextExample]) -> NDArray[np.bool_]:
         """Return [examples, K], True for each label of an example."""
-        return self._matrix([label_ids(example, self._label_map, self._separator) for example in examples])
+        ids_of = (label_ids(example, self._label_map, self._separator) for example in examples)
+        return self._matrix(ids_of, len(examples))
 
     def score_matrix(self, predictions: Sequence[MultilabelPrediction]) -> NDArray[Any]:
         """Return the probabilities of the labels, [examples, K]."""
@@ -234,11 +235,12 @@ class MultilabelMetrics(LabelMetrics):
 
     def _prediction_matrix(self, predictions: Sequence[MultilabelPrediction]) -> NDArray[np.bool_]:
         """Return [examples, K], True for each predicted label."""
-        return self._matrix([[self._label_map.ids[label] for label in p.labels] for p in predictions])
+        ids_of = ([self._label_map.ids[label] for label in p.labels] for p in predictions)
+        return self._matrix(ids_of, len(predictions))
 
-    def _matrix(self, ids_of: Sequence[Sequence[int]]) -> NDArray[np.bool_]:
+    def _matrix(self, ids_of: Iterable[Sequence[int]], size: int) -> NDArray[np.bool_]:
         """Return [examples, K], True for each id of an example."""
-        matrix = np.zeros((len(ids_of), len(self._labels)), dtype=np.bool_)
+        matrix = np.zeros((size, len(self._labels)), dtype=np.bool_)
         for row, ids in zip(matrix, ids_of, strict=True):
             row[ids] = True
         return matrix

@@ -21,7 +21,7 @@ from bertsmith.io.compression import format_suffix
 from bertsmith.io.jsonl import read_json
 from bertsmith.io.sources import Source
 from bertsmith.io.tables import Table, has_json_lines, is_json_source, json_rows
-from bertsmith.io.values import is_blank, parse_array, parse_collection, to_text
+from bertsmith.io.values import MISSING_TEXTS, is_blank, parse_array, parse_collection, to_text
 from bertsmith.tasks.base import Example, Metadata, TaskData
 from bertsmith.tasks.data_checks import check_examples
 from bertsmith.tasks.labels import is_integer, plain_number
@@ -124,7 +124,9 @@ def read_choices(source: Source, settings: ChooseSettings, *, labeled: bool) -> 
             yield from _read_questions(row.values, row.location, settings, labeled=labeled)
     else:
         for row in read_task_table(source, settings, labeled=labeled):
-            example = question_of_row(row.values, row.location, settings, labeled=labeled)
+            texts = {*_CONTEXTS, "question", settings.context_column, settings.question_column}
+            missing = {n: "" for n, value in row.values.items() if n in texts and value in MISSING_TEXTS}
+            example = question_of_row({**row.values, **missing}, row.location, settings, labeled=labeled)
             yield replace(example, table_row=row.texts)
 
 

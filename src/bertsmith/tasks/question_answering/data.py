@@ -18,7 +18,7 @@ from bertsmith.io.compression import format_suffix
 from bertsmith.io.jsonl import read_json_bytes
 from bertsmith.io.sources import Source
 from bertsmith.io.tables import Row, has_json_lines, is_json_source, json_rows, read_table
-from bertsmith.io.values import to_text
+from bertsmith.io.values import MISSING_TEXTS, to_text
 from bertsmith.tasks.base import Example, Metadata, TaskData
 from bertsmith.tasks.data_checks import check_examples, check_text
 from bertsmith.tasks.labels import LabelNames
@@ -276,8 +276,11 @@ def read_questions(
                 hint=f"name it with {option('answer_column')}: {', '.join(row.values)}; it is empty where a "
                 "question has no answer",
             )
+        values = _known_columns(row, settings, labeled=labeled)
+        if not is_json:
+            values |= {name: "" for name in ("question", "context") if values.get(name) in MISSING_TEXTS}
         try:
-            question = _Row.model_validate(_known_columns(row, settings, labeled=labeled))
+            question = _Row.model_validate(values)
         except ValidationError as error:
             raise _validation_error(row.location, error) from None
         yield question.context, question, row.location
