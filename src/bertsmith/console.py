@@ -46,12 +46,8 @@ def _console(stderr: bool) -> Console:
     """
     from rich.console import Console
 
-    console = Console(
-        stderr=stderr,
-        highlight=False,
-        soft_wrap=not (sys.stderr if stderr else sys.stdout).isatty(),
-        force_jupyter=False,
-    )
+    is_terminal = (sys.stderr if stderr else sys.stdout).isatty()
+    console = Console(stderr=stderr, highlight=False, soft_wrap=not is_terminal, force_jupyter=False)
     # Rich would end the process; a run outlives the reader of its notes.
     console.on_broken_pipe = _raise_broken_pipe  # type: ignore[method-assign]
     return console
@@ -145,12 +141,7 @@ def format_table(
 
 
 def _print_table(
-    console: Console,
-    title: str,
-    columns: Sequence[str],
-    rows: Iterable[Sequence[object]],
-    *,
-    ruled: bool = False,
+    console: Console, title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]], ruled: bool = False
 ) -> None:
     from rich.table import Table
 
@@ -160,12 +151,9 @@ def _print_table(
         is_square = names[1:] == [row[0] for row in cells]
         (_print_largest_confusions if is_square else _print_paragraphs)(console, title, names, cells)
         return
+    heading = escape_control_characters(title, one_line=True) or None
     table = Table(
-        title=escape_control_characters(title, one_line=True) or None,
-        title_justify="left",
-        title_style="bold",
-        header_style="bold",
-        show_lines=ruled,
+        title=heading, title_justify="left", title_style="bold", header_style="bold", show_lines=ruled
     )
     for i, name in enumerate(names):
         table.add_column(name, justify="right" if _is_numeric_column(cells, i) else "left", overflow="fold")
@@ -192,9 +180,7 @@ def _fits(names: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> bo
     return min_width <= width
 
 
-def _print_paragraphs(
-    console: Console, title: str, names: Sequence[str], rows: Sequence[Sequence[str]]
-) -> None:
+def _print_paragraphs(console: Console, title: str, names: list[str], rows: list[list[str]]) -> None:
     """Print each row as a paragraph: its first cell, then the name and the cell of each other column."""
     from rich.text import Text
 
@@ -210,9 +196,7 @@ def _print_paragraphs(
                 console.print(Text("  ") + line)
 
 
-def _print_largest_confusions(
-    console: Console, title: str, names: Sequence[str], rows: Sequence[Sequence[str]]
-) -> None:
+def _print_largest_confusions(console: Console, title: str, names: list[str], rows: list[list[str]]) -> None:
     """Print the largest off-diagonal cells of a square table."""
     cells = [
         (row[0], name, cell)
@@ -245,16 +229,14 @@ def format_duration(seconds: float) -> str:
 class ProgressBar:
     """The progress of a long task: a bar on a terminal or in a notebook, elsewhere a line on stderr every 15 s."""
 
-    def __init__(
-        self, title: str, total: float | None, *, initial: float = 0.0, unit: str | None = None
-    ) -> None:
+    def __init__(self, title: str, total: float | None, *, initial: float = 0.0, unit: str = "") -> None:
         """Create the bar; entering it as a context manager starts it.
 
         Args:
             title: The task.
             total: Units of work; None: unknown.
             initial: Units that were done before the bar was created, such as those of a resumed run.
-            unit: The plural name of the units, for "12/60 updates"; None: a percentage is shown.
+            unit: The plural name of the units, for "12/60 updates"; empty: a percentage is shown.
         """
         self._title, self._total, self._unit = escape_control_characters(title, one_line=True), total, unit
         self._done, self._text = initial, ""
@@ -320,7 +302,7 @@ class ProgressBar:
     def line(self) -> str:
         """Return the state in one line: how much is done, the time left, and further information."""
         done = f"{100 * self._done / self._total:.0f} %" if self._total else ""
-        if self._unit is not None and self._total is not None:
+        if self._unit and self._total is not None:
             done = f"{self._done:,.0f}/{self._total:,.0f} {self._unit}"
         time_left = "" if self._seconds_left is None else f"time left {format_duration(self._seconds_left)}"
         return " · ".join(filter(None, (f"{self._title} {done}".strip(), time_left, self._text)))

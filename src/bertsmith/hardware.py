@@ -91,12 +91,7 @@ def is_out_of_memory(error: BaseException) -> bool:
     """Return True if an error means that memory ran out: on the CPU, on a GPU, for a thread, or for a library."""
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
-    texts = (
-        "DefaultCPUAllocator",
-        "can't start new thread",
-        "failed to map segment",
-        "annot allocate memory",
-    )
+    texts = ("DefaultCPUAllocator", "start new thread", "failed to map segment", "annot allocate memory")
     return isinstance(error, RuntimeError | ImportError) and any(text in str(error) for text in texts)
 
 

@@ -19,8 +19,10 @@ _GOLDEN_GAMMA = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
 
+Bits = NDArray[np.uint64]
 
-def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
+
+def _mix(x: Bits) -> Bits:
     """Apply SplitMix64's finalizer, in place to save passes over memory."""
     shifted = x >> np.uint64(30)
     x ^= shifted
@@ -40,7 +42,7 @@ def _mix_int(x: int) -> int:
     return x ^ (x >> 31)
 
 
-def random_bits(seed: int, purpose: str, *counters: ArrayLike) -> NDArray[np.uint64]:
+def random_bits(seed: int, purpose: str, *counters: ArrayLike) -> Bits:
     """Return 64 random bits for each combination of counters.
 
     Args:
@@ -64,7 +66,7 @@ def random_bits(seed: int, purpose: str, *counters: ArrayLike) -> NDArray[np.uin
     return state.reshape(np.broadcast_shapes(*(np.shape(counter) for counter in counters[num_scalars:])))
 
 
-def extend_bits(state: NDArray[np.uint64], counter: NDArray[Any]) -> NDArray[np.uint64]:
+def extend_bits(state: Bits, counter: NDArray[Any]) -> Bits:
     """Return random bits with one more counter.
 
     `extend_bits(random_bits(s, p, a), b)` equals `random_bits(s, p, a, b)`, so that counters that many random

@@ -4,16 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from bertsmith import console
+from bertsmith import console, formatting
 from bertsmith.cli.tables import print_values
-from bertsmith.formatting import (
-    format_bytes,
-    format_number,
-    format_percent,
-    format_seconds,
-    join_names,
-    pluralize,
-)
+from bertsmith.formatting import format_bytes, format_number, format_percent, join_names, pluralize
 
 _ROWS = 10
 _ADDED_ROWS = 20
@@ -44,9 +37,7 @@ def print_check(report: dict[str, Any]) -> None:
     _print_forecast(report["forecast"])
     for limit in report["limits"]:
         console.print_note(f"limit: {limit}")
-    console.print_note(
-        "--html and --json list the faults of each file, the repeated texts, and more examples"
-    )
+    console.print_note("--html and --json list the faults of each file, repeated texts, and more examples")
 
 
 def _finding_row(finding: dict[str, Any]) -> tuple[object, ...]:
@@ -118,7 +109,7 @@ def _print_forecast(report: dict[str, Any]) -> None:
         "parameters": report["parameters"],
     }
     if report["seconds"] is not None:
-        each = f"{format_seconds(report['seconds_per_update'])} per update"
+        each = f"{formatting.format_seconds(report['seconds_per_update'])} per update"
         values["time on this machine"] = f"{console.format_duration(report['seconds'])}, {each}"
     epochs = f"{report['epochs']:g} epoch{'' if report['epochs'] == 1 else 's'}"
     print_values(f"forecast: {report['preset']}, {epochs}", values)

@@ -50,9 +50,7 @@ def data() -> None:
 )
 @click.option("--address", metavar="ADDRESS", help="Address of the Ray cluster; default: start one here.")
 @options.as_json
-def data_prepare(
-    files: tuple[str, ...], tokenizer: str, output_dir: str, as_json: bool, **arguments: Any
-) -> None:
+def data_prepare(files: tuple[str, ...], output_dir: str, as_json: bool, **arguments: Any) -> None:
     """Turn text files into token shards (memory-mapped Arrow files).
 
     \b
@@ -71,9 +69,8 @@ def data_prepare(
         raise click.UsageError("--address belongs to --engine ray")
     reading = options.pop_reading(arguments)
     with console.ProgressBar("encoding", options.size_of(files)) as bar:
-        shards = prepare(
-            files, tokenizer, output_dir, reading=reading, progress=bar.update_bytes, **arguments
-        )
+        arguments |= {"output_dir": output_dir, "reading": reading, "progress": bar.update_bytes}
+        shards = prepare(files, **arguments)
     if (warning := hard_wrap_warning(files, reading, arguments["language"])) is not None:
         console.print_note(warning)
     if as_json:
@@ -129,13 +126,8 @@ def data_check(
 
     reading = options.pop_reading(arguments)
     with console.ProgressBar("checking", sample or options.size_of(files)) as bar:
-        report = check_corpus(
-            files,
-            CheckOptions(reading, sample=sample),
-            benchmark=not no_benchmark,
-            progress=bar.update_bytes,
-            **arguments,
-        )
+        arguments |= {"benchmark": not no_benchmark, "progress": bar.update_bytes}
+        report = check_corpus(files, CheckOptions(reading, sample=sample), **arguments)
     tables.show(report, as_json, corpus_tables.print_check)
     if arguments["html"] is not None:
         console.print_note(f"report: {arguments['html']}")

@@ -24,10 +24,7 @@ if TYPE_CHECKING:
 @options.model
 @options.texts
 @click.option(
-    "--input",
-    "file",
-    type=FILE,
-    help="Texts: a .txt with one per line, or a .jsonl, .csv, .tsv, or .parquet.",
+    "--input", "file", type=FILE, help="Texts: a .txt with one per line, or .jsonl, .csv, .tsv, or .parquet."
 )
 @options.text_column
 @options.id_column
@@ -36,17 +33,10 @@ if TYPE_CHECKING:
 @click.option("--index", type=DIR, help="Build an index for `bertsmith search` in this folder.")
 @click.option("--approximate", is_flag=True, help="Also build the graph of the index for approximate search.")
 @options.choice(
-    "--pooling",
-    "mean",
-    "cls",
-    "max",
-    default=None,
-    help="Pooling of the tokens; default: the model's, or mean.",
+    "--pooling", "mean", "cls", "max", default=None, help="Pooling of tokens; default: the model's, or mean."
 )
 @click.option(
-    "--normalize/--no-normalize",
-    default=None,
-    help="Scale vectors to length 1; default: the model's setting.",
+    "--normalize/--no-normalize", default=None, help="Scale vectors to length 1; default: as the model does."
 )
 @click.option("--max-length", type=Integer(2), help="Tokens to read of a text; default: the model's limit.")
 @options.inference

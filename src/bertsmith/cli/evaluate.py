@@ -71,11 +71,7 @@ def evaluate(
 @click.argument("a", metavar="RUN_A", type=RUN)
 @click.argument("b", metavar="RUN_B", type=RUN)
 @options.labeled
-@click.option(
-    "--rounds",
-    type=Integer(1, 10_000_000),
-    help="Resampling rounds; default: 10,000, or fewer for many examples.",
-)
+@click.option("--rounds", type=Integer(1, 10_000_000), help="Resampling rounds; default: at most 10,000.")
 @options.random_seed
 @options.settings
 @options.inference

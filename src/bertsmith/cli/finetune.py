@@ -33,9 +33,7 @@ class _FinetuneGroup(TaskGroup):
         @_train
         @click.option("--validation", type=FILE, help="Examples to choose the best epoch by.")
         @click.option(
-            "--validation-split",
-            type=options.Fraction(),
-            help="Without --validation: hold out this fraction of --train.",
+            "--validation-split", type=options.Fraction(), help="Hold out this fraction of --train instead."
         )
         @options.output_dir
         @options.combine(*([_label_names] if task.accepts_label_names else []))
@@ -43,9 +41,7 @@ class _FinetuneGroup(TaskGroup):
         @options.recipe
         @click.option("--restarts", type=Integer(2, 1000), help="Train N runs with different seeds.")
         @click.option(
-            "--folds",
-            type=Integer(2, 1000),
-            help="Cross-validate: train N runs, each with another held-out part.",
+            "--folds", type=Integer(2, 1000), help="Cross-validate: N runs, each with another held-out part."
         )
         @click.option(
             "--grid",

@@ -20,15 +20,7 @@ if TYPE_CHECKING:
     from bertsmith.explain.explanation import Explanation
 
 _COLUMNS = ("layer", "head", "special", "itself", "before", "after", "others", "spread")
-_HIDDEN_RECORDS = (
-    "weights_sha256",
-    "settings",
-    "metadata",
-    "decoder_state",
-    "numbered",
-    "held_out",
-    "validation",
-)
+_HIDDEN = ("weights_sha256", "settings", "metadata", "decoder_state", "numbered", "held_out", "validation")
 _DIFFERENCES = {
     "settings": "settings that differ",
     "family": "differences of their families",
@@ -43,20 +35,10 @@ _CONTINUE = "to continue, repeat the command of the run with --resume"
 @click.argument("text")
 @click.argument("second", required=False)
 @click.option(
-    "--layer",
-    "layers",
-    type=Integer(),
-    multiple=True,
-    metavar="N",
-    help="Only this layer, from 0; can be repeated.",
+    "--layer", "layers", type=Integer(), multiple=True, help="Only this layer, from 0; can be repeated."
 )
 @click.option(
-    "--head",
-    "heads",
-    type=Integer(),
-    multiple=True,
-    metavar="N",
-    help="Only this head, from 0; can be repeated.",
+    "--head", "heads", type=Integer(), multiple=True, help="Only this head, from 0; can be repeated."
 )
 @click.option("--output", type=FILE, metavar="FILE.png", help="Draw the weights of one head, or of all.")
 @options.model_device
@@ -205,9 +187,8 @@ def print_info(document: dict[str, Any]) -> None:
             _print_tokenizer(f"{path}: a tokenizer", values)
         case "data":
             _print_tokenizer(f"{path}: the tokenizer of the data", values.pop("tokenizer"))
-            values["files"] = (
-                f"{pluralize(len(values['files']), 'file')}: {format_value(values['files'][:3])}"
-            )
+            files = values["files"]
+            values["files"] = f"{pluralize(len(files), 'file')}: {format_value(files[:3])}"
             print_values(f"{path}: prepared data", values)
         case _:
             if "run" in document:
@@ -248,11 +229,8 @@ def _print_model(document: dict[str, Any]) -> None:
     count = pluralize(document["parameters"], "parameter")
     print_values(f"{name}: {document['architecture']}, {count}", document["config"])
     print_rows("parameters", _parameter_rows(document["terms"]), ["term", "formula", "parameters"])
-    record = {
-        name: value
-        for name, value in document["record"].items()
-        if name not in _HIDDEN_RECORDS and value is not None
-    }
+    records = document["record"].items()
+    record = {name: value for name, value in records if name not in _HIDDEN and value is not None}
     if document["labels"]:
         record["labels"] = document["labels"]
     if record:

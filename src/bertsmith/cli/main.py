@@ -64,6 +64,7 @@ COMMANDS = {
     },
 }
 _MODULES = {name: module for panel in COMMANDS.values() for name, (module, _) in panel.items()}
+_CONTEXT = {"help_option_names": ["-h", "--help"], "rich_help_config": HELP_STYLE, "show_default": True}
 _DISTRIBUTED = ("pretrain", "distill")  # commands that several processes may run together
 
 
@@ -96,14 +97,7 @@ class _Listing(click.RichGroup):
         return list(self.commands)
 
 
-@click.group(
-    cls=_MainGroup,
-    context_settings={
-        "help_option_names": ["-h", "--help"],
-        "rich_help_config": HELP_STYLE,
-        "show_default": True,
-    },
-)
+@click.group(cls=_MainGroup, context_settings=_CONTEXT)
 @click.version_option(package_name="bertsmith")
 @click.pass_context
 def bertsmith(context: click.Context) -> None:
@@ -172,10 +166,8 @@ def error_to_report(error: BaseException) -> BertsmithError | None:
         case click.Abort() | KeyboardInterrupt():
             return Stopped(signal.SIGINT, "stopped")
         case UnicodeEncodeError() if any("\ud800" <= character <= "\udfff" for character in error.object):
-            name = error.object[:200]
-            return InputError(
-                "name_not_utf8", "this name is not UTF-8", location=name, hint="rename the file"
-            )
+            name, hint = error.object[:200], "rename the file"
+            return InputError("name_not_utf8", "this name is not UTF-8", location=name, hint=hint)
         case OSError() if hardware.is_disk_full(error):
             hint = "free some space, or write to another disk"
             return MachineError("disk_full", "the disk is full", location=error.filename, hint=hint)

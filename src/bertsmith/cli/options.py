@@ -159,24 +159,18 @@ texts = click.argument("texts", nargs=-1)
 as_json = click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON document.")
 html = click.option("--html", type=FILE, help="Also write the report as an HTML page, with all details.")
 resume = click.option("--resume", is_flag=True, help="Continue what is in the output folder.")
-output_dir = click.option(
-    "--output-dir", type=DIR, required=True, help="The folder to write; must be empty or new."
-)
+output_dir = click.option("--output-dir", type=DIR, required=True, help="Folder to write, empty or new.")
 base_model = click.option(
     "--model", type=MODEL, required=True, help="Model to start from: a run, a folder, or a published name."
 )
 recipe = click.option("--recipe", type=FILE, help="A YAML file with settings; --set overrides it.")
 labeled = click.option("--data", required=True, type=FILE, help="Labeled examples, in a format of the task.")
-language = click.option(
-    "--language", metavar="CODE", help="Language of the text, such as en; default: detected."
-)
+language = click.option("--language", metavar="CODE", help="Language, such as en; default: detected.")
 max_ram = click.option("--max-ram", type=Size(), help="Memory limit, such as 512MB or 2GB.")
 id_column = click.option(
     "--id-column", metavar="NAME", help="Column of --input with the ids; default: _id, id, or the line."
 )
-text_column = click.option(
-    "--text-column", metavar="NAME", help="Column of --input with the texts; default: text."
-)
+text_column = click.option("--text-column", metavar="NAME", help="Text column of --input; default: text.")
 encoding = click.option("--encoding", metavar="NAME", help="Encoding of files that are not UTF-8.")
 settings = click.option(
     "--set",
@@ -216,27 +210,17 @@ training = combine(
 """Options for the training settings that are changed most."""
 reading = combine(
     choice(
-        "--documents",
-        "blank-line",
-        "file",
-        "line",
-        default="blank-line",
-        help="End of a document in plain text.",
+        "--documents", "blank-line", "file", "line", default="blank-line", help="Document end in plain text."
     ),
     click.option(
-        "--text-column",
-        default="text",
-        metavar="NAME",
-        help="Column or key of the text (.csv, .tsv, .parquet, .jsonl).",
+        "--text-column", default="text", metavar="NAME", help="Column or key of the text in tables and JSON."
     ),
     click.option("--delimiter", metavar="C", help="Column separator of .csv and .tsv; default: detected."),
     click.option("--encoding", metavar="NAME", help="Encoding of files that are not UTF-8, such as cp1252."),
     panel="Reading files",
 )
 """Options that control how files become documents."""
-model_device = click.option(
-    "--device", default="auto", metavar="NAME", help="Where to compute: cpu, cuda, or auto."
-)
+model_device = click.option("--device", default="auto", metavar="NAME", help="cpu, cuda, or auto.")
 inference = combine(
     model_device,
     choice(

@@ -98,7 +98,7 @@ def print_pairs(title: str, document: Report) -> None:
     for column in list(document["mean_over"])[:1]:
         groups = sorted(document[f"by_{column}"].items(), key=lambda item: -item[1]["accuracy"])
         rows = [
-            (name or "–", f"{group['pairs']:,}", format_percent(group["accuracy"])) for name, group in groups
+            (name or "–", f"{part['pairs']:,}", format_percent(part["accuracy"])) for name, part in groups
         ]
         console.print_table(f"accuracy on minimal pairs by {column}", [column, "pairs", "accuracy"], rows)
 

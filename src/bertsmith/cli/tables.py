@@ -198,9 +198,8 @@ def print_ablation(report: Report) -> None:
 
 def print_adaptation(report: Report) -> None:
     """Print the scores before and after further pre-training."""
-    rows = [
-        {**run, **run["comparison"], "95 % interval": _interval(run["comparison"])} for run in report["runs"]
-    ]
+    runs = report["runs"]
+    rows = [{**run, **run["comparison"], "95 % interval": _interval(run["comparison"])} for run in runs]
     title = f"{report['output_dir']}: {report['metric']} on the validation data"
     print_rows(title, rows, ["seed", "before", "after", "difference", "95 % interval", "p"])
     if len(rows) > 1:
@@ -219,9 +218,8 @@ def _interval(comparison: Report) -> str:
 def print_scores(name: str, data: str, scores: Metrics) -> None:
     """Print the scores of a model on labeled data, and the tables of its task."""
     title = f"{name} on {data} ({pluralize(int(scores.values['examples']), 'example')})"
-    rows = [
-        (score, format_number(value)) for score, value in scores.values.items() if isinstance(value, float)
-    ]
+    values = scores.values.items()
+    rows = [(score, format_number(value)) for score, value in values if isinstance(value, float)]
     console.print_table(title, ["score", "value"], rows)
     for table in scores.tables:
         console.print_table(table.title, table.columns, [tuple(row) for row in table.rows])

@@ -31,10 +31,7 @@ def tokenizer() -> None:
 @options.files
 @options.output_dir
 @click.option(
-    "--vocab-size",
-    type=Integer(10, 10_000_000),
-    default=30_000,
-    help="Number of entries, including special tokens.",
+    "--vocab-size", type=Integer(10, 10_000_000), default=30_000, help="Entries, including special tokens."
 )
 @options.choice(
     "--kind",
@@ -123,9 +120,7 @@ def _omissions(record: dict[str, Any]) -> Iterator[str]:
 @click.option("--limit", type=Size(), help="Read only this much text, such as 10MB.")
 @options.html
 @options.as_json
-def tokenizer_inspect(
-    tokenizers: tuple[str, ...], files: tuple[str, ...], as_json: bool, **arguments: Any
-) -> None:
+def tokenizer_inspect(files: tuple[str, ...], as_json: bool, **arguments: Any) -> None:
     """Compare tokenizers on a text: pieces per word, unknown words, coverage of scripts.
 
     \b
@@ -140,9 +135,7 @@ def tokenizer_inspect(
 
     reading = options.pop_reading(arguments)
     with console.ProgressBar("reading", arguments["limit"]) as bar:
-        report = inspect_tokenizers(
-            tokenizers, files, reading=reading, progress=bar.update_bytes, **arguments
-        )
+        report = inspect_tokenizers(files=files, reading=reading, progress=bar.update_bytes, **arguments)
     tables.show(report, as_json, corpus_tables.print_inspection)
     if arguments["html"] is not None:
         console.print_note(f"written: {arguments['html']}")
@@ -159,11 +152,7 @@ def tokenizer_inspect(
 @click.option("--against", multiple=True, type=FILE, help="General text: its common words are not proposed.")
 @click.option("--word-list", type=FILE, help="Add the words of this file, one per line, and no others.")
 @options.choice(
-    "--init",
-    "mean",
-    "first",
-    default="mean",
-    help="Vector of a new word: the mean of its pieces' vectors, or the first.",
+    "--init", "mean", "first", default="mean", help="New vectors: the mean of a word's pieces, or the first."
 )
 @options.reading
 @options.as_json
@@ -188,10 +177,9 @@ def tokenizer_extend(files: tuple[str, ...], output_dir: str | None, as_json: bo
     with console.ProgressBar("reading", None) as bar:
         report = extend_tokenizer(files, output_dir, reading=reading, progress=bar.update_bytes, **arguments)
     tables.show(report, as_json, corpus_tables.print_extension)
-    if not arguments["word_list"] and report["added"] < arguments["words"]:
-        console.print_note(
-            f"the files have only {report['added']:,} of the {arguments['words']:,} requested words"
-        )
+    requested = arguments["words"]
+    if not arguments["word_list"] and report["added"] < requested:
+        console.print_note(f"the files have only {report['added']:,} of the {requested:,} requested words")
     if output_dir is not None:
         entries = pluralize(report["vocab_size"], "entry", "entries")
         console.print_note(f"{output_dir}: {report['vocab_size_before']:,} → {entries}")

@@ -234,9 +234,8 @@ def encode_with_ray(
     try:
         import ray
     except ImportError:
-        raise InputError(
-            "ray_missing", "the engine ray needs Ray", argument="engine", hint="pip install 'bertsmith[ray]'"
-        ) from None
+        hint = "pip install 'bertsmith[ray]'"
+        raise InputError("ray_missing", "the engine ray needs Ray", argument="engine", hint=hint) from None
 
     connect = not ray.is_initialized()
     if connect:

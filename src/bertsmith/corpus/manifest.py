@@ -22,9 +22,7 @@ from bertsmith.suggestions import not_found_error
 
 FORMAT: Final = 2
 MANIFEST_FILE = "manifest.json"
-damaged_data_error = partial(
-    InputError, hint="prepare the data again, or copy the folder from its source again"
-)
+damaged_data_error = partial(InputError, hint="prepare the data again, or copy the folder again")
 """Create the error of a file in a data folder that is missing, damaged, or contradicts the manifest."""
 _MAX_INT = 1 << 62  # bytes, tokens: NumPy counts in int64
 _FILE_NAME = re.compile(r"(?:tokenizer/)?[^/\\\x00-\x1f\x7f]{1,255}")
@@ -123,9 +121,8 @@ def read_manifest(folder: Path) -> Manifest:
     if len(set(names)) < len(names):
         raise damaged_data_error("manifest_duplicate_file", "a file is listed twice", location=path)
     if not manifest.shards or any("/" in entry.name for entry in manifest.shards):
-        raise damaged_data_error(
-            "manifest_without_shards", "lists no shards, or some outside of the folder", location=path
-        )
+        message = "lists no shards, or some outside of the folder"
+        raise damaged_data_error("manifest_without_shards", message, location=path)
     return manifest
 
 

@@ -26,23 +26,10 @@ from bertsmith import console, hardware
 from bertsmith.corpus.checks.structure import corpus_warning
 from bertsmith.corpus.encode import EncodedPortion, encode_locally, encode_with_ray
 from bertsmith.corpus.manifest import FORMAT, FileEntry, Manifest, ShardEntry, file_entry, write_manifest
-from bertsmith.corpus.near_duplicates import (
-    DEFAULT_THRESHOLD,
-    SIGNATURE_BYTES,
-    check_threshold,
-    duplicate_groups,
-)
+from bertsmith.corpus.near_duplicates import DEFAULT_THRESHOLD, check_threshold, duplicate_groups
 from bertsmith.corpus.prepare_state import LAYOUT, PrepareState, RejectFile
 from bertsmith.corpus.sentence_splitter import detect_language
-from bertsmith.corpus.shards import (
-    HashArray,
-    Shards,
-    batches,
-    concat_column,
-    list_values,
-    read_batch,
-    write_shard,
-)
+from bertsmith.corpus.shards import Shards, batches, concat_column, list_values, read_batch, write_shard
 from bertsmith.errors import InputError, command, option
 from bertsmith.formatting import pluralize
 from bertsmith.io.compression import check_name
@@ -145,9 +132,8 @@ def prepare(
     check_threshold(near_duplicate_threshold)
     replaces_folder = LAYOUT.check_replaceable(out, overwrite=overwrite)
     if not files:
-        raise InputError(
-            "files_missing", "there is no file to prepare", argument="files", hint="name some text files"
-        )
+        message = "there is no file to prepare"
+        raise InputError("files_missing", message, argument="files", hint="name some text files")
     tokenizer = _load_tokenizer(tokenizer)
     hardware.return_freed_memory()
     settings = PrepareSettings(
@@ -283,7 +269,7 @@ class _Preparation:
         encoded = [read_batch(folder / entry.name) for entry in self._state.progress.shards]
         hashes = concat_column(encoded, "hash")
         signatures = np.concatenate([batch.column("signature").values.to_numpy() for batch in encoded])
-        signatures = signatures.reshape(-1, SIGNATURE_BYTES)
+        signatures = signatures.reshape(len(hashes), -1)
         is_kept = np.ones(len(hashes), dtype=bool)
         if settings.deduplicate != "no":
             threshold = settings.near_duplicate_threshold if settings.deduplicate == "near" else 1
@@ -335,8 +321,8 @@ class _Preparation:
 
 
 def _document_hashes(
-    batches: Sequence[pa.RecordBatch], is_kept: NDArray[np.bool_], hashes: HashArray
-) -> HashArray:
+    batches: Sequence[pa.RecordBatch], is_kept: NDArray[np.bool_], hashes: NDArray[np.uint64]
+) -> NDArray[np.uint64]:
     """Return the hash of the document of each kept row: that of its first one, for documents of several rows."""
     heads = pa.chunked_array([batch.column("head") for batch in batches])
     if heads.null_count == len(heads):

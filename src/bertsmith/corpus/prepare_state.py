@@ -16,6 +16,7 @@ import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from bertsmith import hardware
 from bertsmith.corpus.manifest import PreparationProgress, read_progress
@@ -48,7 +49,7 @@ class PrepareState:
         progress: The finished shards and their counts.
     """
 
-    def __init__(self, out: Path, folder: Path, request: Mapping[str, object], *, replace: bool) -> None:
+    def __init__(self, out: Path, folder: Path, request: Mapping[str, Any], *, replace: bool) -> None:
         """Load the progress; use `PrepareState.open`."""
         self._out, self.folder, self._replace = out, folder, replace
         digest = hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()
@@ -60,9 +61,7 @@ class PrepareState:
 
     @classmethod
     @contextmanager
-    def open(
-        cls, out: Path, request: Mapping[str, object], *, replace: bool = False
-    ) -> Iterator[PrepareState]:
+    def open(cls, out: Path, request: Mapping[str, Any], *, replace: bool = False) -> Iterator[PrepareState]:
         """Open and lock the hidden folder of the preparation of `out`.
 
         After an error the finished shards stay, so that the preparation can resume; after an `InputError`, which

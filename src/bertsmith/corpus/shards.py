@@ -36,6 +36,7 @@ from bertsmith.tokenizer.tokenizer import Tokenizer
 
 IntArray = NDArray[np.int64]
 HashArray = NDArray[np.uint64]
+BoolArray = NDArray[np.bool_]
 _Item = TypeVar("_Item")
 
 
@@ -86,9 +87,8 @@ def read_batch(path: Path) -> pa.RecordBatch:
             batch = file.get_batch(0)
         batch.validate(full=True)  # does not read the ids
     except (pa.ArrowException, OSError, MemoryError):
-        raise damaged_data_error(
-            "shard_damaged", "this is not a complete Arrow file", location=path
-        ) from None
+        message = "this is not a complete Arrow file"
+        raise damaged_data_error("shard_damaged", message, location=path) from None
     return batch
 
 
@@ -257,9 +257,8 @@ class Shards:
         folder = self.folder / "tokenizer"
         tokenizer = Tokenizer.load(folder)
         if (tokenizer.digest, tokenizer.vocab_size) != (self.tokenizer_digest, self.vocab_size):
-            raise damaged_data_error(
-                "tokenizer_mismatch", "this is not the tokenizer of these shards", location=folder
-            )
+            message = "this is not the tokenizer of these shards"
+            raise damaged_data_error("tokenizer_mismatch", message, location=folder)
         return tokenizer
 
     def _global_sentence_ends(self) -> IntArray:
@@ -293,9 +292,8 @@ def _open_batch(folder: Path, entry: ShardEntry, vocab_size: int) -> pa.RecordBa
         raise damaged_data_error("shard_value_missing", "a value is missing", location=path)
     num_values = [len(column.values) for column in lists]
     if (batch.num_rows, *num_values) != (entry.documents, entry.tokens, entry.sentences):
-        raise damaged_data_error(
-            "shard_counts", "it does not hold as many documents as the manifest says", location=path
-        )
+        message = "it does not hold as many documents as the manifest says"
+        raise damaged_data_error("shard_counts", message, location=path)
     is_complete = all(
         (column.offsets[0].as_py(), column.offsets[-1].as_py()) == (0, count)
         for column, count in zip(lists, num_values, strict=True)

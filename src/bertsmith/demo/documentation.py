@@ -24,20 +24,9 @@ from packaging.utils import canonicalize_name
 from bertsmith.io.documents import Document
 
 STANDARD = "python"  # the name of the standard library
-_SKIPPED_FOLDERS = {
-    "test",
-    "tests",
-    "testing",
-    "_vendor",
-    "_vendored",
-    "vendor",
-    "site-packages",
-    "externals",
-}
+_SKIPPED = {"test", "tests", "testing", "_vendor", "_vendored", "vendor", "site-packages", "externals"}
 _MIN_WORDS = 5
-_MIN_LETTER_RATIO = (
-    0.78  # of the characters except for spaces; below it a paragraph is code, a list, or a formula
-)
+_MIN_LETTER_RATIO = 0.78  # of the characters except for spaces, of a paragraph that is prose
 # Libraries written in C pass their docstrings to these functions.
 _DOCSTRING_FUNCTIONS = {"add_newdoc", "add_docstr"}
 
@@ -119,7 +108,7 @@ def _standard_library() -> Library:
 
 
 def _is_source(path: str) -> bool:
-    return path.endswith(".py") and ".." not in path and _SKIPPED_FOLDERS.isdisjoint(path.split("/")[:-1])
+    return path.endswith(".py") and ".." not in path and _SKIPPED.isdisjoint(path.split("/")[:-1])
 
 
 def _texts(location: str, file: Path) -> Iterator[tuple[str, list[str]]]:

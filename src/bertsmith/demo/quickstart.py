@@ -173,15 +173,11 @@ def _read_documents(libraries: Sequence[Library]) -> list[Document]:
 
 def _pretrain(shards: Shards, run: Path, seed: int, budget: Mapping[str, Any]) -> Model:
     logger.info("3/5 %s: pre-training a BERT with 2 layers and hidden size 128", run)
-    bert = pretrain(
-        shards, run, preset=_PRESET, settings={**PRETRAINING_SETTINGS, "train.seed": seed, **budget}
-    )
+    settings = {**PRETRAINING_SETTINGS, "train.seed": seed, **budget}
+    bert = pretrain(shards, run, preset=_PRESET, settings=settings)
     if bert.report["steps"] < _MAX_STEPS == budget.get("train.max_steps"):
-        logger.warning(
-            "only %s of %s fit into the time limit: expect lower scores",
-            pluralize(bert.report["steps"], "update"),
-            f"{_MAX_STEPS:,}",
-        )
+        message = "only %s of %s fit into the time limit: expect lower scores"
+        logger.warning(message, pluralize(bert.report["steps"], "update"), f"{_MAX_STEPS:,}")
     return bert
 
 
@@ -199,11 +195,8 @@ def _report_stop(out: Path) -> Iterator[None]:
         if not out.exists():
             raise Stopped(number, f"{out}: the quickstart was stopped before it wrote anything") from None
         remedy = f"run rm -r {shlex.quote(str(out))} first, or use another {option('output_dir')}"
-        raise Stopped(
-            number,
-            f"{out}: the quickstart was stopped; its files are incomplete",
-            f"to start again, {remedy}",
-        ) from None
+        message = f"{out}: the quickstart was stopped; its files are incomplete"
+        raise Stopped(number, message, f"to start again, {remedy}") from None
 
 
 def _score_models(
@@ -310,8 +303,7 @@ def _quote_punctuation(token: str) -> str:
 
 
 def _describe_libraries(libraries: Sequence[Mapping[str, Any]]) -> str:
-    names = ", ".join(
-        f"{library['name']} {library['version']}" for library in libraries[:_MAX_LISTED_LIBRARIES]
-    )
+    listed = libraries[:_MAX_LISTED_LIBRARIES]
+    names = ", ".join(f"{library['name']} {library['version']}" for library in listed)
     more = len(libraries) - _MAX_LISTED_LIBRARIES
     return f"{names} and {more} smaller ones" if more > 0 else names

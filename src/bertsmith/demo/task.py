@@ -81,18 +81,16 @@ def _has_enough_text(documents: Sequence[Document]) -> bool:
     """Return True if the held-out documents of a class are likely to have enough sentences."""
     num_sentences = sum(len(sentences_of(d)) for d in documents)
     min_sentences = _PART_SIZES[0] + _PART_SIZES[1] + _MIN_TEST_SIZE
-    return (
-        len(documents) * _HELD_OUT >= _MIN_DOCUMENTS
-        and num_sentences * _HELD_OUT >= 2 * min_sentences  # some occur elsewhere or name a class
-    )
+    has_documents = len(documents) * _HELD_OUT >= _MIN_DOCUMENTS
+    # Some sentences occur elsewhere or name a class.
+    return has_documents and num_sentences * _HELD_OUT >= 2 * min_sentences
 
 
 def sentences_of(document: Document) -> list[str]:
     """Return the complete sentences of 8 to 40 words in a document."""
+    sentences = split_sentences(document.text)
     return [
-        s
-        for s in split_sentences(document.text)
-        if s[0].isupper() and s.endswith(".") and s.count(" ") + 1 in _SENTENCE_WORDS
+        s for s in sentences if s[0].isupper() and s.endswith(".") and s.count(" ") + 1 in _SENTENCE_WORDS
     ]
 
 
@@ -107,9 +105,8 @@ def _draw_task(
     held_out_documents = [d for group in held_out.values() for d in group]
     locations = {d.location for d in held_out_documents}
     pretraining_documents = [d for d in documents if d.location not in locations]
-    used_letters = {
-        letters_of(sentence) for d in pretraining_documents for sentence in split_sentences(d.text)
-    }
+    texts = (d.text for d in pretraining_documents)
+    used_letters = {letters_of(sentence) for text in texts for sentence in split_sentences(text)}
     class_names = _class_name_pattern(candidates)
     selected: dict[str, list[list[str]]] = {}  # of each part by label
     for label, group in held_out.items():

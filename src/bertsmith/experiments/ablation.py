@@ -71,23 +71,13 @@ class Ablation(BaseModel, frozen=True):
         second_row = self.recipe.second_encoder.get(row)
         second_encoder = None if second_row is None else self._pretrain(second_row, seed)
         for name, task in self.tasks.items():
-            settings = {
-                _PRECISION: self.precision,
-                **self.recipe.finetuning(row, task),
-                ablation_recipe.SEED: seed,
-            }
+            task_settings = self.recipe.finetuning(row, task)
+            settings = {_PRECISION: self.precision, **task_settings, ablation_recipe.SEED: seed}
             if second_encoder is not None:
                 settings["task.second_encoder"] = str(second_encoder.path)
             run = self.folder(row, seed) / ablation_recipe.folder_name(name)
-            tuned = finetune(
-                task.verb,
-                model,
-                run,
-                train=task.train,
-                validation=task.validation,
-                settings=settings,
-                resume=holds_run(run),
-            )
+            data: dict[str, Any] = {"train": task.train, "validation": task.validation}
+            tuned = finetune(task.verb, model, run, **data, settings=settings, resume=holds_run(run))
             metrics[name] = float(tuned.report["validation"][tuned.task.primary_metric])
         if self.pairs is not None:
             metrics[ablation_recipe.PAIRS] = _score_pairs(model, self.pairs)
@@ -96,13 +86,9 @@ class Ablation(BaseModel, frozen=True):
     def _pretrain(self, row: str, seed: int) -> Model:
         run = self.folder(self.recipe.model_row(row), seed) / ablation_recipe.PRETRAIN
         preset, settings = self.recipe.pretraining(row, self.changes)
-        return pretrain(
-            Shards.open(self.data),
-            run,
-            preset=preset,
-            settings={**settings, ablation_recipe.SEED: seed},
-            resume=holds_run(run),
-        )
+        settings[ablation_recipe.SEED] = seed
+        shards = Shards.open(self.data)
+        return pretrain(shards, run, preset=preset, settings=settings, resume=holds_run(run))
 
 
 def measure_rows(ablation: dict[str, Any], rows: Sequence[str], seed: int) -> dict[str, dict[str, float]]:
@@ -271,9 +257,8 @@ def _plot(folder: Path, report: AblationReport) -> None:
         name: plot_seeds(name, rows, report.paper.get(report.paper_names.get(name, "")))
         for name, rows in report.to_dict()["metrics"].items()
     }
-    plots |= {
-        f"paper {name}": plot_paper_values(name, rows) for name, rows in report.paper.items() if len(rows) > 1
-    }
+    paper = {name: rows for name, rows in report.paper.items() if len(rows) > 1}
+    plots |= {f"paper {name}": plot_paper_values(name, rows) for name, rows in paper.items()}
     for name, png in plots.items():
         atomic.write_bytes(folder / f"{ablation_recipe.folder_name(name)}.png", png)
 

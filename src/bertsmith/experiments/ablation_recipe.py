@@ -90,11 +90,8 @@ class AblationRecipe(Settings):
 
     def pretraining(self, row: str, changes: Mapping[str, Any]) -> tuple[str | None, dict[str, Any]]:
         """Return the preset and the settings of a row's pre-training; sizes of a student are its teacher's."""
-        settings = {
-            **PretrainSettings.dotted(self.settings),
-            **PretrainSettings.dotted(self.rows[row]),
-            **changes,
-        }
+        shared, row_settings = map(PretrainSettings.dotted, (self.settings, self.rows[row]))
+        settings = {**shared, **row_settings, **changes}
         if self.preset is None and "objective.teacher" in settings:
             preset, student = student_settings(read_folder(locate(settings["objective.teacher"])))
             return preset, {**student, **settings}
@@ -175,9 +172,7 @@ def _check_folders_differ(names: Iterable[str], location: str) -> None:
             raise InputError("folder_ambiguous", message, location=location, hint=hint)
 
 
-def check_no_seed(
-    settings: Mapping[str, Any], *, location: object = None, argument: str | None = None
-) -> None:
+def check_no_seed(settings: Mapping[str, Any], *, location: Any = None, argument: str | None = None) -> None:
     """Raise InputError if settings name the seed, which is different in each run."""
     if SEED in FinetuneSettings.dotted(settings):
         message = f"{SEED} is set, but the runs have the seeds 0, 1, …"
@@ -230,9 +225,8 @@ def check_tasks(
             with errors_located_in(f"{location}: '{name}' of the row '{row}'"):
                 settings_class = settings_type(get_task(task.verb))
                 files = {"train": task.train, "validation": task.validation}
-                settings = settings_class.of({"files": files}, "settings").changed(
-                    recipe.finetuning(row, task)
-                )
+                changes = recipe.finetuning(row, task)
+                settings = settings_class.of({"files": files}, "settings").changed(changes)
                 if (task.verb, yaml := settings.to_yaml()) not in checked:
                     check_task_files(task.verb, settings)
                 checked.add((task.verb, yaml))

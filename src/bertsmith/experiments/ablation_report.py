@@ -158,9 +158,7 @@ def _paired_difference(
 
 
 def _compare_rows(
-    paper: Mapping[str, Mapping[str, float]],
-    rows_with: Mapping[str, Sequence[str]],
-    measurements: Measurements,
+    paper: Mapping[str, Mapping[str, float]], rows_with: Mapping[str, list[str]], measurements: Measurements
 ) -> Iterator[tuple[str, str, str, float, float | None]]:
     """Yield the better and the worse row of the paper, the metric, the gain here, and its p."""
     for a, b in combinations([row for row in measurements if measurements[row]], 2):

@@ -38,6 +38,7 @@ from bertsmith.tasks.registry import get_task
 logger = logging.getLogger(__name__)
 
 _ARGUMENTS = "adapt.json"
+_PRETRAINING = ("steps", "tokens", "seconds", "held_out")
 
 
 @dataclass(frozen=True)
@@ -179,15 +180,9 @@ def _pretrain_further(
 
 def _fine_tune(run: Path, model: Model, arguments: Mapping[str, Any], seed: int) -> Model:
     logger.info("fine-tuning: %s", run)
-    return finetune(
-        arguments["task"],
-        model,
-        run,
-        train=arguments["train"],
-        validation=arguments["validation"],
-        settings={**arguments["task_settings"], "train.seed": seed},
-        resume=holds_run(run),
-    )
+    data = {name: arguments[name] for name in ("train", "validation")}
+    settings = {**arguments["task_settings"], "train.seed": seed}
+    return finetune(arguments["task"], model, run, **data, settings=settings, resume=holds_run(run))
 
 
 def _make_report(
@@ -212,9 +207,5 @@ def _make_report(
             SeedResult(seed, a, b, compare(*models, arguments["validation"])["scores"][metric])
             for seed, ((a, b), models) in enumerate(zip(scores.tolist(), pairs, strict=True))
         ],
-        pretraining={
-            name: adapted.report[name]
-            for name in ("steps", "tokens", "seconds", "held_out")
-            if name in adapted.report
-        },
+        pretraining={name: adapted.report[name] for name in _PRETRAINING if name in adapted.report},
     )

@@ -66,17 +66,9 @@ def distill(
         folder = teacher.folder if isinstance(teacher, Model) else read_folder(locate(teacher))
         shards = data if isinstance(data, Shards) else Shards.open(data)
         preset, student = student_settings(folder, layers)
-        changes = resolve(settings_type("distil"), settings, keywords, distill)
-        return pretrain(
-            shards,
-            output_dir,
-            preset=preset,
-            minutes=minutes,
-            settings={**student, **changes},
-            resume=resume,
-            overwrite=overwrite,
-            start_time=start_time,
-        )
+        changes = {**student, **resolve(settings_type("distil"), settings, keywords, distill)}
+        options: dict[str, Any] = {"resume": resume, "overwrite": overwrite, "start_time": start_time}
+        return pretrain(shards, output_dir, preset=preset, minutes=minutes, settings=changes, **options)
 
 
 def distill_task(
@@ -115,15 +107,10 @@ def distill_task(
     changed_by_teacher = task.settings.model_dump(mode="json", exclude_defaults=True)
     student = {"teacher": {"model": str(teacher_model.path)}, "task": changed_by_teacher}
     changes = resolve(finetune_settings(task.declaration), settings, keywords, distill_task)
+    changes = {**FinetuneSettings.dotted(student), **changes}
+    data = {"train": train, "validation": validation}
     return finetune(
-        task.name,
-        model,
-        output_dir,
-        train=train,
-        validation=validation,
-        settings={**FinetuneSettings.dotted(student), **changes},
-        resume=resume,
-        overwrite=overwrite,
+        task.name, model, output_dir, **data, settings=changes, resume=resume, overwrite=overwrite
     )
 
 
@@ -142,13 +129,12 @@ def student_settings(teacher: ModelFolder, layers: int | None = None) -> tuple[s
 def _student_sizes(teacher: ModelConfig, layers: int | None) -> dict[str, Any]:
     num_layers = teacher.num_hidden_layers // 2 if layers is None else layers
     if not 1 <= num_layers <= teacher.num_hidden_layers:
-        raise InputError(
-            "layers_invalid",
+        message = (
             f"a student with {pluralize(num_layers, 'layer')} is impossible, because the teacher has "
-            f"{teacher.num_hidden_layers}",
-            argument="layers",
-            hint=f"give a number from 1 to {teacher.num_hidden_layers}",
+            f"{teacher.num_hidden_layers}"
         )
+        hint = f"give a number from 1 to {teacher.num_hidden_layers}"
+        raise InputError("layers_invalid", message, argument="layers", hint=hint)
     family = get_family(_STUDENT_FAMILIES.get(teacher.model_type, teacher.model_type))
     return {
         **teacher.model_dump(),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -144,24 +145,15 @@ def finetune_glue(
     is_started = any(holds_run(out / task.name) for task in GLUE)
     check_new_or_resume(out, is_started=is_started, resume=resume)
     base = load(model)
+    fine_tune = partial(finetune, sample=sample, recipe=recipe, settings=settings)
     results: list[GlueResult] = []
     with atomic.folder_lock(out, "run"):
         for task, folder in folders.items():
             run = out / task.name
             train, validation = files[task]
             logger.info("task %d of %d: %s, %s", len(results) + 1, len(folders), task.name, run)
-            tuned = finetune(
-                task.verb,
-                base,
-                run,
-                train=train,
-                validation=validation,
-                sample=sample,
-                recipe=recipe,
-                settings=settings,
-                resume=holds_run(run),
-                **{**columns[task], **keywords},
-            )
+            options: dict[str, Any] = {"train": train, "validation": validation, **columns[task], **keywords}
+            tuned = fine_tune(task.verb, base, run, **options, resume=holds_run(run))
             results.append(_result(task, folder, tuned))
         average = float(np.mean([np.mean(list(result.metrics.values())) for result in results]))
         report = GlueReport(str(base.path), results, average)
@@ -176,14 +168,9 @@ def _result(task: GlueTask, folder: Path, model: Model) -> GlueResult:
         scores = _glue_metrics(task, model.evaluate(file).to_dict())
         metrics |= {f"mismatched {name}": value for name, value in scores.items()}
     baseline = report["baseline"].get(task.metrics[-1].lower())
-    return GlueResult(
-        task.name,
-        report["train_examples"],
-        report["validation"]["examples"],
-        metrics,
-        None if baseline is None else 100 * baseline,
-        report["seconds"],
-    )
+    baseline = None if baseline is None else 100 * baseline
+    num_examples = report["train_examples"], report["validation"]["examples"]
+    return GlueResult(task.name, *num_examples, metrics, baseline, report["seconds"])
 
 
 def _glue_metrics(task: GlueTask, scores: Mapping[str, Any]) -> dict[str, float]:

@@ -92,10 +92,8 @@ def _variants(first_seed: int, restarts: int | None, folds: int | None) -> dict[
         raise InputError("restarts_with_folds", message, hint=f"{option('grid')} works with either")
     for argument, number in (("restarts", restarts), ("folds", folds)):
         if number is not None and number < 2:
-            hint = "give the number of runs"
-            raise InputError(
-                "number_of_runs_invalid", f"{number} is less than 2", argument=argument, hint=hint
-            )
+            message, hint = f"{number} is less than 2", "give the number of runs"
+            raise InputError("number_of_runs_invalid", message, argument=argument, hint=hint)
     if restarts is not None:
         return {f"seed-{seed}": {"train.seed": seed} for seed in range(first_seed, first_seed + restarts)}
     if folds is not None:

@@ -211,9 +211,8 @@ def finetune_repeatedly(
         InputError: As in `finetune`; or the folder contains other runs.
     """
     out, declaration = Path(output_dir), get_task(task)
-    changes = resolve(
-        settings_type(declaration), settings, keywords, finetune_repeatedly, hidden=OWN_ARGUMENTS
-    )
+    run_type = settings_type(declaration)
+    changes = resolve(run_type, settings, keywords, finetune_repeatedly, hidden=OWN_ARGUMENTS)
     if folds is not None and (validation, validation_split) != (None, None):
         message = f"{option('folds')} excludes validation data, since each fold is the validation data once"
         raise InputError("folds_with_validation", message, hint=f"omit {option('validation')}")
@@ -222,18 +221,9 @@ def finetune_repeatedly(
     )
     with atomic.folder_lock(out, "run"), run_folder.keeping_runs(out), without_repeats() as repeat_filter:
         _prepare_folder(out, runs, [train, validation], resume=resume, overwrite=overwrite)
-        fine_tune = partial(
-            finetune,
-            task,
-            load(model),
-            train=train,
-            validation=validation,
-            validation_split=validation_split,
-            sample=sample,
-            label_names=label_names,
-            recipe=recipe,
-            states=out / FEATURES,
-        )
+        data = {"train": train, "validation": validation, "validation_split": validation_split}
+        options: dict[str, Any] = {"sample": sample, "label_names": label_names, "recipe": recipe}
+        fine_tune = partial(finetune, task, load(model), **data, **options, states=out / FEATURES)
         report = summarize_runs(*_make_runs(fine_tune, out, runs, changes, repeat_filter))
         if folds is not None:
             for summary in report.cells or [report.summary]:
@@ -289,13 +279,14 @@ def _prepare_folder(
     )
     others = [name for name in previous_names or () if name not in names and run_folder.holds_run(out / name)]
     if others:
-        raise InputError(
-            "runs_differ",
-            f"this folder contains the run {others[0]}, which is not one of the requested runs ({names[0]}, …)",
-            location=out,
-            hint=f"continue with the same {option('restarts')}, {option('folds')}, and {option('grid')}, or with "
-            f"more runs, or choose another folder with {option('output_dir')}",
+        message = (
+            f"this folder contains the run {others[0]}, which is none of the requested ones ({names[0]}, …)"
         )
+        hint = (
+            f"continue with the same {option('restarts')}, {option('folds')}, and {option('grid')}, or with "
+            f"more runs, or choose another folder with {option('output_dir')}"
+        )
+        raise InputError("runs_differ", message, location=out, hint=hint)
     run_folder.write_json(out / RUNS_FILE, {"runs": names})
 
 

@@ -76,11 +76,8 @@ def run_processes(module: str, calls: Sequence[Call], num_processes: int) -> Ite
                 if signals:
                     num_finished = len(calls) - len(waiting) - len(running)
                     _terminate(running.values())
-                    raise Stopped(
-                        signals[0],
-                        f"stopped; {num_finished} of {len(calls)} models are finished",
-                        f"{option('resume', True)} continues",
-                    )
+                    message = f"stopped; {num_finished} of {len(calls)} models are finished"
+                    raise Stopped(signals[0], message, f"{option('resume', True)} continues")
                 for index in [i for i, process in running.items() if process.poll() is not None]:
                     code = running.pop(index).returncode
                     yield index, _result(calls[index], Path(folder) / str(index), code)
@@ -93,17 +90,12 @@ def _start(module: str, call: Call, result_file: Path, num_processes: int) -> su
     arguments_file = result_file.with_suffix(".json")
     arguments_file.write_text(json.dumps(call.arguments), encoding="utf-8")
     threads = max(1, (hardware.omp_num_threads() or hardware.available_cores()) // num_processes)
+    variables = {"OMP_NUM_THREADS": str(threads), **hardware.thread_wait_policy()}
+    environment = hardware.subprocess_environment(**variables)
+    command = [sys.executable, "-P", "-m", module, str(arguments_file), str(result_file)]
     call.log.parent.mkdir(parents=True, exist_ok=True)
     with atomic.open_for_appending(call.log) as log:
-        return subprocess.Popen(
-            [sys.executable, "-P", "-m", module, str(arguments_file), str(result_file)],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            env=hardware.subprocess_environment(
-                OMP_NUM_THREADS=str(threads), **hardware.thread_wait_policy()
-            ),
-        )
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment)
 
 
 def _result(call: Call, result_file: Path, code: int) -> Any:

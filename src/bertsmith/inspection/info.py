@@ -104,12 +104,8 @@ def _describe_preset(name: str) -> dict[str, Any]:
 def _describe_machine() -> dict[str, Any]:
     hardware.configure_process()
     context = ComputeContext.create()
-    return {
-        "kind": "machine",
-        **hardware.describe(),
-        "runs_on": str(context.device),
-        "precision": context.precision,
-    }
+    machine = {"kind": "machine", **hardware.describe()}
+    return {**machine, "runs_on": str(context.device), "precision": context.precision}
 
 
 def kind_of(path: Path) -> str | None:

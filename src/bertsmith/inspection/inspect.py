@@ -57,9 +57,8 @@ def inspect_tokenizers(
         atomic.check_output_file(Path(html), overwrite=True, argument="html")
     names = [str(name) for name in ([tokenizers] if isinstance(tokenizers, str | Path) else tokenizers)]
     if repeated := [name for name in names if names.count(name) > 1]:
-        raise InputError(
-            "tokenizer_repeated", "this tokenizer is named twice", location=repeated[0], hint="name each once"
-        )
+        message = "this tokenizer is named twice"
+        raise InputError("tokenizer_repeated", message, location=repeated[0], hint="name each once")
     cased_names = [str(name) for name in cased]
     if unknown := [name for name in cased_names if name not in names]:
         message = "this is not one of the tokenizers"
@@ -70,14 +69,8 @@ def inspect_tokenizers(
         for label, name in zip(_short_names(names), names, strict=True)
     }
     reading = with_keywords(reading, keywords, inspect_tokenizers)
-    report = compare_tokenizers(
-        to_sources(files),
-        loaded,
-        reading=reading,
-        max_bytes=limit,
-        max_examples=max_examples,
-        progress=progress,
-    )
+    options: dict[str, Any] = {"reading": reading, "max_bytes": limit, "max_examples": max_examples}
+    report = compare_tokenizers(to_sources(files), loaded, **options, progress=progress)
     if html is not None:
         from bertsmith.reports.corpus import tokenizers_page
         from bertsmith.reports.page import write_page

@@ -20,7 +20,6 @@ from bertsmith.keywords import PretrainKeywords
 from bertsmith.pretraining.data import create_stream
 from bertsmith.pretraining.settings import PretrainSettings
 from bertsmith.settings import Changes, read_yaml, resolve
-from bertsmith.tokenizer.tokenizer import Tokenizer
 
 _LABELS = {  # by sentence task: the name and the meaning of label 0 and label 1
     "nsp": (("IsNext", "B follows A in its document"), ("NotNext", "B is from another document")),
@@ -69,10 +68,8 @@ def show_instance(
         raise InputError("no_second_phase", message, argument="phase", hint=hint)
     split = DocumentSplit.from_settings(shards, resolved.data, allow_empty_validation=not needs_validation)
     if resolved.data.validation_split and not len(split.validation):
-        logger.warning(
-            "no document is held out for validation: the corpus has only %s",
-            pluralize(shards.documents, "document"),
-        )
+        message = "no document is held out for validation: the corpus has only %s"
+        logger.warning(message, pluralize(shards.documents, "document"))
     stream = create_stream(shards, split.train, resolved, length, resolved.train.batch_tokens)
     num_instances = stream.size(epoch)
     if not 0 <= index < num_instances:
@@ -128,7 +125,7 @@ def _describe_instance(
         "labels": labels,
         "label_tokens": [names[i] for i in labels],
         "kinds": replacements,
-        "parts": _describe_parts(plan, index, shards, tokenizer),
+        "parts": _describe_parts(plan, index, shards),
         "counts": {
             "tokens": len(ids),
             "ordinary": num_ordinary,
@@ -152,9 +149,7 @@ def _describe_label(batch: MaskedBatch, data: DataSettings) -> dict[str, Any]:
     return {"sentence_task": task, "label": label, "label_name": name, "label_means": meaning}
 
 
-def _describe_parts(
-    plan: EpochPlan, index: int, shards: Shards, tokenizer: Tokenizer
-) -> list[dict[str, Any]]:
+def _describe_parts(plan: EpochPlan, index: int, shards: Shards) -> list[dict[str, Any]]:
     """Return the segments of an instance with their documents and positions."""
     document_starts = np.concatenate([[0], shards.sentence_ends])[shards.document_sentence_offsets]
     descriptions = []
@@ -168,7 +163,7 @@ def _describe_parts(
                 "place": shards.location(document),
                 "first_token": start - int(document_starts[document]),
                 "tokens": length,
-                "text": tokenizer.decode(token_ids, keep_special_tokens=True),
+                "text": shards.tokenizer.decode(token_ids, keep_special_tokens=True),
             }
         )
     return descriptions

@@ -19,15 +19,9 @@ from torch import Tensor
 from bertsmith import rng
 from bertsmith.corpus.shards import IntArray, Shards
 from bertsmith.errors import InputError, option
+from bertsmith.instances import epoch_plan
 from bertsmith.instances.corruption import Corruption, FramedInstances
-from bertsmith.instances.epoch_plan import (
-    EpochPlan,
-    FillStats,
-    check_batch_tokens,
-    compute_fill_stats,
-    make_buckets,
-    read_portions,
-)
+from bertsmith.instances.epoch_plan import EpochPlan, FillStats
 from bertsmith.instances.masking import Masker, SpecialTokenIds
 from bertsmith.instances.segment_pairs import plan_pairs
 from bertsmith.instances.segments import plan_doc_sentences, plan_full_sentences
@@ -198,7 +192,7 @@ class InstanceStream:
         self._corruption = Corruption(settings, np.flatnonzero(~ids.is_special), seed)
         self._batch_tokens = batch_tokens
         self._plans: dict[int, EpochPlan] = {}
-        check_batch_tokens(batch_tokens, length)
+        epoch_plan.check_batch_tokens(batch_tokens, length)
 
     def sampling_epoch(self, epoch: int) -> int:
         """Return the epoch whose random numbers determine the instances and masks of this epoch."""
@@ -215,7 +209,7 @@ class InstanceStream:
         plan = plan.reordered(rng.permutation(self._seed, "order", len(plan), epoch))
         if self._batch_tokens is not None and len(plan):
             sizes = self._corruption.corrupted_sizes(plan)
-            order, batch_offsets = make_buckets(sizes, self._batch_tokens, self._seed, epoch)
+            order, batch_offsets = epoch_plan.make_buckets(sizes, self._batch_tokens, self._seed, epoch)
             plan = replace(plan.reordered(order), batch_offsets=batch_offsets)
         self._plans = {k: v for k, v in self._plans.items() if abs(k - epoch) <= 1} | {epoch: plan}
         return plan
@@ -228,15 +222,8 @@ class InstanceStream:
         if self._settings.instances == "doc_sentences":
             return plan_doc_sentences(corpus, documents, max_length=length)
         separators = self._special_token_ids.num_separators
-        return plan_pairs(
-            corpus,
-            documents,
-            self._settings,
-            max_length=length,
-            seed=seed,
-            epoch=epoch,
-            num_separators=separators,
-        )
+        options = {"max_length": length, "seed": seed, "epoch": epoch, "num_separators": separators}
+        return plan_pairs(corpus, documents, self._settings, **options)
 
     def size(self, epoch: int) -> int:
         """Return the number of instances in the epoch."""
@@ -256,7 +243,7 @@ class InstanceStream:
         if offsets is None:
             offsets = np.append(np.arange(0, len(plan), size), len(plan))
         sizes = self._corruption.corrupted_sizes(plan)
-        return compute_fill_stats(sizes, offsets, self._batch_tokens or size * self._length)
+        return epoch_plan.compute_fill_stats(sizes, offsets, self._batch_tokens or size * self._length)
 
     def batch(self, epoch: int, start: int, stop: int) -> MaskedBatch:
         """Return instances [start, stop) of the epoch, masked and packed; a pure function of its arguments."""
@@ -267,15 +254,9 @@ class InstanceStream:
             framed = replace(framed, word_starts=self._word_starts(framed.ids))
         framed = self._corruption.apply(framed, instance_ids, sampling_epoch)
         packed = Packed.from_arrays(framed.ids, framed.segment_ids, framed.lengths)
-        masked_ids, rows = self._masker.apply(
-            framed.ids,
-            framed.lengths,
-            instance_ids,
-            sampling_epoch,
-            packed.positions.numpy(),
-            is_excluded=framed.is_inserted,
-            word_starts=framed.word_starts,
-        )
+        is_excluded, word_starts, positions = framed.is_inserted, framed.word_starts, packed.positions.numpy()
+        sequences = framed.ids, framed.lengths, instance_ids, sampling_epoch, positions
+        masked_ids, rows = self._masker.apply(*sequences, is_excluded=is_excluded, word_starts=word_starts)
         return MaskedBatch(
             packed=replace(packed, tokens=torch.from_numpy(masked_ids)),
             rows=torch.from_numpy(rows),
@@ -334,7 +315,7 @@ def token_counts(corpus: Shards, documents: IntArray, vocab_size: int) -> IntArr
         The number of occurrences of each token, int64 [V].
     """
     counts = np.zeros(vocab_size, dtype=np.int64)
-    for ids, _ in read_portions(corpus, documents):
+    for ids, _ in epoch_plan.read_portions(corpus, documents):
         counts += np.bincount(ids, minlength=vocab_size)
     return counts
 

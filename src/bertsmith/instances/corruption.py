@@ -15,14 +15,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bertsmith import rng
-from bertsmith.corpus.shards import IntArray
+from bertsmith.corpus.shards import BoolArray, IntArray
 from bertsmith.instances.epoch_plan import EpochPlan, concat_ranges
 from bertsmith.instances.settings import DataSettings
 
-BoolArray = NDArray[np.bool_]
 _GROWTH = {"none": 0, "insertion": 1, "deletion": -1}  # tokens per corrupted token
 _PURPOSES = {"insertion": "insert", "deletion": "delete"}  # of the random numbers
 
@@ -106,7 +104,7 @@ class Corruption:
 
     def _draw_indices(
         self, instances: FramedInstances, instance_ids: IntArray, epoch: int
-    ) -> tuple[IntArray, NDArray[np.uint64]]:
+    ) -> tuple[IntArray, rng.Bits]:
         """Return the ascending indices of the tokens to corrupt, and 64 random bits for each, [R]."""
         part_lengths = instances.part_lengths
         # The tokens of all parts: their indices, parts, instances, and positions in the instance.
@@ -127,7 +125,7 @@ class Corruption:
         return indices[selected], bits[selected]
 
     def _insert_tokens(
-        self, instances: FramedInstances, indices: IntArray, bits: NDArray[np.uint64]
+        self, instances: FramedInstances, indices: IntArray, bits: rng.Bits
     ) -> FramedInstances:
         """Insert a random token in front of each of these tokens, with the same value in `word_starts`."""
         repeats = np.ones(len(instances.ids), dtype=np.int64)

@@ -10,10 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bertsmith import rng
-from bertsmith.corpus.shards import IntArray, Shards
+from bertsmith.corpus.shards import HashArray, IntArray, Shards
 from bertsmith.formatting import pluralize
 from bertsmith.instances.epoch_plan import count_document_tokens
 from bertsmith.instances.segment_pairs import too_few_documents_error
@@ -87,7 +86,7 @@ class DocumentSplit:
 
 
 def split_documents(
-    hashes: NDArray[np.uint64], validation_split: float, min_documents: int = 2
+    hashes: HashArray, validation_split: float, min_documents: int = 2
 ) -> tuple[IntArray, IntArray]:
     """Split documents by hash: those with the lowest hashes are the validation split.
 
@@ -120,9 +119,7 @@ def split_documents(
     return np.flatnonzero(~is_validation), np.flatnonzero(is_validation)
 
 
-def _train_subset(
-    documents: IntArray, hashes: NDArray[np.uint64], fraction: float, min_documents: int
-) -> IntArray:
+def _train_subset(documents: IntArray, hashes: HashArray, fraction: float, min_documents: int) -> IntArray:
     """Return the documents with the highest hashes: this fraction, of at least `min_documents` hashes."""
     if fraction == 1:
         return documents
@@ -132,7 +129,7 @@ def _train_subset(
     return subset
 
 
-def _split_hashes(hashes: NDArray[np.uint64], groups: IntArray, fraction: float) -> NDArray[np.uint64]:
+def _split_hashes(hashes: HashArray, groups: IntArray, fraction: float) -> HashArray:
     """Return the hash by which each document is split, equal for all documents of a duplicate group, [D].
 
     This is the documents' own hash if all documents of the group are equal, and otherwise a hash of the smallest

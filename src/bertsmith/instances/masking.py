@@ -19,19 +19,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bertsmith import rng
-from bertsmith.corpus.shards import IntArray
+from bertsmith.corpus.shards import BoolArray, IntArray
 from bertsmith.instances.epoch_plan import concat_ranges
 from bertsmith.instances.settings import DataSettings
-from bertsmith.instances.span_masking import (
-    BoolArray,
-    Words,
-    select_spans,
-    select_words,
-    span_length_probabilities,
-)
+from bertsmith.instances.span_masking import Words, select_spans, select_words, span_length_probabilities
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
 # A sort key has, from the top: sequence 20 bits, unmaskable 1 bit, random 30 bits, position 13 bits.
@@ -94,10 +87,8 @@ class Masker:
         self._mask_id, self._is_special = ids.mask, ids.is_special
         self._is_cls_or_sep = np.zeros_like(ids.is_special)
         self._is_cls_or_sep[[ids.cls, ids.sep]] = True
-        includes_special = settings.random_tokens == "all"
-        self._random_ids = (
-            np.arange(len(ids.is_special)) if includes_special else np.flatnonzero(~ids.is_special)
-        )
+        is_random = np.ones_like(ids.is_special) if settings.random_tokens == "all" else ~ids.is_special
+        self._random_ids = np.flatnonzero(is_random)
 
     def apply(
         self,
@@ -169,12 +160,7 @@ class Masker:
         return unmaskable, num_predictions
 
     def _replace(
-        self,
-        ids: IntArray,
-        indices: IntArray,
-        keys: NDArray[np.uint64],
-        position: IntArray,
-        unit_position: IntArray,
+        self, ids: IntArray, indices: IntArray, keys: rng.Bits, position: IntArray, unit_position: IntArray
     ) -> IntArray:
         """Return the ids with replacements at these indices.
 
@@ -187,23 +173,22 @@ class Masker:
                 original token, [M]: the token's own, or that of the first token of its span.
         """
         draws = rng.extend_bits(keys, position + _MAX_LENGTH)
-        unit_draws = (
-            draws if unit_position is position else rng.extend_bits(keys, unit_position + _MAX_LENGTH)
-        )
+        unit_draws = draws
+        if unit_position is not position:
+            unit_draws = rng.extend_bits(keys, unit_position + _MAX_LENGTH)
         choices = unit_draws >> _HALF_BITS
         random_index = ((draws & _LOW_MASK) * np.uint64(len(self._random_ids))) >> _HALF_BITS
         thresholds = np.cumsum(self._settings.replacement_probabilities[:2]) * 2**32  # choices have 32 bits
         mask_below, random_below = np.rint(thresholds).astype(np.uint64)
-        replacements = np.where(
-            choices < random_below, self._random_ids[random_index.view(np.int64)], ids[indices]
-        )
+        random_ids = self._random_ids[random_index.view(np.int64)]
+        replacements = np.where(choices < random_below, random_ids, ids[indices])
         replacements[choices < mask_below] = self._mask_id
         masked = ids.copy()
         masked[indices] = replacements
         return masked
 
     def _select_words(
-        self, words: Words, keys: NDArray[np.uint64], positions: IntArray, num_predictions: IntArray
+        self, words: Words, keys: rng.Bits, positions: IntArray, num_predictions: IntArray
     ) -> tuple[IntArray, IntArray, IntArray]:
         """Select words or spans.
 
@@ -231,11 +216,7 @@ class Masker:
 
 
 def _select_tokens(
-    keys: NDArray[np.uint64],
-    positions: IntArray,
-    unmaskable: BoolArray,
-    lengths: IntArray,
-    num_predictions: IntArray,
+    keys: rng.Bits, positions: IntArray, unmaskable: BoolArray, lengths: IntArray, num_predictions: IntArray
 ) -> tuple[IntArray, IntArray]:
     """Return the sequence of each selected token and its position there, in ascending order, int64 [M] each.
 

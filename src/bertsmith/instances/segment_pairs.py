@@ -26,26 +26,9 @@ from bertsmith import rng
 from bertsmith.corpus.shards import IntArray, Shards
 from bertsmith.errors import InputError, command, option
 from bertsmith.formatting import pluralize
-from bertsmith.instances.epoch_plan import (
-    IN_ORDER,
-    IS_NEXT,
-    NOT_NEXT,
-    SWAPPED,
-    EpochPlan,
-    Spans,
-    concat_ranges,
-    make_pair_plan,
-)
-from bertsmith.instances.segments import (
-    Fragments,
-    count_text,
-    draw_target_lengths,
-    follow_links,
-    make_chunks_from_either_end,
-    make_segment_chunks,
-    make_sentence_chunks,
-    split_into_fragments,
-)
+from bertsmith.instances import epoch_plan, segments
+from bertsmith.instances.epoch_plan import IN_ORDER, IS_NEXT, NOT_NEXT, SWAPPED, EpochPlan, Spans
+from bertsmith.instances.segments import Fragments, split_into_fragments
 from bertsmith.instances.settings import DataSettings
 
 
@@ -91,12 +74,12 @@ def plan_pairs(
             "documents_left_out": int(has_text.sum()) - len(np.unique(a.documents)),
             **_count_text(corpus, sentences, a, b, num_trimmed),
         }
-        return make_pair_plan(a, b, labels, num_separators, counts)
+        return epoch_plan.make_pair_plan(a, b, labels, num_separators, counts)
     fragments = split_into_fragments(corpus, documents, max(1, max_tokens // 2), split_single_fragments=True)
     if settings.instances == "sentence_pair":
-        chunks = make_sentence_chunks(fragments, seed, epoch)
+        chunks = segments.make_sentence_chunks(fragments, seed, epoch)
     else:
-        make_chunks = make_chunks_from_either_end if task == "sop" else make_segment_chunks
+        make_chunks = segments.make_chunks_from_either_end if task == "sop" else segments.make_segment_chunks
         chunks = make_chunks(fragments, max_tokens, seed, epoch, settings.short_seq_prob)
     has_b = chunks.b_start < chunks.end
     a_start, b_start, end = chunks.a_start[has_b], chunks.b_start[has_b], chunks.end[has_b]
@@ -109,7 +92,7 @@ def plan_pairs(
     is_swapped = labels == SWAPPED
     first = Spans(*(np.where(is_swapped, y, x) for x, y in zip(a, b, strict=True)))
     second = Spans(*(np.where(is_swapped, x, y) for x, y in zip(a, b, strict=True)))
-    return make_pair_plan(first, second, labels, num_separators, counts)
+    return epoch_plan.make_pair_plan(first, second, labels, num_separators, counts)
 
 
 def draw_nsp_pairs(
@@ -135,8 +118,8 @@ def draw_nsp_pairs(
     Returns:
         The segments A and B, the labels, int64 [I], and the number of tokens that were trimmed.
     """
-    boundaries = sentences.boundaries
-    target = draw_target_lengths(len(sentences.documents), max_tokens, seed, epoch, settings.short_seq_prob)
+    boundaries, num_documents = sentences.boundaries, len(sentences.documents)
+    target = segments.draw_target_lengths(num_documents, max_tokens, seed, epoch, settings.short_seq_prob)
     target = target.repeat(np.diff(sentences.offsets))  # of a chunk that starts at each boundary
     start, split, stop, is_not_next = _draw_chunks(sentences, settings, target, seed, epoch)
     document = sentences.position_of(start)
@@ -194,7 +177,7 @@ def _draw_chunks(
     if settings.nsp_sampling == "same_document":
         first = offsets[sentences.position_of(index)]
         is_not_next &= sum(_count_same_document_starts(index, split, first, last)) > 0
-    start = follow_links(np.where(index == last, index + 1, np.where(is_not_next, split, stop)))
+    start = segments.follow_links(np.where(index == last, index + 1, np.where(is_not_next, split, stop)))
     start = start[(start < last[start]) & (is_not_next | (stop - index > 1))[start]]
     return start, split[start], stop[start], is_not_next[start]
 
@@ -268,9 +251,8 @@ def _other_documents(
     with_text = np.flatnonzero(sentences.fragments_per_document > 0)
     by_group = with_text[np.argsort(groups[with_text], kind="stable")]
     # The document's own group is by_group[first:stop]: draw a rank among the others, and skip the group.
-    first, stop = (
-        np.searchsorted(groups[by_group], groups[documents], side=side) for side in ("left", "right")
-    )
+    sorted_groups, document_groups = groups[by_group], groups[documents]
+    first, stop = (np.searchsorted(sorted_groups, document_groups, side=side) for side in ("left", "right"))
     group_size = stop - first
     rank = (uniform * (len(by_group) - group_size)).astype(np.int64)
     others: IntArray = by_group[np.where(rank < first, rank, rank + group_size)]
@@ -280,7 +262,7 @@ def _other_documents(
 def _draw_front_cuts(num_cut: IntArray, seed: int, purpose: str, epoch: int, counter: IntArray) -> IntArray:
     """Return how many of the trimmed tokens of each segment are at its front: a coin is tossed for each token."""
     segment = np.repeat(np.arange(len(num_cut)), num_cut)
-    token = concat_ranges(np.zeros_like(num_cut), num_cut)
+    token = epoch_plan.concat_ranges(np.zeros_like(num_cut), num_cut)
     tosses = rng.uniform(seed, purpose, epoch, counter[segment], token)
     cuts: IntArray = np.bincount(segment[tosses < 0.5], minlength=len(num_cut)).astype(np.int64)
     return cuts
@@ -302,7 +284,7 @@ def _count_text(
     corpus: Shards, fragments: Fragments, a: Spans, b: Spans, num_trimmed: int = 0
 ) -> dict[str, int]:
     starts, lengths = np.concatenate([a.starts, b.starts]), np.concatenate([a.lengths, b.lengths])
-    counts = count_text(corpus, fragments, starts, lengths, num_trimmed)
+    counts = segments.count_text(corpus, fragments, starts, lengths, num_trimmed)
     return counts | {"documents_of_one_fragment": int((fragments.fragments_per_document == 1).sum())}
 
 

@@ -20,13 +20,8 @@ import numpy as np
 
 from bertsmith import rng
 from bertsmith.corpus.shards import IntArray, Shards
-from bertsmith.instances.epoch_plan import (
-    EpochPlan,
-    Spans,
-    concat_ranges,
-    count_covered_tokens,
-    count_document_tokens,
-)
+from bertsmith.instances import epoch_plan
+from bertsmith.instances.epoch_plan import EpochPlan, Spans, concat_ranges
 
 
 @dataclass(frozen=True)
@@ -113,13 +108,13 @@ def count_text(
     corpus: Shards, fragments: Fragments, starts: IntArray, lengths: IntArray, num_trimmed: int = 0
 ) -> dict[str, int]:
     """Count the text that there is, and the tokens that were trimmed or are in none of these ranges."""
-    num_tokens = count_document_tokens(corpus, fragments.documents)
+    num_tokens = epoch_plan.count_document_tokens(corpus, fragments.documents)
     return {
         "documents": len(fragments.documents),
         "sentences": int(np.diff(corpus.document_sentence_offsets)[fragments.documents].sum()),
         "sentences_parted": fragments.num_split_sentences,
         "tokens_cut": num_trimmed,
-        "tokens_left_out": num_tokens - count_covered_tokens(starts, lengths),
+        "tokens_left_out": num_tokens - epoch_plan.count_covered_tokens(starts, lengths),
     }
 
 
@@ -183,9 +178,8 @@ def make_segment_chunks(
     start = start[start < last[start]]
     stop = stop[start]
     # A chunk of one fragment is at the end of a document, and takes the fragment before it, if there is one.
-    start = np.where(
-        (stop - start == 1) & (start > fragments.offsets[fragments.position_of(start)]), start - 1, start
-    )
+    has_predecessor = start > fragments.offsets[fragments.position_of(start)]
+    start = np.where((stop - start == 1) & has_predecessor, start - 1, start)
     split = start + 1 + rng.integers(seed, "split", np.maximum(stop - start - 1, 1), epoch, start)
     return _make_chunks(fragments, start, np.minimum(split, stop), stop)
 
@@ -210,9 +204,8 @@ def make_chunks_from_either_end(
     boundaries = np.where(
         is_from_end[document], mirror_sum[document] - fragments.boundaries[mirrored], fragments.boundaries
     )
-    chunks = make_segment_chunks(
-        replace(fragments, boundaries=boundaries), max_tokens, seed, epoch, short_seq_prob
-    )
+    mirrored_fragments = replace(fragments, boundaries=boundaries)
+    chunks = make_segment_chunks(mirrored_fragments, max_tokens, seed, epoch, short_seq_prob)
     # Mirror their chunks back.
     position = np.searchsorted(fragments.documents, chunks.document)
     is_mirrored, total = is_from_end[position], mirror_sum[position]

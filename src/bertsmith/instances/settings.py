@@ -22,8 +22,7 @@ class DataSettings(Settings):
 
     instances: Literal["segment_pair", "sentence_pair", "full_sentences", "doc_sentences"] = Field(
         "segment_pair",
-        description="segment_pair, sentence_pair; full_sentences (across documents), doc_sentences (within "
-        "one)",
+        description="segment_pair, sentence_pair, full_sentences (across documents), or doc_sentences",
     )
     sequence_length: int = Field(
         128, ge=8, le=8192, description="maximum tokens per instance, special tokens included"
@@ -89,10 +88,7 @@ class DataSettings(Settings):
         description="true: new instances and masks in each epoch; false: they repeat after dupe_factor epochs",
     )
     dupe_factor: int = Field(
-        10,
-        ge=1,
-        le=1_000_000,
-        description="number of epochs with different masks if dynamic_masking is false",
+        10, ge=1, le=1_000_000, description="epochs with different masks if dynamic_masking is false"
     )
     sentence_task: Literal["nsp", "sop", "none"] = Field(
         "nsp",
@@ -109,10 +105,7 @@ class DataSettings(Settings):
         description="source of NotNext's B: other_document, or same_document (A's own, but not adjacent to A)",
     )
     validation_split: float = Field(
-        0.01,
-        ge=0,
-        lt=1,
-        description="fraction of the documents to validate on, selected by hash of their text",
+        0.01, ge=0, lt=1, description="fraction of the documents to validate on, by hash of their text"
     )
     train_fraction: float = Field(
         1.0,
@@ -128,9 +121,8 @@ class DataSettings(Settings):
     @model_validator(mode="after")
     def _check_combinations(self) -> DataSettings:
         if abs(sum(self.replacement_probabilities) - 1) > 1e-6:
-            raise ValueError(
-                f"replacement_probabilities {list(self.replacement_probabilities)} does not sum to 1"
-            )
+            probabilities = list(self.replacement_probabilities)
+            raise ValueError(f"replacement_probabilities {probabilities} does not sum to 1")
         task = self.sentence_task
         if task != "none" and self.instances not in PAIRS:
             raise ValueError(

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from bertsmith.corpus.shards import IntArray
+from bertsmith.corpus.shards import BoolArray, IntArray
 from bertsmith.errors import InputError, option
 from bertsmith.instances.settings import DataSettings
 from bertsmith.io.unicode_scripts import IDEOGRAPHS
@@ -33,7 +33,7 @@ from bertsmith.tokenizer.tokenizer import Tokenizer
 
 def word_start_function(
     tokenizer: Tokenizer, settings: DataSettings
-) -> Callable[[IntArray], NDArray[np.bool_]] | None:
+) -> Callable[[IntArray], BoolArray] | None:
     """Return a function from ids [N] to bool [N], the tokens that start a word; None for token masks."""
     if settings.masking == "token":
         return None
@@ -64,7 +64,7 @@ class ChineseWordStarts:
             hint = f"set {option('data.word_segmenter', 'none')}"
             raise InputError("no_chinese_characters", message, argument="data.word_segmenter", hint=hint)
 
-    def __call__(self, ids: IntArray) -> NDArray[np.bool_]:
+    def __call__(self, ids: IntArray) -> BoolArray:
         """Return True for tokens that start a word: ids [N] → bool [N]."""
         word_starts = self._word_starts(ids).copy()
         is_chinese = self._is_chinese[ids]
@@ -86,9 +86,6 @@ def _chinese_character(token: str) -> str:
     if len(text) == 1 and any(ord(text) in block for block in IDEOGRAPHS):
         return text
     return ""
-
-
-BoolArray = NDArray[np.bool_]
 
 
 def span_length_probabilities(settings: DataSettings) -> NDArray[np.float64]:
@@ -226,11 +223,8 @@ def select_spans(
         remaining[active] -= (words.size[span] * fits).sum(1)
         next_in_order[active] += 1
         active = active[(remaining[active] > 0) & (next_in_order[active] < end[active])]
-    extra = order[
-        _first_words_of_empty(
-            words.sequence[order], words.size[order], span_start[order] >= 0, num_predictions, max_predictions
-        )
-    ]
+    sequence, size, is_selected = words.sequence[order], words.size[order], span_start[order] >= 0
+    extra = order[_first_words_of_empty(sequence, size, is_selected, num_predictions, max_predictions)]
     span_start[extra] = words.first[extra]
     selected = np.flatnonzero(span_start >= 0)
     return selected, span_start[selected]

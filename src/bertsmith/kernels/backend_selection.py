@@ -69,9 +69,8 @@ def load_backend(name: BackendName) -> KernelBackend:
     except Exception as error:  # Numba's types of errors are unknown before it is imported
         reported = compile_error(error)
         alternative = f"or train without compiled kernels: {option('train.kernels', 'torch')}"
-        raise InputError(
-            "kernels_not_compiled", reported.message, hint=f"{reported.hint}, {alternative}"
-        ) from None
+        message = reported.message
+        raise InputError("kernels_not_compiled", message, hint=f"{reported.hint}, {alternative}") from None
     return NumbaTrainingBackend()
 
 

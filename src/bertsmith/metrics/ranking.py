@@ -24,9 +24,8 @@ def reciprocal_rank(ranked: Sequence[Hashable], relevant: Collection[Hashable], 
 
 def ndcg(ranked: Sequence[Hashable], relevant: Collection[Hashable], k: int) -> float:
     """Return the normalized discounted cumulative gain at k (Järvelin and Kekäläinen 2002)."""
-    dcg = sum(
-        1 / math.log2(rank + 1) for rank, passage in enumerate(ranked[:k], start=1) if passage in relevant
-    )
+    hits = (rank for rank, passage in enumerate(ranked[:k], start=1) if passage in relevant)
+    dcg = sum(1 / math.log2(rank + 1) for rank in hits)
     return dcg / sum(1 / math.log2(rank + 1) for rank in range(1, min(len(relevant), k) + 1))
 
 
@@ -49,9 +48,6 @@ def ranking_metrics(
         rankings: At least the ten best passages of each query (or all there are), without repetitions.
         relevant: The relevant passages of each query.
     """
-    rows = [
-        query_metrics(ranked, passages)
-        for ranked, passages in zip(rankings, relevant, strict=True)
-        if passages
-    ]
+    queries = zip(rankings, relevant, strict=True)
+    rows = [query_metrics(ranked, passages) for ranked, passages in queries if passages]
     return {name: sum(row[i] for row in rows) / max(1, len(rows)) for i, name in enumerate(METRIC_NAMES)}

@@ -18,15 +18,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bertsmith.metrics.sufficient_statistics import (
-    Counts,
-    FloatArray,
-    SufficientStatistics,
-    count_statistics,
-    f1,
-    one_hot,
-    safe_divide,
-)
+from bertsmith.metrics import sufficient_statistics as stats
+from bertsmith.metrics.sufficient_statistics import Counts, FloatArray, SufficientStatistics
 
 _DIRECTION = re.compile(r"\((e1,e2|e2,e1)\)$")
 
@@ -93,7 +86,7 @@ def relation_statistics(
     names = sorted({relation_name(label) for label in (*labels, *references)} - {no_relation})
     ids = {name: i for i, name in enumerate(names)}
     reference_matrix, prediction_matrix = (
-        one_hot([ids.get(relation_name(label), -1) for label in row], len(names))
+        stats.one_hot([ids.get(relation_name(label), -1) for label in row], len(names))
         for row in (references, predictions)
     )
     is_correct = np.array([a == b for a, b in zip(references, predictions, strict=True)], dtype=np.float64)
@@ -103,14 +96,15 @@ def relation_statistics(
         correct: FloatArray, references: FloatArray, predictions: FloatArray, accuracy_sums: FloatArray
     ) -> dict[str, FloatArray]:
         occurs = (references > 0).astype(np.float64)
+        f1_sum = (stats.f1(correct, references, predictions) * occurs).sum(-1)
         return {
-            "macro_f1": safe_divide((f1(correct, references, predictions) * occurs).sum(-1), occurs.sum(-1)),
-            "micro_f1": f1(correct.sum(-1), references.sum(-1), predictions.sum(-1)),
-            "accuracy": safe_divide(accuracy_sums[..., 0], accuracy_sums[..., 1]),
+            "macro_f1": stats.safe_divide(f1_sum, occurs.sum(-1)),
+            "micro_f1": stats.f1(correct.sum(-1), references.sum(-1), predictions.sum(-1)),
+            "accuracy": stats.safe_divide(accuracy_sums[..., 0], accuracy_sums[..., 1]),
         }
 
     correct_matrix = reference_matrix * is_correct[:, None]
-    return count_statistics(correct_matrix, reference_matrix, prediction_matrix, accuracy_terms, scores)
+    return stats.count_statistics(correct_matrix, reference_matrix, prediction_matrix, accuracy_terms, scores)
 
 
 def macro_f1(relations: dict[str, RelationCounts]) -> float:

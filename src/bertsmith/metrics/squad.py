@@ -22,9 +22,7 @@ _DELETE_PUNCTUATION = str.maketrans("", "", string.punctuation)
 _CMRC_PUNCTUATION = str.maketrans("", "", "-:_*^/\\~`+=，。：？！“”；’《》·、「」（）－～『』")
 _IDEOGRAPH = "\u4e00-\u9fa5"
 # An ideograph; a word or number (it's, 3.5), which the script splits with NLTK; or any other character.
-_CMRC_SEGMENT = re.compile(
-    rf"[{_IDEOGRAPH}]|[^\W{_IDEOGRAPH}]+(?:(?:['.]|,(?=\d))[^\W{_IDEOGRAPH}]+)*|[^\w\s]"
-)
+_SEGMENT = re.compile(rf"[{_IDEOGRAPH}]|[^\W{_IDEOGRAPH}]+(?:(?:['.]|,(?=\d))[^\W{_IDEOGRAPH}]+)*|[^\w\s]")
 _TOLERANCE = 1e-9  # sums of scores that differ by less are equal up to rounding
 
 
@@ -48,10 +46,8 @@ def f1(answer: str, references: Iterable[str]) -> float:
         ValueError: There is no reference.
     """
     words = Counter(normalize_answer(answer).split())
-    reference_words = (Counter(normalize_answer(text).split()) for text in references)
-    return max(
-        f1_of_counts((words & other).total(), words.total(), other.total()) for other in reference_words
-    )
+    others = (Counter(normalize_answer(text).split()) for text in references)
+    return max(f1_of_counts((words & other).total(), words.total(), other.total()) for other in others)
 
 
 def f1_v2(answer: str, references: Sequence[str]) -> float:
@@ -81,7 +77,7 @@ def f1_of_counts(num_shared: int, num_answer: int, num_reference: int) -> float:
 
 def cmrc_segments(answer: str) -> list[str]:
     """Split an answer into lower-case ideographs and words without punctuation."""
-    return _CMRC_SEGMENT.findall(_normalize_chinese(answer))
+    return _SEGMENT.findall(_normalize_chinese(answer))
 
 
 def cmrc_exact_match(answer: str, references: Iterable[str]) -> bool:

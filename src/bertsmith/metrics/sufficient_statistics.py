@@ -116,9 +116,8 @@ def regression_statistics(references: ArrayLike, predictions: ArrayLike) -> Suff
     def scores(sums: FloatArray) -> dict[str, FloatArray]:
         n, x, y, xx, yy, xy, squared_errors, absolute_errors = np.moveaxis(sums, -1, 0)
         variance_x, variance_y = n * xx - x * x, n * yy - y * y
-        varies = (variance_x > _MIN_RELATIVE_VARIANCE * n * xx) & (
-            variance_y > _MIN_RELATIVE_VARIANCE * n * yy
-        )
+        threshold = _MIN_RELATIVE_VARIANCE * n
+        varies = (variance_x > threshold * xx) & (variance_y > threshold * yy)
         return {
             "pearson": safe_divide(n * xy - x * y, np.sqrt(np.where(varies, variance_x * variance_y, 0))),
             "mean_squared_error": safe_divide(squared_errors, n),

@@ -179,14 +179,12 @@ def entities_to_tags(
         scheme: The tagging scheme.
         letters: Prefixes to use in place of those of IOBES, as `infer_letters` returns them.
     """
-    tags = [OUTSIDE] * num_words
+    tags, letters = [OUTSIDE] * num_words, letters or {}
     previous: Entity | None = None
     for entity in entities:
         touches = previous is not None and (previous.type, previous.end) == (entity.type, entity.start)
         prefixes = entity_prefixes(entity.end - entity.start, scheme, touches=touches)
-        tags[entity.start : entity.end] = [
-            format_tag(prefix, entity.type, letters or {}) for prefix in prefixes
-        ]
+        tags[entity.start : entity.end] = [format_tag(prefix, entity.type, letters) for prefix in prefixes]
         previous = entity
     return tags
 
@@ -222,10 +220,8 @@ class Spelling(NamedTuple):
 @cache
 def _pattern(tag_format: str) -> re.Pattern[str]:
     """Return the pattern of tags with a prefix; those without a type (B) are in all formats."""
-    separator, prefix = (
-        re.escape(tag_format.strip("BbTYPE")),
-        "[BIESLUWM]" if "B" in tag_format else "[bieslumw]",
-    )
+    separator = re.escape(tag_format.strip("BbTYPE"))
+    prefix = "[BIESLUWM]" if "B" in tag_format else "[bieslumw]"
     if tag_format.startswith("TYPE"):
         return re.compile(f"((?P<type>.+){separator})?(?P<prefix>{prefix})", re.DOTALL)
     return re.compile(f"(?P<prefix>{prefix})({separator}(?P<type>.*))?", re.DOTALL)

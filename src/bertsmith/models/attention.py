@@ -105,9 +105,8 @@ class AttentionLayout:
     @cached_property
     def sequence_layout(self) -> SequenceLayout:
         """Return the sequences in the form that kernels take."""
-        return SequenceLayout(
-            self.packed.cu_seqlens.long(), self.direction, self.packed.max_seqlen, len(self.packed.tokens)
-        )
+        packed = self.packed
+        return SequenceLayout(packed.cu_seqlens.long(), self.direction, packed.max_seqlen, len(packed.tokens))
 
     @property
     def buckets(self) -> tuple[Bucket, ...]:
@@ -140,9 +139,7 @@ class AttentionLayout:
         num_tokens, num_cells = len(self.packed.tokens), 0
         buckets = []
         row_of_cell = [np.empty(0, dtype=np.int64)]  # by bucket
-        cell_of_row = np.empty(
-            num_tokens + 1, dtype=np.int64
-        )  # padding cells are written to the last element
+        cell_of_row = np.empty(num_tokens + 1, dtype=np.int64)  # padding cells write to the last element
         max_scores = _MAX_SCORES_CPU if self.packed.tokens.is_cpu else _MAX_SCORES_GPU
         for members in _group_by_length(lengths, 1 if self.equal_lengths_only else _BUCKET_WIDTH, max_scores):
             length = int(lengths[members].max())
@@ -157,11 +154,9 @@ class AttentionLayout:
             num_cells += is_token.size
         if len(buckets) == 1 and num_cells == num_tokens:  # sequences of one length, in order
             return tuple(buckets), None, None
-        return (
-            tuple(buckets),
-            copy_to_device(torch.from_numpy(np.concatenate(row_of_cell)), device),
-            copy_to_device(torch.from_numpy(cell_of_row[:-1]), device),
-        )
+        indices = np.concatenate(row_of_cell), cell_of_row[:-1]
+        row_index, cell_index = (copy_to_device(torch.from_numpy(index), device) for index in indices)
+        return tuple(buckets), row_index, cell_index
 
 
 def _group_by_length(lengths: NDArray[np.int64], width: int, max_scores: int) -> Iterator[NDArray[np.int64]]:
@@ -268,9 +263,8 @@ def bucket_attention(
     # where separate products are up to twice as fast.
     uses_sdpa = dropout is None and (qkv.is_cuda or qkv.dtype == torch.float32)
     outputs = []
-    for bucket, bucket_qkv in zip(
-        layout.buckets, torch.split(_rows_to_cells(qkv, layout), layout.bucket_sizes), strict=True
-    ):
+    qkv_parts = torch.split(_rows_to_cells(qkv, layout), layout.bucket_sizes)
+    for bucket, bucket_qkv in zip(layout.buckets, qkv_parts, strict=True):
         b, t = bucket.sequences, bucket.length
         shares_bias = bucket.bias is None or len(bucket.bias) == 1  # all sequences have the same bias
         if not uses_sdpa and dropout is None and shares_bias and not torch.is_grad_enabled():
@@ -322,12 +316,8 @@ class _BucketAttention(torch.autograd.Function):
         cells_output = cells_qkv.new_empty(len(cells_qkv), cells_qkv.shape[1] // 3)
         saved: list[Tensor | None] = []
         ctx.dropout_seeds = []
-        for bucket, bucket_qkv, bucket_output in zip(
-            layout.buckets,
-            torch.split(cells_qkv, layout.bucket_sizes),
-            torch.split(cells_output, layout.bucket_sizes),
-            strict=True,
-        ):
+        parts = (torch.split(cells, layout.bucket_sizes) for cells in (cells_qkv, cells_output))
+        for bucket, bucket_qkv, bucket_output in zip(layout.buckets, *parts, strict=True):
             b, t = bucket.sequences, bucket.length
             # a copy in the layout that is fast in both passes' products
             q, k, v = _split_bucket(bucket_qkv, b, t, num_heads).clone(memory_format=torch.contiguous_format)
@@ -354,21 +344,17 @@ class _BucketAttention(torch.autograd.Function):
             cells_output_grad = zeros.index_copy_(0, layout.cell_of_row, grad)
         cells_qkv_grad = grad.new_empty(len(cells_output_grad), 3 * grad.shape[1])
         saved = iter(ctx.saved_tensors)
+        parts = (torch.split(cells, layout.bucket_sizes) for cells in (cells_output_grad, cells_qkv_grad))
         for bucket, dropout_seeds, bucket_output_grad, bucket_qkv_grad in zip(
-            layout.buckets,
-            ctx.dropout_seeds,
-            torch.split(cells_output_grad, layout.bucket_sizes),
-            torch.split(cells_qkv_grad, layout.bucket_sizes),
-            strict=True,
+            layout.buckets, ctx.dropout_seeds, *parts, strict=True
         ):
             b, t = bucket.sequences, bucket.length
             q, k, v, weights, mask = (next(saved) for _ in range(5))
             output_grad = bucket_output_grad.view(b, t, num_heads, -1).transpose(1, 2).contiguous()
             q_grad, k_grad, v_grad = _split_bucket(bucket_qkv_grad, b, t, num_heads)
             dropped_weights_grad = output_grad @ v.transpose(-2, -1)
-            dropped_weights, scores_grad = ctx.kernels.softmax_backward(
-                weights, dropout_seeds if mask is None else mask, dropped_weights_grad
-            )
+            state = dropout_seeds if mask is None else mask
+            dropped_weights, scores_grad = ctx.kernels.softmax_backward(weights, state, dropped_weights_grad)
             v_grad.copy_(dropped_weights.transpose(-2, -1) @ output_grad)
             q_grad.copy_((scores_grad @ k).mul_(q.shape[-1] ** -0.5))
             k_grad.copy_(scores_grad.transpose(-2, -1) @ q)

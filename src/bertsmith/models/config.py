@@ -36,16 +36,11 @@ class ModelConfig(Settings):
     vocab_size: int = Field(30_522, ge=1, le=4_000_000, description="word pieces in the vocabulary")
     hidden_size: int = Field(768, ge=1, le=16_384, description="size of the hidden states, H")
     embedding_size: int | None = Field(
-        None,
-        ge=1,
-        le=16_384,
-        description="size of the embeddings, E, projected to H; none: H, without projection",
+        None, ge=1, le=16_384, description="size of the embeddings, E, projected to H; none: H, not projected"
     )
     num_hidden_layers: int = Field(12, ge=1, le=256, description="layers, L")
     num_attention_heads: int = Field(12, ge=1, le=1_024, description="attention heads per layer; divides H")
-    intermediate_size: int = Field(
-        3_072, ge=1, le=65_536, description="inner size of the feed-forward layers, F"
-    )
+    intermediate_size: int = Field(3_072, ge=1, le=65_536, description="inner size of feed-forward layers, F")
     share: Literal["none", "all", "attention", "feed_forward"] = Field(
         "none", description="parameters that all layers share: none, the whole layer, or a part of it"
     )
@@ -56,18 +51,13 @@ class ModelConfig(Settings):
         "gelu",
         description="activation of the feed-forward layers: exact GELU, its tanh approximation, or ReLU",
     )
-    hidden_dropout_prob: float = Field(
-        0.1, ge=0, lt=1, description="dropout on embeddings and sublayer outputs"
-    )
+    hidden_dropout_prob: float = Field(0.1, ge=0, lt=1, description="dropout on embeddings and sublayers")
     attention_probs_dropout_prob: float = Field(0.1, ge=0, lt=1, description="dropout on attention weights")
     classifier_dropout: float | None = Field(
         None, ge=0, lt=1, description="dropout in task heads; none: hidden_dropout_prob"
     )
     max_position_embeddings: int = Field(
-        512,
-        ge=1,
-        le=1_048_576,
-        description="rows of the position embeddings, which bound the sequence length",
+        512, ge=1, le=1_048_576, description="rows of position embeddings, which bound the sequence length"
     )
     first_position: Literal["zero", "after_padding"] = Field(
         "zero", description="position of the first token: 0, or pad_token_id + 1 (RoBERTa)"
@@ -92,34 +82,25 @@ class ModelConfig(Settings):
         2, ge=0, le=1_024, description="number of segment embeddings; 1: the same for all tokens, 0: none"
     )
     initializer_range: float = Field(
-        0.02,
-        gt=0,
-        le=10,
-        description="standard deviation of the initial weights, truncated at two deviations",
+        0.02, gt=0, le=10, description="standard deviation of initial weights, truncated at two deviations"
     )
     layer_norm_eps: float = Field(1e-12, gt=0, le=1, description="epsilon added to the variance in LayerNorm")
-    pad_token_id: int = Field(
-        0, ge=0, description="id of the padding token, whose embedding is initially zero"
-    )
+    pad_token_id: int = Field(0, ge=0, description="id of the padding token; its embedding starts at zero")
 
     @model_validator(mode="after")
     def _check_sizes(self) -> ModelConfig:
-        if self.hidden_size % self.num_attention_heads:
+        heads = self.num_attention_heads
+        if self.hidden_size % heads:
             raise ValueError(
-                f"hidden_size {self.hidden_size} is not a multiple of "
-                f"num_attention_heads {self.num_attention_heads}"
+                f"hidden_size {self.hidden_size} is not a multiple of num_attention_heads {heads}"
             )
         if self.backwards and not self.causal:
             raise ValueError("backwards needs a causal model: set causal=true")
         if self.share_groups > (1 if self.share == "none" else self.num_hidden_layers):
-            raise ValueError(
-                f"share_groups {self.share_groups}: "
-                + (
-                    "layers that share no parameters have no groups: set it to 1"
-                    if self.share == "none"
-                    else f"the model has only {self.num_hidden_layers} layers"
-                )
-            )
+            reason = f"the model has only {self.num_hidden_layers} layers"
+            if self.share == "none":
+                reason = "layers that share no parameters have no groups: set it to 1"
+            raise ValueError(f"share_groups {self.share_groups}: {reason}")
         if self.pad_token_id >= self.vocab_size:
             raise ValueError(f"pad_token_id {self.pad_token_id} is outside vocab_size {self.vocab_size}")
         if self.max_length < 1:

@@ -54,11 +54,8 @@ class Embedding(nn.Embedding):
     @property
     def benefits_from_sparse_grad(self) -> bool:
         """Return True if training is faster with a sparse gradient."""
-        return (
-            self.kernels.sparse_embedding_updates
-            and self.weight.is_cpu
-            and len(self.weight) >= _MIN_SPARSE_ROWS
-        )
+        is_large = len(self.weight) >= _MIN_SPARSE_ROWS
+        return self.kernels.sparse_embedding_updates and self.weight.is_cpu and is_large
 
     def forward(self, ids: Tensor) -> Tensor:
         """Look up ids […] → […, E]."""
@@ -351,20 +348,18 @@ class Encoder(nn.Module):
 
     def _check_ids(self, packed: Packed) -> None:
         """Raise an InputError for a token or segment id without an embedding."""
-        config = self.config
+        config, hint = self.config, "encode the text with the model's tokenizer"
         invalid_id = _find_invalid_id(packed.tokens, config.vocab_size)
         if invalid_id is not None:
-            raise InputError(
-                "token_id_out_of_range",
-                f"token id {invalid_id} is out of range: this model has ids 0 to {config.vocab_size - 1}",
-                hint="encode the text with the model's tokenizer",
+            message = (
+                f"token id {invalid_id} is out of range: this model has ids 0 to {config.vocab_size - 1}"
             )
+            raise InputError("token_id_out_of_range", message, hint=hint)
         # A single segment embedding is added to every token, whatever its id.
         invalid_id = _find_invalid_id(packed.segments, config.type_vocab_size)
         if config.type_vocab_size > 1 and invalid_id is not None:
             last_id = config.type_vocab_size - 1
             message = f"segment id {invalid_id} is out of range: this model has ids 0 to {last_id}"
-            hint = "encode the text with the model's tokenizer"
             raise InputError("segment_id_out_of_range", message, hint=hint)
 
     def _check_length(self, length: int, *, counts_padding: bool = False) -> None:

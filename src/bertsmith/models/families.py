@@ -85,12 +85,8 @@ _ROBERTA_HEADS = {
 
 
 def _roberta_sizes(layers: int, hidden: int) -> dict[str, Any]:
-    return {
-        **model_sizes(layers, hidden),
-        "max_position_embeddings": 514,
-        "type_vocab_size": 1,
-        "layer_norm_eps": 1e-5,
-    }
+    others: dict[str, Any] = {"max_position_embeddings": 514, "type_vocab_size": 1, "layer_norm_eps": 1e-5}
+    return model_sizes(layers, hidden) | others
 
 
 ROBERTA = Family(

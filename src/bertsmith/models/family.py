@@ -136,13 +136,12 @@ class Family:
         architecture = causal_class or self.classes.get(frozenset(parts))
         if architecture is None:
             heads = ", ".join(sorted(set(parts) - {"encoder"}))
-            raise InputError(
-                "no_class_for_heads",
-                f"{self.model_type} has no class with these heads: {heads}",
-                argument="model.model_type",
-                hint=f"choose other heads ({option('data.sentence_task', 'none')} in pre-training, "
-                f"{option('pooler', False)} in fine-tuning), or another family",
+            message = f"{self.model_type} has no class with these heads: {heads}"
+            hint = (
+                f"choose other heads ({option('data.sentence_task', 'none')} in pre-training, "
+                f"{option('pooler', False)} in fine-tuning), or another family"
             )
+            raise InputError("no_class_for_heads", message, argument="model.model_type", hint=hint)
         return architecture
 
     def default_of(self, name: str) -> Any:
@@ -237,14 +236,9 @@ def build_encoder(config: ModelConfig, generator: torch.Generator) -> Encoder:
 def presets() -> dict[str, dict[str, Any]]:
     """Return the settings of all presets where they are not ModelConfig's defaults."""
     return {
-        name: {
-            "model_type": model_family.model_type,
-            **model_family.defaults,
-            **model_family.structure,
-            **sizes,
-        }
-        for model_family in map(get_family, FAMILIES)
-        for name, sizes in model_family.presets.items()
+        name: {"model_type": family.model_type, **family.defaults, **family.structure, **sizes}
+        for family in map(get_family, FAMILIES)
+        for name, sizes in family.presets.items()
     }
 
 

@@ -120,22 +120,19 @@ class FeatureExtractor(nn.Module):
     ) -> None:
         super().__init__()
         if second_encoder and (recurrent or layers != "last"):
+            message = "a second encoder excludes a BiLSTM and a choice of layers"
+            hint = f"omit {option('head')} and {option('layers')}"
             raise InputError(
-                "second_encoder_with_features",
-                "a second encoder excludes a BiLSTM and a choice of layers",
-                argument="task.second_encoder",
-                hint=f"omit {option('head')} and {option('layers')}",
+                "second_encoder_with_features", message, argument="task.second_encoder", hint=hint
             )
         self._config = config
         self._layers: Layers = layers
         self._recurrent, self._two_encoders = recurrent, second_encoder
         if "four" in layers and config.num_hidden_layers < 4:
-            raise InputError(
-                "too_few_layers",
-                f"{layers} needs 4 layers, and the model has {pluralize(config.num_hidden_layers, 'layer')}",
-                argument="layers",
-                hint="choose last or sum_all",
+            message = (
+                f"{layers} needs 4 layers, and the model has {pluralize(config.num_hidden_layers, 'layer')}"
             )
+            raise InputError("too_few_layers", message, argument="layers", hint="choose last or sum_all")
         if layers == "concat_last_four" and not recurrent:
             self.joined = LayerConcat(config, generator)
         elif layers == "concat_last_four":
@@ -199,9 +196,8 @@ class FeatureExtractor(nn.Module):
 
 def _summary_rows(config: ModelConfig, packed: Packed) -> Tensor:
     """Return the row of each sequence whose state depends on the whole sequence, long [B]."""
-    rows: Tensor = (
-        packed.last_token_rows if config.attention_direction == "before" else packed.first_token_rows
-    )
+    is_last = config.attention_direction == "before"
+    rows: Tensor = packed.last_token_rows if is_last else packed.first_token_rows
     return rows
 
 

@@ -245,9 +245,8 @@ class Attention(nn.Module):
         q_weight, kv_weight = torch.split(self.qkv.weight, sizes)
         bias = self.qkv.bias
         q_bias, kv_bias = (None, None) if bias is None else torch.split(bias, sizes)
-        return linear(query_inputs, q_weight, q_bias, self.kernels), linear(
-            x, kv_weight, kv_bias, self.kernels
-        )
+        queries = linear(query_inputs, q_weight, q_bias, self.kernels)
+        return queries, linear(x, kv_weight, kv_bias, self.kernels)
 
 
 class FeedForward(nn.Module):
@@ -307,10 +306,9 @@ class TransformerLayer(nn.Module):
         The output projection and the feed-forward sublayer are computed for these tokens only, and so are queries
         and attention where the kernels support it.
         """
-        modules = self.fusable_modules()
-        output = (
-            None if modules is None else self.kernels.encoder_layer(x, layout.sequence_layout, modules, rows)
-        )
+        modules, output = self.fusable_modules(), None
+        if modules is not None:
+            output = self.kernels.encoder_layer(x, layout.sequence_layout, modules, rows)
         return self._forward_unfused(x, layout, rows) if output is None else output
 
     def fusable_modules(self) -> EncoderLayerModules | None:

@@ -65,9 +65,8 @@ class MaskedLMHead(nn.Module):
 
     def forward(self, hidden_rows: Tensor, embedding: Tensor) -> Tensor:
         """Compute the logits [M, V] of selected tokens' states [M, H] with token embeddings [V, E]."""
-        return linear(
-            self.decoder_inputs(hidden_rows), self.decoder_weight(embedding), self.bias, self.kernels
-        )
+        inputs, weight = self.decoder_inputs(hidden_rows), self.decoder_weight(embedding)
+        return linear(inputs, weight, self.bias, self.kernels)
 
     def loss(self, hidden_rows: Tensor, embedding: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Return the sum of cross-entropies, fp32, and the number of correct predictions; labels are long [M].
@@ -75,9 +74,8 @@ class MaskedLMHead(nn.Module):
         The sum equals `F.cross_entropy(head(hidden_rows, embedding), labels, reduction="sum")`, but needs only one
         buffer [M, V].
         """
-        return fused_cross_entropy(
-            self.decoder_inputs(hidden_rows), self.decoder_weight(embedding), self.bias, labels, self.kernels
-        )
+        inputs, weight = self.decoder_inputs(hidden_rows), self.decoder_weight(embedding)
+        return fused_cross_entropy(inputs, weight, self.bias, labels, self.kernels)
 
     def decoder_inputs(self, hidden_rows: Tensor) -> Tensor:
         """Compute the input of the decoder, LayerNorm(activation(Linear)): [M, H] → [M, E]."""

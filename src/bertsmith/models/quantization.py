@@ -168,11 +168,6 @@ def copy_encoder(encoder: Encoder, *, with_hooks: bool) -> Encoder:
     # parameters and the generator themselves, and empty dictionaries of hooks.
     memo: dict[int, Any] = {id(shared): shared for shared in (*encoder.parameters(), encoder.generator)}
     for module in () if with_hooks else encoder.modules():
-        for hooks in (
-            module._forward_hooks,
-            module._forward_pre_hooks,
-            module._backward_hooks,
-            module._backward_pre_hooks,
-        ):
-            memo[id(hooks)] = OrderedDict()
+        for name in ("forward", "forward_pre", "backward", "backward_pre"):
+            memo[id(getattr(module, f"_{name}_hooks"))] = OrderedDict()
     return copy.deepcopy(encoder, memo).eval()

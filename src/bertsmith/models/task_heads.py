@@ -110,14 +110,12 @@ class SequenceClassificationHead(TaskHead):
     ) -> None:
         super().__init__()
         structure = get_family(config.model_type).heads
-        self.pooler = Pooler(config, generator) if pooled and structure.dense_act is None else None
-        self.classifier: nn.Module = (
-            LinearHead(config, generator, outputs)
-            if structure.dense_act is None
-            else DenseHead(
-                config, generator, outputs, structure.dense_act, first_dropout=structure.dense_dropout
-            )
-        )
+        activation, dropout = structure.dense_act, structure.dense_dropout
+        self.pooler = Pooler(config, generator) if pooled and activation is None else None
+        if activation is None:
+            self.classifier: nn.Module = LinearHead(config, generator, outputs)
+        else:
+            self.classifier = DenseHead(config, generator, outputs, activation, first_dropout=dropout)
 
     def forward(self, rows: Tensor) -> Tensor:
         """Compute logits [B, K] of states [B, H]."""
@@ -245,11 +243,8 @@ class Crf(nn.Module):
 
     def add_to(self, chain: ChainScores) -> ChainScores:
         """Return the sum of the learned scores and those of another chain."""
-        return ChainScores(
-            chain.start + self.start_transitions,
-            chain.transitions + self.transitions,
-            chain.end + self.end_transitions,
-        )
+        learned = self.start_transitions, self.transitions, self.end_transitions
+        return ChainScores(*(x + y for x, y in zip(chain, learned, strict=True)))
 
 
 def path_scores(emissions: Tensor, tags: Tensor, lengths: Tensor, chain: ChainScores) -> Tensor:

@@ -129,9 +129,8 @@ class Distillation(Objective):
         if "soft" in self.loss_weights:
             rows = slice(None) if self._settings.soft_on == "all" else batch.rows
             with torch.no_grad():
-                teacher_logits = self.teacher_masked(
-                    teacher_hidden[rows], self.teacher.embeddings.token.weight
-                )
+                embedding = self.teacher.embeddings.token.weight
+                teacher_logits = self.teacher_masked(teacher_hidden[rows], embedding)
             student_logits = self.masked(hidden[rows], decoder_weight)
             sums["soft"] = distillation_kl(student_logits, teacher_logits, self._settings.temperature)
         if "cosine" in self.loss_weights:
@@ -162,55 +161,39 @@ _COPIED_SETTINGS = (
 
 def _check_teacher(teacher: ModelFolder, config: ModelConfig, settings: DistillationSettings) -> None:
     """Raise InputError if a student of this configuration cannot learn from the teacher."""
+    path = teacher.path
     if not teacher.has("masked") or teacher.config.causal:
-        raise InputError(
-            "teacher_without_masked_lm",
-            "the teacher does not predict masked tokens",
-            location=teacher.path,
-            argument="objective.teacher",
-            hint="use its generator"
-            if teacher.has("detector")
-            else "use a model that was pre-trained with masked LM",
+        message, argument = "the teacher does not predict masked tokens", "objective.teacher"
+        hint = "use its generator" if teacher.has("detector") else "use a model pre-trained with masked LM"
+        raise InputError("teacher_without_masked_lm", message, location=path, argument=argument, hint=hint)
+    if (size := teacher.config.vocab_size) != config.vocab_size:
+        entries = pluralize(size, "entry", "entries")
+        message = f"the teacher's vocabulary has {entries}, the student's {config.vocab_size:,}"
+        hint = "use the same tokenizer for both"
+        raise InputError("vocab_size_differs", message, location=path, argument="model.vocab_size", hint=hint)
+    if (length := teacher.config.max_length) < config.max_length:
+        argument = "model.max_position_embeddings"
+        message = f"the teacher takes {pluralize(length, 'token')}, the student {config.max_length:,}"
+        hint = f"use {option(argument, length + config.position_offset)}"
+        raise InputError("student_longer_than_teacher", message, location=path, argument=argument, hint=hint)
+    if settings.cosine_weight and (size := teacher.config.hidden_size) != config.hidden_size:
+        message = (
+            f"the teacher's hidden size is {size}, the student's {config.hidden_size}: they have no cosine"
         )
-    if teacher.config.vocab_size != config.vocab_size:
+        hint = f"use {option('objective.cosine_weight', '0')}, or the same hidden size"
         raise InputError(
-            "vocab_size_differs",
-            f"the teacher has {pluralize(teacher.config.vocab_size, 'entry', 'entries')} in its vocabulary, the "
-            f"student {config.vocab_size:,}",
-            location=teacher.path,
-            argument="model.vocab_size",
-            hint="use the same tokenizer for both",
-        )
-    if teacher.config.max_length < config.max_length:
-        positions = teacher.config.max_length + config.position_offset
-        raise InputError(
-            "student_longer_than_teacher",
-            f"the teacher takes {pluralize(teacher.config.max_length, 'token')}, "
-            f"the student {config.max_length:,}",
-            location=teacher.path,
-            argument="model.max_position_embeddings",
-            hint=f"use {option('model.max_position_embeddings', positions)}",
-        )
-    if settings.cosine_weight and teacher.config.hidden_size != config.hidden_size:
-        raise InputError(
-            "hidden_size_differs",
-            f"the teacher's hidden size is {teacher.config.hidden_size} and the student's {config.hidden_size}, "
-            "so that the cosine of their hidden states is undefined",
-            location=teacher.path,
-            argument="model.hidden_size",
-            hint=f"use {option('objective.cosine_weight', '0')}, or the same hidden size",
+            "hidden_size_differs", message, location=path, argument="model.hidden_size", hint=hint
         )
     if settings.start == "teacher":
         for name in _COPIED_SETTINGS:
             teacher_value, student_value = getattr(teacher.config, name), getattr(config, name)
             if teacher_value != student_value:
-                raise InputError(
-                    "student_differs_from_teacher",
+                message = (
                     f"it is {student_value} for the student and {teacher_value} for the teacher, so that the "
-                    "teacher's layers cannot be copied",
-                    argument=f"model.{name}",
-                    hint=f"use {option('objective.start', 'drawn')}, or the same value for both",
+                    "teacher's layers cannot be copied"
                 )
+                hint = f"use {option('objective.start', 'drawn')}, or the same value for both"
+                raise InputError("student_differs_from_teacher", message, argument=f"model.{name}", hint=hint)
 
 
 def copied_layers(num_teacher_layers: int, num_student_layers: int) -> list[int]:

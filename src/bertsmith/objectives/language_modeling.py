@@ -92,9 +92,8 @@ class MaskedLM(Objective):
 
         The label of IsNext is included if it is not 0, as in Hugging Face's models.
         """
-        return {"sentence_task": self.task} | (
-            {"is_next_label": self._is_next_label} if self._is_next_label else {}
-        )
+        label = {"is_next_label": self._is_next_label} if self._is_next_label else {}
+        return {"sentence_task": self.task, **label}
 
 
 class CausalLM(Objective):

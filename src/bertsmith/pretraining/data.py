@@ -135,13 +135,12 @@ class PretrainData:
         """Log statistics of the instances and batches of the first epoch; raise InputError if there are none."""
         stream = self.streams[0]
         if not stream.size(0):
-            raise InputError(
-                "no_instances",
-                "these documents are too short for any instance",
-                location=self.shards.folder,
-                hint=f"give longer documents, or set {option('data.sentence_task', 'none')} and "
-                f"{option('data.instances', 'full_sentences')}",
+            message = "these documents are too short for any instance"
+            hint = (
+                f"give longer documents, or set {option('data.sentence_task', 'none')} and "
+                f"{option('data.instances', 'full_sentences')}"
             )
+            raise InputError("no_instances", message, location=self.shards.folder, hint=hint)
         counts = stream.plan(0).counts
         _warn_about_labels(counts)
         if counts["tokens_left_out"]:
@@ -174,14 +173,10 @@ def create_stream(
         batch_tokens: The maximum number of tokens in a batch; None: batches have a number of instances.
         seed: The seed; None: `train.seed`.
     """
+    seed = settings.train.seed if seed is None else seed
+    tokenizer, data = shards.tokenizer, settings.data
     return InstanceStream(
-        shards,
-        documents,
-        shards.tokenizer,
-        settings.data,
-        length=length,
-        seed=settings.train.seed if seed is None else seed,
-        batch_tokens=batch_tokens,
+        shards, documents, tokenizer, data, length=length, seed=seed, batch_tokens=batch_tokens
     )
 
 
@@ -190,9 +185,8 @@ def check_lengths(settings: PretrainSettings) -> None:
     length = max(settings.data.sequence_length, settings.data.long_sequence_length or 0)
     if length > settings.model.max_length:
         message = f"sequences of {length} tokens do not fit {settings.model.max_length} positions"
-        hint = "lower data.sequence_length" + (
-            "" if settings.base else ", or raise model.max_position_embeddings"
-        )
+        alternative = "" if settings.base else ", or raise model.max_position_embeddings"
+        hint = f"lower data.sequence_length{alternative}"
         raise InputError("sequence_length_too_large", message, argument="data.sequence_length", hint=hint)
     check_batch_tokens(settings.train.batch_tokens, length)
 

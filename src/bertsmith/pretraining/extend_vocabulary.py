@@ -177,13 +177,12 @@ def _propose_words(
         reference_counts=extension.count_domain_words(against, old, reading) if against else None,
     )
     if not words:
-        raise InputError(
-            "no_new_words",
+        message = (
             f"there is no word to add: no word that occurs at least {pluralize(choice.min_frequency, 'time')} is "
-            f"split into {max(2, choice.min_pieces)} pieces or more",
-            location=files[0],
-            hint=f"lower {option('min_frequency')}, or name words with {option('word_list')}",
+            f"split into {max(2, choice.min_pieces)} pieces or more"
         )
+        hint = f"lower {option('min_frequency')}, or name words with {option('word_list')}"
+        raise InputError("no_new_words", message, location=files[0], hint=hint)
     return words
 
 
@@ -221,11 +220,7 @@ def _write_model(
                 )
             tensor = extend_rows(tensor, old.vocab_size, pieces, report["init"])
         parts.setdefault(part, {})[tensor_name] = tensor
-    extension_record = {
-        "words": report["added"],
-        "vocab_size_before": config.vocab_size,
-        "init": report["init"],
-    }
+    added = {"words": report["added"], "vocab_size_before": config.vocab_size, "init": report["init"]}
     write_folder(
         out,
         ModelConfig.of({**config.model_dump(), "vocab_size": vocab_size}, str(out)),
@@ -234,7 +229,7 @@ def _write_model(
         tokenizer=extended,
         labels=folder.labels,
         problem_type=folder.problem_type,
-        record={**folder.record, "extended": [*folder.record.get("extended", []), extension_record]},
+        record={**folder.record, "extended": [*folder.record.get("extended", []), added]},
         json_files={RECORD: report},
     )
 

@@ -88,13 +88,12 @@ class PretrainJob:
         """Return what scores the sentences of minimal pairs; raise InputError if there is no masked-LM head."""
         head = self.objective.export(self.encoder)[MODEL].modules.get("masked")
         if not isinstance(head, MaskedLMHead):
-            raise InputError(
-                "objective_without_masked_head",
+            message = (
                 "minimal pairs are scored with a masked-LM head, and the objective "
-                f"'{self.objective.name}' has none",
-                argument="evaluate_pairs",
-                hint=f"remove {option('evaluate_pairs')}",
+                f"'{self.objective.name}' has none"
             )
+            hint = f"remove {option('evaluate_pairs')}"
+            raise InputError("objective_without_masked_head", message, argument="evaluate_pairs", hint=hint)
         variant = default_variant(self.encoder.config)
         return Scorer(self.encoder, self.data.shards.tokenizer, self.context, head, variant)
 
@@ -177,11 +176,8 @@ def read_evaluation_pairs(settings: EvaluateSettings) -> MinimalPairs | None:
         error.change_hint(lambda hint: hint.replace('"encoding"', '"evaluate.pairs_encoding"'))
         raise
     sample = pairs.sample(settings.pairs_sample)
-    logger.info(
-        "each evaluation scores %s of %s (evaluate.pairs_sample)",
-        f"{len(sample):,}",
-        pluralize(len(pairs), "minimal pair"),
-    )
+    message = "each evaluation scores %s of %s (evaluate.pairs_sample)"
+    logger.info(message, f"{len(sample):,}", pluralize(len(pairs), "minimal pair"))
     return sample
 
 
@@ -192,10 +188,8 @@ def log_settings(settings: PretrainSettings) -> None:
         logger.info("no settings were measured for a model of this size, so the defaults are used")
         return
     values = settings.flat()
-    logger.info(
-        "settings for a model of this size: %s; recipes/bert-paper.yaml has those of the paper",
-        ", ".join(f"{name}={values[name]}" for name in measured),
-    )
+    message = "settings for a model of this size: %s; recipes/bert-paper.yaml has those of the paper"
+    logger.info(message, ", ".join(f"{name}={values[name]}" for name in measured))
 
 
 def log_epochs(num_updates: int, updates_per_epoch: float) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -36,26 +37,24 @@ _SHARED_EMBEDDINGS = [f"encoder.embeddings.{table}.weight" for table in ("token"
 
 
 def load_base(
-    model: str | Path | Model | None, settings_file: str | Path | None, shards: Shards, *, resuming: bool
+    model: str | Path | Model | None, file: str | Path | None, shards: Shards, *, resuming: bool
 ) -> Model | None:
     """Load the model to start from: the argument, or the `base` in a file of settings; None without one.
 
     Args:
         model: The model, if the user names one.
-        settings_file: The recipe, or the settings of the run to resume.
+        file: The recipe, or the settings of the run to resume.
         shards: The data.
         resuming: True if the run is resumed.
 
     Raises:
         InputError: The model has another tokenizer than the data, or the run did not start from a model.
     """
-    base_name = read_yaml(settings_file).get("base") if settings_file is not None else None
+    base_name = read_yaml(file).get("base") if file is not None else None
     if resuming and model is not None and not base_name:
         message = "this run did not start from a model"
         hint = f"remove {option('model')}, or choose another {option('output_dir')}"
-        raise InputError(
-            "run_without_base_model", message, location=settings_file, argument="model", hint=hint
-        )
+        raise InputError("run_without_base_model", message, location=file, argument="model", hint=hint)
     if model is None and not base_name:
         return None
     base = load(model or str(base_name))
@@ -129,13 +128,12 @@ def first_weights(
         )
     if settings.start.attention == "local":
         if config.embedding_size is not None:
-            raise InputError(
-                "local_attention_not_applicable",
+            message = (
                 "the value 'local' is for models without a projection between positions and layers, and this "
-                f"model has model.embedding_size={config.embedding_size}",
-                argument="start.attention",
-                hint=f"set {option('start.attention', 'normal')}",
+                f"model has model.embedding_size={config.embedding_size}"
             )
+            hint = f"set {option('start.attention', 'normal')}"
+            raise InputError("local_attention_not_applicable", message, argument="start.attention", hint=hint)
         weight_init.init_local_attention(encoder.blocks[0].attention.qkv.weight, config.num_attention_heads)  # type: ignore[union-attr,arg-type]
     if settings.start.output_bias == "unigram" and token_counts is not None:
         objective.init_output_bias(token_counts)
@@ -147,12 +145,11 @@ def _create_objective(settings: PretrainSettings, encoder: Encoder, generator: t
     objective_class = objective_type(settings.objective.name)
     for name, value in objective_class.required_model_settings.items():
         if (model_value := getattr(encoder.config, name)) != value:
-            raise InputError(
-                "objective_not_applicable",
-                f"the setting is {model_value}, and the objective '{objective_class.name}' needs {value}",
-                argument=f"model.{name}",
-                hint=f"remove it, or choose another {option('objective.name')}",
+            message = (
+                f"the setting is {model_value}, and the objective '{objective_class.name}' needs {value}"
             )
+            hint = f"remove it, or choose another {option('objective.name')}"
+            raise InputError("objective_not_applicable", message, argument=f"model.{name}", hint=hint)
     objective = objective_class.from_settings(encoder, generator, settings.data, settings.objective)
     if settings.objective.reduction == "sum":
         if any(weight != 1 for weight in objective.loss_weights.values()):
@@ -189,15 +186,12 @@ def read_token_vectors(file: str, tokenizer: Tokenizer, size: int) -> NDArray[np
         InputError: The vectors have another size, or no token has a vector.
     """
     words = _words_of_tokens(tokenizer)
-    word_vectors, width = read_word_vectors(
-        file, {word for candidates in words.values() for word in candidates}
-    )
+    word_vectors, width = read_word_vectors(file, set(chain.from_iterable(words.values())))
+    argument = "start.token_vectors"
     if width != size:
         message = f"the vectors have {pluralize(width, 'number')}, and token embeddings have {size}"
         hint = f"use vectors of {size} numbers, or change model.hidden_size or model.embedding_size"
-        raise InputError(
-            "vector_length_differs", message, location=file, argument="start.token_vectors", hint=hint
-        )
+        raise InputError("vector_length_differs", message, location=file, argument=argument, hint=hint)
     vectors = np.zeros((tokenizer.vocab_size, size), dtype=np.float32)
     for token_id, candidates in words.items():
         if words_with_vector := [word for word in candidates if word in word_vectors]:
@@ -207,12 +201,9 @@ def read_token_vectors(file: str, tokenizer: Tokenizer, size: int) -> NDArray[np
     if not num_tokens or not np.ptp(vectors[has_vector]):
         message = "no token of the vocabulary has a vector, or all of their numbers are equal"
         hint = "use vectors of the language and the case of the corpus"
-        raise InputError(
-            "no_usable_vectors", message, location=file, argument="start.token_vectors", hint=hint
-        )
-    logger.info(
-        "%s: %s of %s start from these vectors", file, f"{num_tokens:,}", pluralize(len(words), "token")
-    )
+        raise InputError("no_usable_vectors", message, location=file, argument=argument, hint=hint)
+    count, total = f"{num_tokens:,}", pluralize(len(words), "token")
+    logger.info("%s: %s of %s start from these vectors", file, count, total)
     return vectors
 
 
@@ -243,12 +234,8 @@ def _load_heads(
         base.load_into(name, module)
         if name == "pair" and task == "nsp" and base.is_next_label != settings.data.is_next_label:
             swap_labels(module)
-            logger.info(
-                "%s: IsNext is %d there and %d here: the outputs of the head for sentence pairs are exchanged",
-                base.path,
-                base.is_next_label,
-                settings.data.is_next_label,
-            )
+            message = "%s: IsNext is %d there and %d here: the outputs of the pair head are exchanged"
+            logger.info(message, base.path, base.is_next_label, settings.data.is_next_label)
     for folder_name, parts in exported.items():
         folder = base.path.parent / folder_name
         model = read_folder(folder) if (folder / CONFIG_FILE).is_file() else None

@@ -187,13 +187,12 @@ def new_settings(
             settings = settings.changed({"data.is_next_label": base.folder.is_next_label})
         _check_base(settings, base)
     elif settings.model.vocab_size != tokenizer.vocab_size:
-        raise InputError(
-            "vocab_size_differs",
+        message = (
             f"the setting is {settings.model.vocab_size}, and the tokenizer has "
-            f"{pluralize(tokenizer.vocab_size, 'entry', 'entries')}",
-            argument="model.vocab_size",
-            hint="remove it: the size comes from the tokenizer",
+            f"{pluralize(tokenizer.vocab_size, 'entry', 'entries')}"
         )
+        hint = "remove it: the size comes from the tokenizer"
+        raise InputError("vocab_size_differs", message, argument="model.vocab_size", hint=hint)
     check_type_vocab_size(settings.data, tokenizer.uses_segments, settings.model.type_vocab_size)
     return settings
 
@@ -238,9 +237,8 @@ def _new_model_defaults(
         required_sizes = {**sizes, **objective.required_model_settings}
         size_changes = {name: value for name, value in changes.items() if name.startswith("model.")}
         requested = PretrainSettings.of({"model": required_sizes}, "settings").changed(size_changes)
-        measured = measured_settings(
-            requested.model.model_dump(), has_time_budget="train.max_minutes" in changes
-        )
+        has_time_budget = "train.max_minutes" in changes
+        measured = measured_settings(requested.model.model_dump(), has_time_budget=has_time_budget)
         if not objective.uses_corpus_init:
             measured.pop("start", None)
         defaults.append(measured)
@@ -274,13 +272,12 @@ def _check_base(settings: PretrainSettings, base: Model) -> None:
     for name in ModelConfig.model_fields:
         size, base_size = getattr(settings.model, name), getattr(base.folder.config, name)
         if name not in DROPOUT_SETTINGS and size != base_size:
-            raise InputError(
-                "size_differs_from_model",
-                f"the setting is {size}, and {base.path} has {base_size}",
-                argument=f"model.{name}",
-                hint=f"remove it, and {option('preset')} too: the sizes are those of the model; only its dropout "
-                "can be set",
+            message = f"the setting is {size}, and {base.path} has {base_size}"
+            hint = (
+                f"remove it, and {option('preset')} too: the sizes are those of the model; only its dropout "
+                "can be set"
             )
+            raise InputError("size_differs_from_model", message, argument=f"model.{name}", hint=hint)
     if settings.start != StartSettings():
         message = f"the settings of 'start' are for new weights, and {option('model')} gives the weights"
         hint = f"remove the settings of 'start', or {option('model')}"
@@ -385,10 +382,8 @@ def _num_tokens(
 ) -> float:
     """Return the number of training tokens of a size in a time, measured on a few updates."""
     settings = new_settings(size.preset, None, changes, tokenizer)
-    train = settings.train
-    context = ComputeContext.for_training(train).with_kernels(
-        train, settings.model.hidden_size, train.max_steps
-    )
+    train, hidden_size = settings.train, settings.model.hidden_size
+    context = ComputeContext.for_training(train).with_kernels(train, hidden_size, train.max_steps)
     update_seconds = probe_speed(settings, context, min(_MAX_PROBE_SECONDS, _MAX_PROBE_RATIO * seconds))
     updates = min(seconds / update_seconds, train.max_steps or math.inf)
     sequences = updates * train.batch_size * train.gradient_accumulation_steps

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Unpack
 
@@ -11,15 +12,10 @@ from bertsmith.device import ComputeContext
 from bertsmith.inference.model import Model, load
 from bertsmith.io import atomic
 from bertsmith.keywords import PretrainKeywords
+from bertsmith.pretraining import resolve_settings
 from bertsmith.pretraining.data import PretrainData, check_lengths
 from bertsmith.pretraining.job import PretrainJob, log_epochs, log_settings, read_evaluation_pairs
 from bertsmith.pretraining.model import build_model, check_memory, load_base
-from bertsmith.pretraining.resolve_settings import (
-    choose_preset,
-    new_settings,
-    resumed_settings,
-    settings_type_of_arguments,
-)
 from bertsmith.pretraining.settings import PretrainSettings
 from bertsmith.runs import compute_setup, run_folder
 from bertsmith.settings import Changes, resolve
@@ -76,36 +72,32 @@ def pretrain(
     with rank_group() as ranks, ranks.on_main(atomic.folder_lock(out, "run")):
         shards = data if isinstance(data, Shards) else Shards.open(data)
         shards.verify()
-        run_type = settings_type_of_arguments(preset, recipe, settings, keywords)
+        run_type = resolve_settings.settings_type_of_arguments(preset, recipe, settings, keywords)
         changes = resolve(run_type, settings, keywords, pretrain)
         if minutes is not None:
             changes["train.max_minutes"] = minutes
         if evaluate_pairs is not None:
             changes["evaluate.pairs"] = str(evaluate_pairs)
-        is_resuming = ranks.run_on_main(
-            lambda: run_folder.check_resume(out, resume=resume, overwrite=overwrite)
-        )
+        check_resume = partial(run_folder.check_resume, out, resume=resume, overwrite=overwrite)
+        is_resuming = ranks.run_on_main(check_resume)
         model = changes.get("base") if model is None else model
-        base = load_base(
-            model, out / run_folder.SETTINGS if is_resuming else recipe, shards, resuming=is_resuming
-        )
+        settings_file = out / run_folder.SETTINGS if is_resuming else recipe
+        base = load_base(model, settings_file, shards, resuming=is_resuming)
         if is_resuming:
-            run_settings, explicit = resumed_settings(out, preset, recipe, changes)
+            run_settings, explicit = resolve_settings.resumed_settings(out, preset, recipe, changes)
         else:
             if not (base or recipe or preset):
-                preset = ranks.run_on_main(lambda: choose_preset(changes, shards.tokenizer))
-            run_settings, explicit = new_settings(preset, recipe, changes, shards.tokenizer, base), None
+                preset = ranks.run_on_main(lambda: resolve_settings.choose_preset(changes, shards.tokenizer))
+            explicit = None
+            run_settings = resolve_settings.new_settings(preset, recipe, changes, shards.tokenizer, base)
             if not (base or recipe):
                 log_settings(run_settings)
         checkpoint = ranks.run_on_main(lambda: newest_name(out / run_folder.CHECKPOINTS))
         job = _prepare_job(run_settings, shards, base, out, from_checkpoint=is_resuming and bool(checkpoint))
 
         throughput = job.measure_throughput(ranks, resuming=is_resuming)
-        budget = ranks.run_on_main(
-            lambda: compute_setup.training_budget(
-                run_settings.train, throughput, job.num_updates, start, ranks.world_size, explicit=explicit
-            )
-        )
+        args = run_settings.train, throughput, job.num_updates, start, ranks.world_size
+        budget = ranks.run_on_main(partial(compute_setup.training_budget, *args, explicit=explicit))
         if not is_resuming:
             log_epochs(budget.num_updates, job.data.updates_per_epoch)
             train = compute_setup.with_context(run_settings.train, job.context)
@@ -125,14 +117,12 @@ def _prepare_job(
     """Split the data, build the model, and check that the run can start."""
     check_lengths(settings)
     pairs = read_evaluation_pairs(settings.evaluate)
-    context = ComputeContext.for_training(settings.train).with_kernels(
-        settings.train, settings.model.hidden_size, settings.train.max_steps
-    )
+    train, hidden_size = settings.train, settings.model.hidden_size
+    context = ComputeContext.for_training(train).with_kernels(train, hidden_size, train.max_steps)
     check_memory(settings, context)
     data = PretrainData.from_shards(shards, settings)
-    encoder, objective = build_model(
-        settings, data, None if base is None else base.folder, context, from_checkpoint=from_checkpoint
-    )
+    folder = None if base is None else base.folder
+    encoder, objective = build_model(settings, data, folder, context, from_checkpoint=from_checkpoint)
     data.log_instances()
     run_folder.check_folders(out, objective.export(encoder))
     return PretrainJob(settings, data, base, encoder, objective, context, pairs, out)

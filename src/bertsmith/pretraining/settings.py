@@ -114,9 +114,7 @@ class PretrainSettings(Settings):
     start: StartSettings = Field(default_factory=StartSettings, description="initial weights")
     data: DataSettings = Field(default_factory=DataSettings, description="instances")
     train: PretrainTrainSettings = Field(default_factory=PretrainTrainSettings, description="training")
-    evaluate: EvaluateSettings = Field(
-        default_factory=EvaluateSettings, description="evaluation on minimal pairs"
-    )
+    evaluate: EvaluateSettings = Field(default_factory=EvaluateSettings, description="minimal pairs")
 
     @model_validator(mode="after")
     def _check_positions(self) -> PretrainSettings:
@@ -128,13 +126,11 @@ class PretrainSettings(Settings):
         return self
 
 
-def with_objective(name: str, objective_settings: type[Settings]) -> type[PretrainSettings]:
+def with_objective(name: str, settings_type: type[Settings]) -> type[PretrainSettings]:
     """Return the settings of a run with an objective: the group `objective` also has the objective's settings."""
-    if objective_settings is Settings:
+    if settings_type is Settings:
         return PretrainSettings
     field: Any = (str, Field(name, description="the objective"))
-    group: Any = create_model(
-        "ObjectiveSettings", __base__=(ObjectiveSettings, objective_settings), name=field
-    )
+    group: Any = create_model("ObjectiveSettings", __base__=(ObjectiveSettings, settings_type), name=field)
     groups: Any = (group, Field(default_factory=group, description="training objective"))
     return create_model("PretrainSettings", __base__=PretrainSettings, objective=groups)

@@ -31,14 +31,8 @@ def corpus_page(report: Mapping[str, Any]) -> str:
         "repeated": _repetition_shares(report),
         "pieces": _piece_shares(report["tokenizer"]) if "tokenizer" in report else [],
     }
-    return render(
-        "corpus.html",
-        report=report,
-        lengths=list(filter(None, lengths)),
-        bars=bars,
-        unknown=_UNKNOWN,
-        max_rows=_MAX_ROWS,
-    )
+    values = {"lengths": list(filter(None, lengths)), "bars": bars, "unknown": _UNKNOWN}
+    return render("corpus.html", report=report, **values, max_rows=_MAX_ROWS)
 
 
 def _repetition_shares(report: Mapping[str, Any]) -> list[tuple[str, float]]:

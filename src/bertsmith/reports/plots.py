@@ -66,9 +66,8 @@ def histogram(
             if high < 10 * low:
                 set_integer_ticks(axes.xaxis)
             else:
-                axes.xaxis.set_major_locator(
-                    LogLocator(subs=(1,) if high >= 100 * low else (1, 2, 5), numticks=5)
-                )
+                digits = (1,) if high >= 100 * low else (1, 2, 5)
+                axes.xaxis.set_major_locator(LogLocator(subs=digits, numticks=5))
                 axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
         axes.set_ylim(0, 1.05 * max(1, *counts))
         axes.minorticks_off()

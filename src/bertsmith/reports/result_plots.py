@@ -103,15 +103,9 @@ def plot_lr_range_test(
             axes.plot(rates[: len(losses)], losses, ".", color=line.get_color(), alpha=0.25, markersize=3)
         if suggested is not None:
             axes.axvline(suggested, color=plots.INK, linestyle="--", linewidth=1.2)
-            axes.annotate(
-                f"{suggested:g}",
-                (suggested, 1),
-                xycoords=("data", "axes fraction"),
-                xytext=(3, -3),
-                textcoords="offset points",
-                va="top",
-                color=plots.INK,
-            )
+            offset: dict[str, Any] = {"xytext": (3, -3), "textcoords": "offset points", "va": "top"}
+            coordinates = "data", "axes fraction"
+            axes.annotate(f"{suggested:g}", (suggested, 1), xycoords=coordinates, **offset, color=plots.INK)
         axes.set_xscale("log")
         high = first + max(_DIVERGENCE_MARGIN * first, 0.5 * (first - low))
         axes.set_ylim(low - 0.05 * (first - low), high)

@@ -148,13 +148,12 @@ def score_rows(
 
 def _evaluations(evaluations: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the table of the last evaluations and the best one."""
-    rows = [
-        row for i, row in enumerate(evaluations) if row["best"] or len(evaluations) - i <= _MAX_EVALUATIONS
-    ]
+    total = len(evaluations)
+    rows = [row for i, row in enumerate(evaluations) if row["best"] or total - i <= _MAX_EVALUATIONS]
     first = evaluations[0] if evaluations else ()
-    names = [name for name in first if name not in ("step", "epoch", "loss", "best")]
+    names = [name for name in first if name not in _NOT_SCORES]
     heads = ["update", "epoch", "loss", *(score_name(name) for name in names)]
-    return {"heads": heads, "names": names, "rows": rows, "number": len(evaluations)}
+    return {"heads": heads, "names": names, "rows": rows, "number": total}
 
 
 def _matrix(confusion: Mapping[str, Any] | None) -> list[dict[str, Any]]:
@@ -209,35 +208,26 @@ def _training_curves(report: Mapping[str, Any]) -> Iterator[ReportFigure]:
     steps = [point["step"] for point in points]
     if len(points) > 1:
         losses = [point["loss"] for point in points]
-        caption = (
-            f"loss from {losses[0]:.3f} at update {steps[0]:,} to {losses[-1]:.3f} at update {steps[-1]:,}"
-        )
+        caption = f"loss {losses[0]:.3f} at update {steps[0]:,} and {losses[-1]:.3f} at update {steps[-1]:,}"
         if (mean_of := report["curve"]["mean_of"]) > 1:
             caption += f"; each point is the mean of {mean_of} lines of the log"
         figure = _plot_lines(steps, {"loss": losses}, "loss", report.get("best_step"))
         yield ReportFigure("loss", "Training loss", figure, caption)
     evaluations = report.get("evaluations", [])
     if len(evaluations) > 1:
-        scores = {
-            score_name(name): [row[name] for row in evaluations]
-            for name in evaluations[0]
-            if name not in _NOT_SCORES
-        }
+        names = [name for name in evaluations[0] if name not in _NOT_SCORES]
+        scores = {score_name(name): [row[name] for row in evaluations] for name in names}
         best, metric = report["best_step"], report["decided_by"]
         value = next((row[metric] for row in evaluations if row["step"] == best), None)
         caption = f"{pluralize(len(evaluations), 'evaluation')} on the validation data"
         if value is not None:
-            caption += (
-                f"; the best {score_name(metric)}, {value:.4f}, at update {best:,}, whose weights were kept"
-            )
+            caption += f"; best {score_name(metric)} {value:.4f}, at update {best:,}, whose weights were kept"
         figure = _plot_lines([row["step"] for row in evaluations], scores, "score", best)
         yield ReportFigure("scores", "Scores on the validation data", figure, caption)
     if len(points) > 1:
         rates = [point["learning_rate"] for point in points]
         maximum = max(rates)
-        caption = (
-            f"the highest logged rate is {_format_rate(maximum)}, at update {steps[rates.index(maximum)]:,}"
-        )
+        caption = f"highest logged rate {_format_rate(maximum)}, at update {steps[rates.index(maximum)]:,}"
         figure = _plot_lines(steps, {"": [rate * 1e5 for rate in rates]}, "learning rate, in 1e-5")
         yield ReportFigure("learning_rate", "Learning rate", figure, caption)
 
@@ -291,11 +281,9 @@ def _answer_figures(answers: Mapping[str, Any]) -> Iterator[ReportFigure]:
         yield ReportFigure("reliability", "Reliability", _plot_reliability(reliability["bins"]), caption)
     if numbers := answers.get("numbers"):
         num_shown = len(numbers["pairs"])
-        examples = (
-            f"{num_shown:,} of {numbers['number']:,} examples"
-            if num_shown < numbers["number"]
-            else pluralize(num_shown, "example")
-        )
+        examples = pluralize(num_shown, "example")
+        if num_shown < numbers["number"]:
+            examples = f"{num_shown:,} of {numbers['number']:,} examples"
         caption = f"{numbers['up']} by {numbers['across']}, {examples}"
         yield ReportFigure("numbers", "Predicted and true numbers", _plot_scatter(numbers), caption)
 
@@ -307,9 +295,8 @@ def _plot_reliability(bins: Sequence[Mapping[str, Any]]) -> Figure:
         axes.plot([0, 1], [0, 1], ":", color=plots.INK, linewidth=0.8)
         max_count = max(bin_["number"] for bin_ in bins)
         confidence, accuracy = [bin_["confidence"] for bin_ in bins], [bin_["right"] for bin_ in bins]
-        areas = [
-            _MIN_DOT_AREA + (_MAX_DOT_AREA - _MIN_DOT_AREA) * bin_["number"] / max_count for bin_ in bins
-        ]
+        area_range = _MAX_DOT_AREA - _MIN_DOT_AREA
+        areas = [_MIN_DOT_AREA + area_range * bin_["number"] / max_count for bin_ in bins]
         axes.plot(confidence, accuracy, "-", color=plots.BAR, linewidth=1)
         axes.scatter(confidence, accuracy, areas, color=plots.BAR)
         axes.set_xlim(-0.03, 1.03)

@@ -96,10 +96,8 @@ def measure_throughput(
         return Throughput()
     logger.info("measuring the speed of an update ...")
     run_seconds = 60 * train.max_minutes
-    max_seconds = min(_MAX_MEASURING_SECONDS, _MAX_MEASURING_RATIO * run_seconds) / len(phases)
-    measure = partial(
-        measure_update_seconds, module, settings=train, context=context, max_seconds=max_seconds
-    )
+    limit = min(_MAX_MEASURING_SECONDS, _MAX_MEASURING_RATIO * run_seconds) / len(phases)
+    measure = partial(measure_update_seconds, module, settings=train, context=context, max_seconds=limit)
     seconds = {index: ranks.run_on_main(partial(measure, phase)) for index, phase in enumerate(phases)}
     device = hardware.device_name(context.device)
     logger.info("an update takes about %.3g s in %s on %s", seconds[0], context.precision, device)
@@ -175,11 +173,8 @@ def training_budget(
     names_threads = "train.threads" in names and train.threads is not None
     threads = hardware.num_threads(train.threads)
     if is_new and threads > (cores := hardware.available_cores()):
-        logger.warning(
-            "this run uses %s on %s: as many threads as cores would be faster",
-            pluralize(threads, "thread"),
-            pluralize(cores, "core"),
-        )
+        message = "this run uses %s on %s: as many threads as cores would be faster"
+        logger.warning(message, pluralize(threads, "thread"), pluralize(cores, "core"))
     if train.max_minutes is None:
         updates = num_updates()
     elif is_new:
@@ -213,11 +208,8 @@ def _updates_in_minutes(train: TrainSettings, throughput: Throughput, elapsed_se
             pluralize(updates, "update"),
         )
     else:
-        logger.warning(
-            "the time is over before the first update: the preparation took %s of %s; the run makes one update",
-            format_duration(elapsed_seconds),
-            format_duration(total_seconds),
-        )
+        message = "no time is left for updates: the preparation took %s of %s; the run makes one update"
+        logger.warning(message, format_duration(elapsed_seconds), format_duration(total_seconds))
     if is_short:
         logger.warning(
             "a model learns little in %s; %s updates take about %s on this machine",

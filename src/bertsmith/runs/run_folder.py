@@ -114,9 +114,7 @@ def check_resume(out: Path, *, resume: bool, overwrite: bool = False) -> bool:
         hint = f"restore the file from a backup, or start a new run with another {option('output_dir')}"
         raise InputError("run_settings_missing", message, location=settings, hint=hint)
     if checkpoint is None:
-        logger.warning(
-            "%s: there is no checkpoint; the run starts again from its first update", out / CHECKPOINTS
-        )
+        logger.warning("%s: no checkpoint; the run starts again from its first update", out / CHECKPOINTS)
     return True
 
 
@@ -202,11 +200,8 @@ def finish_run(
     """Save the model and the report of a run, unless they are saved and the resumed run had no updates left."""
     step, is_finished = output.state.step, resuming and not output.num_new_updates
     if is_finished and read_report(out / REPORT).get("steps") == step and any(out.glob("model*")):
-        logger.info(
-            "%s: the run %s; its model is unchanged. To train it further, set a larger budget",
-            out,
-            output.early_stop or f"is finished after {pluralize(step, 'update')}",
-        )
+        message = "%s: the run %s; its model is unchanged. To train it further, set a larger budget"
+        logger.info(message, out, output.early_stop or f"is finished after {pluralize(step, 'update')}")
     else:
         save(output)
 
@@ -328,8 +323,6 @@ def previous_arguments(file: Path, arguments: Mapping[str, Any], *, resume: bool
         raise InputError("file_damaged", "the file is damaged", location=file, hint=hint) from None
     for name, value in json.loads(json.dumps(arguments)).items():
         if previous.get(name, value) != value:
-            message = (
-                f"this folder was started with another {name}: {previous[name]!r:.60}, not {value!r:.60}"
-            )
+            message = f"this folder has another {name}: {previous[name]!r:.60}, not {value!r:.60}"
             raise InputError("arguments_differ", message, location=out, argument=name, hint=hint)
     return previous

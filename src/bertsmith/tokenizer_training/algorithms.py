@@ -68,10 +68,7 @@ class TokenizerTrainingSettings(Settings):
     lowercase: bool = Field(True, description="Lower-case text and strip accents.")
     chinese: bool = Field(False, description="Keep every ideograph that fits.")
     min_frequency: int = Field(
-        DEFAULT_MIN_FREQUENCY,
-        ge=1,
-        le=1_000_000_000,
-        description="Minimum occurrences of a pair that is merged.",
+        DEFAULT_MIN_FREQUENCY, ge=1, le=1_000_000_000, description="Minimum occurrences of a merged pair."
     )
     max_length: int = Field(512, ge=2, lt=1_000_000_000, description="Maximum number of input tokens.")
     normalizer: NormalizerName = Field("hf", description="The variant of BERT's normalizer, for WordPiece.")
@@ -170,10 +167,9 @@ def train_byte_level_bpe(settings: TokenizerTrainingSettings, words: Mapping[str
     )
     backend = _train_merges(models.BPE(), trainer, words, settings)
     model = json.loads(backend.to_str())["model"]
-    vocabulary = {**model["vocab"], ROBERTA_SPECIAL_TOKENS["mask"]: len(model["vocab"])}
-    backend = byte_level_bpe.build_byte_level_bpe(
-        vocabulary, model["merges"], special_tokens=ROBERTA_SPECIAL_TOKENS
-    )
+    vocabulary, merges = model["vocab"], model["merges"]
+    vocabulary[ROBERTA_SPECIAL_TOKENS["mask"]] = len(vocabulary)
+    backend = byte_level_bpe.build_byte_level_bpe(vocabulary, merges, special_tokens=ROBERTA_SPECIAL_TOKENS)
     return Tokenizer(backend.to_str(), settings.max_length, dict(ROBERTA_SPECIAL_TOKENS))
 
 

@@ -163,12 +163,12 @@ def propose_words(
             new_word = NewWord(word, count, pieces, num_saved, frequency_ratio)
             scored_words.append((num_saved * weight, new_word))
     scored_words.sort(key=lambda item: (-item[0], item[1].word))
+
     # For nearly all words, pre-tokenizing the word again gives the word. Others could not become one token.
-    best_words = (
-        new
-        for _, new in scored_words
-        if splitter.pretokens(kind.to_text(new.word)) == [kind.to_token(new.word)]
-    )
+    def is_one_pretoken(word: str) -> bool:
+        return splitter.pretokens(kind.to_text(word)) == [kind.to_token(word)]
+
+    best_words = (new for _, new in scored_words if is_one_pretoken(new.word))
     return list(itertools.islice(best_words, max_words))
 
 
@@ -266,9 +266,7 @@ def add_words(tokenizer: Tokenizer, words: Sequence[str]) -> Tokenizer:
     added_token_ids = {token: i for i, token in enumerate(tokenizer.tokens) if token not in model_tokens}
     split_words = TokenizationSteps(tokenizer).pretokens
     if added_words := [token for token in added_token_ids if split_words(token) == [token]]:
-        message = (
-            f"the added token '{added_words[0]}' is not in the vocabulary, so no word can be added after it"
-        )
+        message = f"the added token '{added_words[0]}' is not in the vocabulary, so no word can follow it"
         hint = "make it an entry of the vocabulary, or remove it"
         raise InputError("added_token_is_word", message, hint=hint)
     if tokenizer.kind == "unigram":

@@ -25,36 +25,16 @@ from bertsmith.io.folders import CorpusNotes
 from bertsmith.io.sources import Sources, to_sources
 from bertsmith.keywords import ReadingKeywords
 from bertsmith.settings import with_keywords
-from bertsmith.tokenizer import unigram
+from bertsmith.tokenizer import unigram, wordpiece
 from bertsmith.tokenizer.byte_level_bpe import ROBERTA_SPECIAL_TOKENS
 from bertsmith.tokenizer.folder import TOKENIZER_FILES, TokenizerKind
 from bertsmith.tokenizer.script_coverage import script_ratios
 from bertsmith.tokenizer.text_check import TextCheck
 from bertsmith.tokenizer.tokenizer import Tokenizer
-from bertsmith.tokenizer.wordpiece import (
-    BERT_SPECIAL_TOKENS,
-    NormalizerName,
-    bert_normalizer,
-    bert_pre_tokenizer,
-)
-from bertsmith.tokenizer_training.algorithms import (
-    DEFAULT_MIN_FREQUENCY,
-    MAX_WORD_LENGTHS,
-    CharacterCounts,
-    TokenizerTrainingSettings,
-    train_byte_level_bpe,
-    train_unigram,
-    train_wordpiece,
-)
-from bertsmith.tokenizer_training.training_text import (
-    DEFAULT_READING,
-    CorpusWords,
-    Splitter,
-    count_training_words,
-    split_at_spaces,
-    split_before_spaces,
-    word_splitter,
-)
+from bertsmith.tokenizer.wordpiece import BERT_SPECIAL_TOKENS, NormalizerName
+from bertsmith.tokenizer_training import algorithms, training_text
+from bertsmith.tokenizer_training.algorithms import DEFAULT_MIN_FREQUENCY, TokenizerTrainingSettings
+from bertsmith.tokenizer_training.training_text import DEFAULT_READING, CorpusWords, Splitter, word_splitter
 
 _MAX_REPORTED_CHARACTERS = 10
 
@@ -172,7 +152,7 @@ def train_tokenizer(
         check.add([line])
         return split_runs(line)
 
-    corpus_words = count_training_words(
+    corpus_words = training_text.count_training_words(
         files,
         split_runs=check_and_split,
         split_words=split_words,
@@ -182,11 +162,12 @@ def train_tokenizer(
         progress=progress or (lambda _: None),
         notes=notes,
     )
-    characters = CharacterCounts(corpus_words.words, has_continuations=settings.kind == "wordpiece")
+    is_wordpiece = settings.kind == "wordpiece"
+    characters = algorithms.CharacterCounts(corpus_words.words, has_continuations=is_wordpiece)
     if kind == "byte_level_bpe":
-        tokenizer = train_byte_level_bpe(settings, corpus_words.words)
+        tokenizer = algorithms.train_byte_level_bpe(settings, corpus_words.words)
     else:
-        train = train_unigram if kind == "unigram" else train_wordpiece
+        train = algorithms.train_unigram if kind == "unigram" else algorithms.train_wordpiece
         tokenizer = train(settings, corpus_words.words, characters)
     record = _make_record(settings, corpus_words, characters.counts, tokenizer, notes)
     for sentence in notes.sentences():
@@ -222,12 +203,14 @@ def _check_options(settings: TokenizerTrainingSettings, cased: bool | None) -> N
 def _splitters(settings: TokenizerTrainingSettings) -> tuple[Splitter, Splitter]:
     """Return functions that split a line into runs, and a run into the words that the tokenizer will receive."""
     if settings.kind == "byte_level_bpe":
-        return split_before_spaces, word_splitter(None, pre_tokenizers.ByteLevel(add_prefix_space=False))
+        byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        return training_text.split_before_spaces, word_splitter(None, byte_level)
     if settings.kind == "unigram":
         normalizer = unigram.unigram_normalizer(settings.lowercase, not settings.lowercase, b"")
-        return split_at_spaces, word_splitter(normalizer, unigram.unigram_pre_tokenizer())
-    normalizer = bert_normalizer(settings.lowercase, variant=settings.normalizer)
-    return split_at_spaces, word_splitter(normalizer, bert_pre_tokenizer(variant=settings.normalizer))
+        return training_text.split_at_spaces, word_splitter(normalizer, unigram.unigram_pre_tokenizer())
+    normalizer = wordpiece.bert_normalizer(settings.lowercase, variant=settings.normalizer)
+    pre_tokenizer = wordpiece.bert_pre_tokenizer(variant=settings.normalizer)
+    return training_text.split_at_spaces, word_splitter(normalizer, pre_tokenizer)
 
 
 def _make_record(
@@ -240,7 +223,7 @@ def _make_record(
     words = corpus_words.words
     alphabet = {token for token in tokenizer.tokens if len(token) == 1}
     excluded = Counter({character: n for character, n in characters.items() if character not in alphabet})
-    max_length = MAX_WORD_LENGTHS.get(settings.kind, sys.maxsize)
+    max_length = algorithms.MAX_WORD_LENGTHS.get(settings.kind, sys.maxsize)
     return TrainingRecord(
         requested_size=settings.vocab_size,
         size=tokenizer.vocab_size,

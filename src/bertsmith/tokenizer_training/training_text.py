@@ -105,9 +105,8 @@ def _divide_long_runs(runs: list[str], line_length: int) -> list[str]:
     if line_length <= _MAX_RUN_LENGTH:
         return runs
     # The line may be a page or a book without a space.
-    return [
-        run[start : start + _MAX_RUN_LENGTH] for run in runs for start in range(0, len(run), _MAX_RUN_LENGTH)
-    ]
+    size = _MAX_RUN_LENGTH
+    return [run[start : start + size] for run in runs for start in range(0, len(run), size)]
 
 
 def count_training_words(

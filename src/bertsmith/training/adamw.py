@@ -9,14 +9,8 @@ import torch
 from torch import Tensor
 from torch.optim.adamw import adamw
 
-from bertsmith.kernels.reference import (
-    NEVER_UPDATED,
-    NO_GRAD,
-    REFERENCE,
-    AdamWStep,
-    AdamWTensors,
-    KernelBackend,
-)
+from bertsmith.kernels import reference
+from bertsmith.kernels.reference import AdamWStep, AdamWTensors, KernelBackend
 
 _UNCORRECTED_STEP = 1e30  # a step count at which both bias corrections of torch, 1 - beta^step, are 1
 
@@ -35,7 +29,7 @@ class AdamW(torch.optim.AdamW):
             `supports_found_inf`).
     """
 
-    kernels: KernelBackend = REFERENCE
+    kernels: KernelBackend = reference.REFERENCE
     gradient_factor = 1.0
     found_inf: Tensor | None = None
 
@@ -119,7 +113,7 @@ class AdamW(torch.optim.AdamW):
         self.kernels.sparse_adamw(
             embedding, tensors.exp_avg, tensors.exp_avg_sq, row_index, values, self._step_values(group, step)
         )
-        row_index[rows] = NO_GRAD
+        row_index[rows] = reference.NO_GRAD
 
     def _row_index(self, embedding: Tensor) -> Tensor:
         """Return NO_GRAD or NEVER_UPDATED for each row, from its running means if they are new."""
@@ -127,7 +121,7 @@ class AdamW(torch.optim.AdamW):
         cached = self._row_indices.get(embedding)
         if cached is None or cached[0] is not exp_avg:
             was_updated = (exp_avg != 0).any(1) | (exp_avg_sq != 0).any(1)
-            cached = exp_avg, torch.where(was_updated, NO_GRAD, NEVER_UPDATED)
+            cached = exp_avg, torch.where(was_updated, reference.NO_GRAD, reference.NEVER_UPDATED)
             self._row_indices[embedding] = cached
         return cached[1]
 
@@ -151,20 +145,11 @@ class AdamW(torch.optim.AdamW):
                 continue
             states = self._count_step(parameters)
             step = torch.tensor(_UNCORRECTED_STEP, device=parameters[0].device)
-            adamw(
-                parameters,
-                [p.grad for p in parameters],
-                [state["exp_avg"] for state in states],
-                [state["exp_avg_sq"] for state in states],
-                [],
-                [step] * len(parameters),
-                fused=group["fused"],
-                found_inf=self.found_inf,
-                amsgrad=False,
-                beta1=group["betas"][0],
-                beta2=group["betas"][1],
-                lr=group["lr"],
-                weight_decay=group["weight_decay"],
-                eps=group["eps"],
-                maximize=False,
-            )
+            grads = [p.grad for p in parameters]
+            exp_avgs, exp_avg_sqs = ([state[key] for state in states] for key in ("exp_avg", "exp_avg_sq"))
+            beta1, beta2 = group["betas"]
+            options = {
+                key: group[key] for key in ("lr", "weight_decay", "eps", "fused", "amsgrad", "maximize")
+            }
+            tensors = parameters, grads, exp_avgs, exp_avg_sqs, list[Tensor](), [step] * len(parameters)
+            adamw(*tensors, **options, beta1=beta1, beta2=beta2, found_inf=self.found_inf)

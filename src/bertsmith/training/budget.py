@@ -110,13 +110,12 @@ class TrainingBudget:
         """Return a plan with this command's budget instead of the run's."""
         num_updates, is_finished = self._resumed_num_updates(run, step, seconds), step >= plan.num_updates
         if num_updates < step:
-            raise InputError(
-                "budget_exceeded",
+            message = (
                 f"the run has already made {pluralize(step, 'update')}, and {_describe_limits(self.limits)} "
-                f"means {num_updates:,}",
-                location=run,
-                hint="set a larger budget, or none to continue with the budget of the run",
+                f"means {num_updates:,}"
             )
+            hint = "set a larger budget, or none to continue with the budget of the run"
+            raise InputError("budget_exceeded", message, location=run, hint=hint)
         if num_updates == step and is_finished:
             return plan
         past = RunPlan(plan.entries_until(step))
@@ -208,10 +207,8 @@ class Throughput:
         count = self._num_observed[phase] = self._num_observed.get(phase, 0) + 1
         previous = self.update_seconds.get(phase, seconds)
         if count == 1 and previous > 0:
-            coming = self.update_seconds.keys() - self._num_observed.keys()
-            self.update_seconds |= {
-                other: self.update_seconds[other] * seconds / previous for other in coming
-            }
+            for later in self.update_seconds.keys() - self._num_observed.keys():
+                self.update_seconds[later] *= seconds / previous
         self.update_seconds[phase] = previous + (seconds - previous) / min(count, _SMOOTHING_UPDATES)
 
     def seconds_of_update(self, phase: int) -> float:

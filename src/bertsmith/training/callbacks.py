@@ -131,14 +131,7 @@ class MetricLogger(TrainerCallback):
     """
 
     def __init__(
-        self,
-        run: Path,
-        *,
-        title: str,
-        num_updates: int,
-        step: int,
-        log_bytes: int = 0,
-        tensorboard: bool = True,
+        self, run: Path, *, title: str, num_updates: int, step: int, log_bytes: int = 0, tensorboard: bool
     ) -> None:
         run.mkdir(parents=True, exist_ok=True)
         self._path = run / LOG
@@ -201,9 +194,8 @@ class MetricLogger(TrainerCallback):
             self._speed_log.write((json.dumps(speed) + "\n").encode())
             self._speed_log.flush()
         except OSError as error:
-            raise MachineError(
-                "log_not_written", f"the log could not be written ({error.strerror})", location=self._path
-            ) from None
+            message = f"the log could not be written ({error.strerror})"
+            raise MachineError("log_not_written", message, location=self._path) from None
         if self._tensorboard:
             for name, value in metrics.items():
                 self._tensorboard.add_scalar(f"{kind}/{name}", value, step)

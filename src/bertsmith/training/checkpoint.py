@@ -92,12 +92,11 @@ def save(folder: Path, checkpoint: Checkpoint, keep: int) -> Path:
     for name, tensors in checkpoint.tensors.items():
         if (key := _find_not_finite(tensors)) is not None:
             newest = newest_name(folder)
-            raise MachineError(
-                "state_not_finite",
-                f"the {name} of step {state.step} are not finite ('{key}'), so they were not saved",
-                hint="lower train.learning_rate, or raise train.adam_epsilon"
-                + (f"; the newest checkpoint is {newest}" if newest else ""),
+            message = f"the {name} of step {state.step} are not finite ('{key}'), so they were not saved"
+            hint = "lower train.learning_rate, or raise train.adam_epsilon" + (
+                f"; the newest checkpoint is {newest}" if newest else ""
             )
+            raise MachineError("state_not_finite", message, hint=hint)
     try:
         _write(final, checkpoint)
     except (OSError, SafetensorError) as error:
@@ -105,14 +104,13 @@ def save(folder: Path, checkpoint: Checkpoint, keep: int) -> Path:
             message = f"the checkpoint could not be written ({error.strerror})"
             raise MachineError("checkpoint_not_written", message, location=final) from None
         newest = newest_name(folder)
-        raise MachineError(
-            "disk_full",
-            "the disk is full or failing, so the checkpoint could not be written",
-            location=final,
-            hint=f"free some space and continue with {option('resume', True)}; the newest checkpoint is {newest}"
+        message = "the disk is full or failing, so the checkpoint could not be written"
+        hint = (
+            f"free some space and continue with {option('resume', True)}; the newest checkpoint is {newest}"
             if newest
-            else "free some space and start the run again",
-        ) from None
+            else "free some space and start the run again"
+        )
+        raise MachineError("disk_full", message, location=final, hint=hint) from None
     try:
         prune(folder, keep)
     except OSError as error:
@@ -234,13 +232,12 @@ def load_newest(folder: Path, expected: Checkpoint | None = None) -> Checkpoint 
     if without_best is not None:
         return _forget_best(without_best, folder)
     if errors:
-        raise InputError(
-            "no_complete_checkpoint",
-            f"{errors[0].message}, and no older checkpoint is complete",
-            location=errors[0].location,
-            hint="restore the folder of checkpoints from a backup, or start a new run without "
-            f"{option('resume', True)} and with another {option('output_dir')}",
+        message = f"{errors[0].message}, and no older checkpoint is complete"
+        hint = (
+            "restore the folder of checkpoints from a backup, or start a new run without "
+            f"{option('resume', True)} and with another {option('output_dir')}"
         )
+        raise InputError("no_complete_checkpoint", message, location=errors[0].location, hint=hint)
     return None
 
 
@@ -289,9 +286,7 @@ def _verify(path: Path) -> tuple[_Manifest, TrainState]:
         if not file.is_file():
             raise _DamagedError(file, "the file is missing")
         if (size := file.stat().st_size) != entry.bytes:
-            raise _DamagedError(
-                file, f"the file has {pluralize(size, 'byte')} and was written with {entry.bytes:,}"
-            )
+            raise _DamagedError(file, f"the file has {pluralize(size, 'byte')} instead of {entry.bytes:,}")
         if atomic.sha256_of_file(file) != entry.sha256:
             raise _DamagedError(file, "the content is not what was written (its digest differs)")
     state = _read_state(path)
@@ -321,13 +316,12 @@ def _parse(schema: type[_SchemaT], file: Path, title: str) -> _SchemaT:
 def _check_content(checkpoint: Checkpoint, expected: Checkpoint, path: Path) -> None:
     """Raise InputError for a checkpoint of another run, and _DamagedError for tensors of another model."""
     if checkpoint.state.fingerprint != expected.state.fingerprint:
-        raise InputError(
-            "checkpoint_of_another_run",
-            "this checkpoint was written with other settings or data, or by another version",
-            location=path,
-            hint="resume with the settings and data of the run (settings.yaml in its folder), or choose another "
-            f"{option('output_dir')}",
+        message = "this checkpoint was written with other settings or data, or by another version"
+        hint = (
+            "resume with the settings and data of the run (settings.yaml in its folder), or choose another "
+            f"{option('output_dir')}"
         )
+        raise InputError("checkpoint_of_another_run", message, location=path, hint=hint)
     for name, expected_tensors in expected.tensors.items():
         file, tensors = path / f"{name}.safetensors", checkpoint.tensors[name]
         if name == "optimizer":  # a parameter that was never updated has no state

@@ -58,14 +58,9 @@ def lr_range_test(
     with _restored(module, context):
         module.train()
         strategy = GradientStrategy(module, context, settings)
-        updates = iterate_updates(
-            phase.stream,
-            phase.batch_size,
-            settings.gradient_accumulation_steps,
-            START,
-            settings.dataloader_num_workers,
-            module.objective.counts,
-        )
+        batch_size, num_batches = phase.batch_size, settings.gradient_accumulation_steps
+        counts, num_workers = module.objective.counts, settings.dataloader_num_workers
+        updates = iterate_updates(phase.stream, batch_size, num_batches, START, num_workers, counts)
         with closing(updates):
             for step, rate in enumerate(rates, 1):
                 try:

@@ -149,9 +149,8 @@ def write_plan(run: Path, plan: RunPlan) -> None:
     try:
         atomic.write_text(file, "".join(entry.model_dump_json() + "\n" for entry in plan.entries))
     except OSError as error:
-        raise MachineError(
-            "file_not_written", f"the file could not be written ({error.strerror})", location=file
-        ) from None
+        message = f"the file could not be written ({error.strerror})"
+        raise MachineError("file_not_written", message, location=file) from None
 
 
 def is_valid_plan(entries: Sequence[PlanEntry]) -> bool:

@@ -36,10 +36,7 @@ class TrainSettings(Settings):
     """The settings of a training run that pre-training and fine-tuning share."""
 
     max_steps: MayChange[int | None] = Field(
-        None,
-        ge=1,
-        le=_MAX_UPDATES,
-        description="number of updates; with max_minutes: whichever is reached first",
+        None, ge=1, le=_MAX_UPDATES, description="number of updates; with max_minutes: whichever comes first"
     )
     max_tokens: MayChange[int | None] = Field(
         None, ge=1, le=_MAX_UPDATES, description="number of tokens to train on, special tokens included"
@@ -62,14 +59,9 @@ class TrainSettings(Settings):
         "adamw",
         description="the optimizer: adamw, or muon for the matrices of the layers and adamw for the rest",
     )
-    learning_rate: float = Field(
-        1e-4, gt=0, le=10, description="peak learning rate, at the end of the warm-up"
-    )
+    learning_rate: float = Field(1e-4, gt=0, le=10, description="peak learning rate, after the warm-up")
     muon_learning_rate: float = Field(
-        1e-2,
-        gt=0,
-        le=10,
-        description="peak learning rate of the matrices that Muon updates, on the scale of AdamW's",
+        1e-2, gt=0, le=10, description="peak learning rate of Muon's matrices, on the scale of AdamW's"
     )
     muon_momentum: float = Field(0.9, ge=0, lt=1, description="momentum of Muon")
     muon_weight_decay: float | None = Field(
@@ -163,9 +155,7 @@ class TrainSettings(Settings):
     @model_validator(mode="after")
     def _check_settings(self) -> TrainSettings:
         if self.fsdp and self.optim == "muon":
-            raise ValueError(
-                "train.fsdp shards matrices, and Muon needs whole matrices: set train.optim=adamw"
-            )
+            raise ValueError("train.fsdp shards matrices, and Muon needs whole ones: set train.optim=adamw")
         budgets = [n for n in ("max_steps", "max_tokens", "max_minutes") if getattr(self, n) is not None]
         if len(budgets) > 1 and budgets != ["max_steps", "max_minutes"]:
             raise ValueError(f"{' and '.join(budgets)} are both budgets: set all but one to none")

@@ -96,13 +96,12 @@ def _raise_diverged(step: int, batch_losses: list[tuple[str, Tensor]]) -> NoRetu
                 hint="lower train.learning_rate or train.max_grad_norm, or inspect these instances; continue from "
                 f"the last checkpoint with {option('resume', True)}",
             )
-    raise Diverged(
-        "gradient_not_finite",
+    message = (
         f"the gradient is not finite at step {step} ({'; '.join(location for location, _ in batch_losses)}); "
-        "the update was not made",
-        hint="lower train.learning_rate, and continue from the last checkpoint with "
-        f"{option('resume', True)}",
+        "the update was not made"
     )
+    hint = f"lower train.learning_rate, and continue from the last checkpoint with {option('resume', True)}"
+    raise Diverged("gradient_not_finite", message, hint=hint)
 
 
 class DeferredFiniteCheck:

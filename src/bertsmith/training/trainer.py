@@ -149,11 +149,10 @@ class Trainer:
         step = self.ranks.run_on_main(load)
         if step is not None and not self.ranks.is_main and (local_step := load()) != step:
             local = "no checkpoint" if local_step is None else f"step-{local_step}"
+            message = f"rank 0 continues from step-{step}, and another rank sees {local} here"
+            hint = "give all processes the same run folder, on a file system that they share"
             raise MachineError(
-                "checkpoint_differs_between_ranks",
-                f"rank 0 continues from step-{step}, and another rank sees {local} here",
-                location=self.job.checkpoints,
-                hint="give all processes the same run folder, on a file system that they share",
+                "checkpoint_differs_between_ranks", message, location=self.job.checkpoints, hint=hint
             )
         return newest
 
@@ -209,15 +208,9 @@ class Trainer:
             # written the same weights again.
             self.module.load_tensors(checkpoint.load_best_weights(self.job.checkpoints, self.state))
         self.module.eval()
-        last, early_stop = self.plan.last, self._early_stop_reason
-        return TrainOutput(
-            self.state,
-            self.state.step - self._first_step,
-            last.threads,
-            last.processes,
-            self.saving_seconds,
-            early_stop,
-        )
+        state, last, num_new = self.state, self.plan.last, self.state.step - self._first_step
+        why = self._early_stop_reason
+        return TrainOutput(state, num_new, last.threads, last.processes, self.saving_seconds, why)
 
     @property
     def _early_stop_reason(self) -> str | None:
@@ -232,20 +225,16 @@ class Trainer:
 
     def _updates(self) -> Generator[Update]:
         """Yield this rank's part of the remaining updates of all phases, with the counts of all ranks."""
-        state = self.state
+        state, num_workers = self.state, self.settings.dataloader_num_workers
+        num_batches = self.settings.gradient_accumulation_steps
+        counts = partial(count_batch, self.module.objective.counts)
         while not self.is_finished:
             phase_index = self._next_phase_index()
             if state.phase != phase_index:
                 state.phase, state.position = phase_index, START
             phase = self.job.phases[phase_index]
-            updates = iterate_updates(
-                self.ranks.rank_stream(phase.stream),
-                phase.batch_size,
-                self.settings.gradient_accumulation_steps,
-                state.position,
-                self.settings.dataloader_num_workers,
-                partial(count_batch, self.module.objective.counts),
-            )
+            stream, size = self.ranks.rank_stream(phase.stream), phase.batch_size
+            updates = iterate_updates(stream, size, num_batches, state.position, num_workers, counts)
             with closing(updates):
                 while not self.is_finished and self._next_phase_index() == phase_index:
                     yield self.ranks.all_reduce_counts(next(updates))
@@ -326,12 +315,9 @@ class Trainer:
 
     def _save_best_weights(self) -> str:
         start = hardware.clock()
+        save = partial(checkpoint.save_best_weights, self.job.checkpoints, self.state.step)
         with self.strategy.unsharded():
-            sha256 = self.ranks.run_on_main(
-                lambda: checkpoint.save_best_weights(
-                    self.job.checkpoints, self.state.step, self.module.saved_tensors()
-                )
-            )
+            sha256 = self.ranks.run_on_main(lambda: save(self.module.saved_tensors()))
         self.saving_seconds += hardware.clock() - start
         return sha256
 

@@ -35,14 +35,7 @@ _UNWANTED = re.compile(f"[{''.join(CHARACTER_CLASSES.values())}]")
 _CLASS_PATTERNS = {name: re.compile(f"[{characters}]") for name, characters in CHARACTER_CLASSES.items()}
 
 # By the first letter of the Unicode category.
-_CATEGORIES = {
-    "L": "letters",
-    "M": "letters",
-    "N": "digits",
-    "P": "punctuation",
-    "S": "symbols",
-    "Z": "blanks",
-}
+_CATEGORY = {"L": "letters", "M": "letters", "N": "digits", "P": "punctuation", "S": "symbols", "Z": "blanks"}
 
 
 class CodePointCounts:
@@ -94,7 +87,7 @@ class CharacterCheck:
         counts: Counter[str] = Counter()
         for character, count in self.counts.by_character().items():
             category = "Z" if character.isspace() else unicodedata.category(character)[0]
-            counts[_CATEGORIES.get(category, "others")] += count
+            counts[_CATEGORY.get(category, "others")] += count
         return dict(counts.most_common())
 
 

@@ -128,14 +128,13 @@ class _CorpusCheck:
 
     def read(self, sources: Sequence[str | Path | Table]) -> None:
         """Read the files; bytes of the sample that a file does not use go to the files after it."""
+        reading = self._options.reading
         for index, source in enumerate(sources):
             sample, done, file = self._options.sample, self._num_bytes, str(source)
             stop = None if sample is None else done + (sample - done) // (len(sources) - index)
             self._missing = set()
             try:
-                documents = read_documents(
-                    [source], self._options.reading, on_reject=self._reject, notes=self.notes
-                )
+                documents = read_documents([source], reading, on_reject=self._reject, notes=self.notes)
                 for group in group_documents(documents, partial(self._window_size, stop)):
                     self._update(file, group)
                     self._progress(self._num_bytes)
@@ -200,6 +199,7 @@ class _CorpusCheck:
         self._documents.close()
         num_characters = self._documents.characters.total
         lines, language, reading = self._lines.lengths, self._language or "en", self._options.reading
+        max_examples, sample = self._options.max_examples, self._encoding_sample
         duplicates = self._duplicates.summary(num_characters)
         duplicates["near"] |= {"threshold": self._options.near_duplicate_threshold, "ngram_words": NGRAM}
         report: dict[str, Any] = {
@@ -212,9 +212,7 @@ class _CorpusCheck:
                 "bytes": self._bad_bytes.count,
                 "lines": self._num_bad_lines,
                 "places": self._bad_bytes.locations,
-                "remedy": render(encoding_hint(self._encoding_sample), "python")
-                if self._encoding_sample
-                else None,
+                "remedy": render(encoding_hint(sample), "python") if sample else None,
             },
             "left_out": self.notes.to_dict() | {"kinds": self.notes.skipped_names()},
             "delimiters": self.notes.delimiters,
@@ -229,9 +227,7 @@ class _CorpusCheck:
             "documents": self._documents.summary(),
             "lines": {
                 "lengths": lines.summary(),
-                "repeated": self._lines.repeated.summary(
-                    lines.count, lines.total, self._options.max_examples
-                ),
+                "repeated": self._lines.repeated.summary(lines.count, lines.total, max_examples),
                 "boilerplate": self._lines.boilerplate(),
             },
             "duplicates": duplicates,
@@ -255,9 +251,7 @@ class _CorpusCheck:
                 f"{pluralize(len(self._truncated), 'file')} not read to the end"
             )
         if self._num_split:
-            limits.append(
-                f"{pluralize(self._num_split, 'document')} too long: only the first part is compared"
-            )
+            limits.append(f"{pluralize(self._num_split, 'document')} too long: only first parts are compared")
         if near_duplicates["number"]:
             limits.append(
                 "near duplicates are estimated: the standard deviation of the Jaccard similarity is at most 0.045"

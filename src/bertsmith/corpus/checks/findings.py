@@ -172,17 +172,14 @@ def _line_findings(report: Report) -> Iterator[Finding]:
     unended = boilerplate["unended"]
     is_wrapped = any(fault["fault"] == "hard_wrapped" for fault in report["structure"]["faults"])
     if not is_wrapped and unended["share_of_characters"] >= _UNENDED_FINDING:
-        yield _boilerplate_finding(
-            "lines without punctuation at their end (headings, lists, captions?)", unended, _UNENDED_WARNING
-        )
+        what = "lines without punctuation at their end (headings, lists, captions?)"
+        yield _boilerplate_finding(what, unended, _UNENDED_WARNING)
 
 
 def _boilerplate_finding(what: str, lines: dict[str, Any], warning_share: float) -> Finding:
     share = lines["share_of_characters"]
     severity = "warning" if share >= warning_share else "note"
-    return Finding(
-        severity, what, lines["lines"], "", "look at the examples; remove what is not prose", share
-    )
+    return Finding(severity, what, lines["lines"], "", "remove what is not prose; see the examples", share)
 
 
 def _document_findings(report: Report) -> Iterator[Finding]:

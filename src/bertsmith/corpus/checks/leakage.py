@@ -88,9 +88,8 @@ class LeakageCheck:
                 first = np.searchsorted(self._hashes, ngrams, side="left")
                 last = np.searchsorted(self._hashes, ngrams, side="right")
                 for word in np.flatnonzero(last > first).tolist():
-                    self._add_hit(
-                        slice(int(first[word]), int(last[word])), window, start + int(positions[word])
-                    )
+                    entries = slice(int(first[word]), int(last[word]))
+                    self._add_hit(entries, window, start + int(positions[word]))
             start += len(document.text) + 1
 
     def _add_hit(self, entries: slice, window: DocumentWindow, position: int) -> None:

@@ -188,9 +188,8 @@ class RepeatedLines:
             limit: The most examples to list.
         """
         self._count_pending()
-        times, documents, lengths = (
-            self._lines[name].to_numpy() for name in ("times", "documents", "length")
-        )
+        columns = self._lines.select(["times", "documents", "length"])
+        times, documents, lengths = (column.to_numpy() for column in columns.columns)
         scale = 1 << self._num_halvings
         is_repeated, in_many = times > 1, documents >= _MIN_DOCUMENTS
 

@@ -176,12 +176,11 @@ def _structural_faults(
     if (fault := _hard_wrap_fault(lines, language)) is not None:
         yield fault
     if document_unit == "blank_line":
+        files = documents.files
         names = [
-            name
-            for name, file in documents.files.items()
-            if file["documents"] == 1 and file["lines"] >= _MIN_LINES
+            name for name in files if files[name]["documents"] == 1 and files[name]["lines"] >= _MIN_LINES
         ]
-        if names and len(names) >= 0.5 * len(documents.files):
+        if names and len(names) >= 0.5 * len(files):
             has_paragraphs = documents.sentences.total >= _MIN_SENTENCES_PER_LINE * documents.num_lines
             what = "files without a blank line: each is one document"
             remedy = "put a blank line between documents, or between the chapters of a book"

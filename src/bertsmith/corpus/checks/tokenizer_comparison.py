@@ -135,9 +135,7 @@ def _notes(
     notes = []
     if truncated:
         files = pluralize(len(truncated), "file") if len(truncated) > 1 else truncated[0]
-        notes.append(
-            f"a sample: the first {pluralize(num_bytes, 'byte')} of text; {files} not read to the end"
-        )
+        notes.append(f"a sample: the first {pluralize(num_bytes, 'byte')}; {files} not read to the end")
     if any(entry.has_dropped_words for entry in stats):
         notes.append(f"the lists of words omit rare ones (at most {MAX_TRACKED_WORDS:,}); the counts do not")
     unknown = {name: row["unknown_word_share"] for name, row in rows.items() if row["many_unknown"]}

@@ -11,17 +11,8 @@ from __future__ import annotations
 
 from numba import njit
 
-from bertsmith.kernels.cpu.attention_common import (
-    head_of_sequence,
-    load_args,
-    masked_row_max,
-    recompute_weights,
-    round_up,
-    row_of_query,
-    store_rows,
-    store_score_grads,
-    zero_floats,
-)
+from bertsmith.kernels.cpu import attention_common
+from bertsmith.kernels.cpu.attention_common import masked_row_max, recompute_weights, round_up, store_rows
 from bertsmith.kernels.cpu.compilation import JIT_OPTIONS, float32, has_cpu_feature, kernel
 from bertsmith.kernels.cpu.launcher import num_threads, thread_index
 from bertsmith.kernels.cpu.simd import VECTOR_WIDTH, load, reduce_sum, splat, store, store_bf16
@@ -97,7 +88,7 @@ def _zero_padding(out, columns, padded_columns, rows):
 @kernel
 def forward(s):
     """Compute the same as `attention_fp32.forward`."""
-    args = load_args(s)
+    args = attention_common.load_args(s)
     head_size, stats, dropout, softmax_scale = args.head_size, args.stats, args.dropout, args.softmax_scale
     q_stride, kv_stride = 2 * args.q_stride, 2 * args.kv_stride  # in bytes
     hidden_size, max_padded = args.num_heads * head_size, _round_up_to_block(args.max_columns)
@@ -112,7 +103,7 @@ def forward(s):
     scores = products + 2 * rows_bytes  # fp32
     configure(args.tile_config)
     for index in range(thread_index(), args.num_sequences * args.num_heads, num_threads()):
-        head, first_token, num_keys, first_query, end_query = head_of_sequence(args, index)
+        head, first_token, num_keys, first_query, end_query = attention_common.head_of_sequence(args, index)
         columns, padded = round_up(num_keys), _round_up_to_block(num_keys)
         head_start = 2 * head * head_size
         if first_query < end_query:
@@ -127,7 +118,7 @@ def forward(s):
             _copy_rows(q, q_stride, rows, head_size, queries, _BLOCK)
             multiply_block(False, queries, 2 * head_size, keys_t, scores, padded, head_size, rows)
             for i in range(rows):
-                row = row_of_query(args, head, start + i, first_token, num_keys)
+                row = attention_common.row_of_query(args, head, start + i, first_token, num_keys)
                 score_row, weight_row = scores + 4 * i * padded, weights + 2 * i * padded
                 row_max = masked_row_max(score_row, columns, row.first_key, row.end_key) * softmax_scale
                 total = splat(0.0)
@@ -167,7 +158,7 @@ def _accumulate_transposed(a, b, out, padded, head_size, buffer):
 @kernel
 def backward(s):
     """Compute the same as `attention_fp32.backward`."""
-    args = load_args(s)
+    args = attention_common.load_args(s)
     one, scale, head_size = float32(1), args.softmax_scale, args.head_size
     hidden_size, max_padded = args.num_heads * head_size, _round_up_to_block(args.max_columns)
     head_bytes, block_bytes = 2 * max_padded * head_size, 2 * _BLOCK * max_padded
@@ -189,7 +180,7 @@ def backward(s):
     buffer = query_grads + 2 * rows_bytes
     configure(args.tile_config)
     for index in range(thread_index(), args.num_sequences * args.num_heads, num_threads()):
-        head, first_token, num_keys, first_query, end_query = head_of_sequence(args, index)
+        head, first_token, num_keys, first_query, end_query = attention_common.head_of_sequence(args, index)
         columns, padded = round_up(num_keys), _round_up_to_block(num_keys)
         head_start, v_offset = 2 * head * head_size, 2 * hidden_size
         kv_start = 2 * first_token * args.kv_stride + head_start
@@ -200,8 +191,8 @@ def backward(s):
             _interleave_rows(keys, padded, head_size, keys_p)
             _copy_rows(k + v_offset, 2 * args.kv_stride, num_keys, head_size, values, padded)
             _transpose_pairs(values, padded, head_size // 2, values_t)
-        zero_floats(key_grads, padded * head_size)
-        zero_floats(value_grads, padded * head_size)
+        attention_common.zero_floats(key_grads, padded * head_size)
+        attention_common.zero_floats(value_grads, padded * head_size)
         for start in range(first_query, end_query, _BLOCK):
             rows, q_start = min(_BLOCK, end_query - start), 2 * start * args.q_stride + head_start
             out_start = 2 * start * hidden_size + head_start
@@ -210,12 +201,12 @@ def backward(s):
             multiply_block(False, queries, 2 * head_size, keys_t, scores, padded, head_size, rows)
             multiply_block(False, out_grad, 2 * head_size, values_t, weight_grads, padded, head_size, rows)
             for i in range(rows):
-                row = row_of_query(args, head, start + i, first_token, num_keys)
+                row = attention_common.row_of_query(args, head, start + i, first_token, num_keys)
                 weight_row, grad_row = scores + 4 * i * padded, weight_grads + 4 * i * padded
                 dropped_row, out_row = weights + 2 * i * padded, score_grads + 2 * i * padded
                 delta = recompute_weights(args, row, weight_row, grad_row, columns, scale, True, dropped_row)
                 # The queries are not scaled here, so this passes the scale to the gradients of both factors.
-                store_score_grads(weight_row, grad_row, delta, columns, scale, True, out_row)
+                attention_common.store_score_grads(weight_row, grad_row, delta, columns, scale, True, out_row)
             _zero_padding(weights, columns, padded, rows)
             _zero_padding(score_grads, columns, padded, rows)
             multiply_block(False, score_grads, 2 * padded, keys_p, query_grads, head_size, padded, rows)

@@ -20,18 +20,8 @@ from __future__ import annotations
 
 from numba import njit
 
-from bertsmith.kernels.cpu import simd
-from bertsmith.kernels.cpu.attention_common import (
-    head_of_sequence,
-    load_args,
-    masked_row_max,
-    recompute_weights,
-    round_up,
-    row_of_query,
-    store_rows,
-    store_score_grads,
-    zero_floats,
-)
+from bertsmith.kernels.cpu import attention_common, simd
+from bertsmith.kernels.cpu.attention_common import masked_row_max, recompute_weights, round_up, store_rows
 from bertsmith.kernels.cpu.compilation import JIT_OPTIONS, float32, has_cpu_feature, kernel
 from bertsmith.kernels.cpu.launcher import num_threads, thread_index
 from bertsmith.kernels.cpu.microkernels import FP32_ROWS, INIT_OUT, INIT_ZERO, microkernel_6x16
@@ -152,10 +142,8 @@ def _microkernel_4x16(init, a, a_row_stride, a_k_stride, b, b_k_stride, out, out
     for _ in range(k):
         b0 = simd.load(b)
         c0, c1 = c0 + simd.broadcast_load(a) * b0, c1 + simd.broadcast_load(a + a_row_stride) * b0
-        c2, c3 = (
-            c2 + simd.broadcast_load(a + 2 * a_row_stride) * b0,
-            c3 + simd.broadcast_load(a + 3 * a_row_stride) * b0,
-        )
+        c2 = c2 + simd.broadcast_load(a + 2 * a_row_stride) * b0
+        c3 = c3 + simd.broadcast_load(a + 3 * a_row_stride) * b0
         a += a_k_stride
         b += b_k_stride
     simd.store(out, c0)
@@ -198,7 +186,7 @@ def _pack_transposed(is_bf16, x, stride, rows, head_size, buffer, out):
     """
     columns, buffer_row_stride = round_up(rows), _FLOAT_BYTES * head_size
     _load_rows(is_bf16, x, stride, rows, head_size, float32(1), buffer)
-    zero_floats(buffer + rows * buffer_row_stride, (columns - rows) * head_size)
+    attention_common.zero_floats(buffer + rows * buffer_row_stride, (columns - rows) * head_size)
     for i in range(0, columns, _TRANSPOSE_SIZE):
         target = out + i // VECTOR_WIDTH * head_size * _VECTOR_BYTES + i % VECTOR_WIDTH * _FLOAT_BYTES
         for c in range(0, head_size, _TRANSPOSE_SIZE):
@@ -216,7 +204,7 @@ def forward(s):
 
     Slots: see `AttentionArgs`.
     """
-    args = load_args(s)
+    args = attention_common.load_args(s)
     is_bf16, head_size, stats, dropout = args.is_bf16, args.head_size, args.stats, args.dropout
     itemsize, hidden_size = 2 if is_bf16 else 4, args.num_heads * head_size
     head_stride, head_bytes = _FLOAT_BYTES * head_size, _FLOAT_BYTES * args.max_columns * head_size
@@ -225,7 +213,7 @@ def forward(s):
     buffer = values + head_bytes
     scores = buffer + head_bytes + _BLOCK_QUERIES * head_stride
     for index in range(thread_index(), args.num_sequences * args.num_heads, num_threads()):
-        head, first_token, num_keys, first_query, end_query = head_of_sequence(args, index)
+        head, first_token, num_keys, first_query, end_query = attention_common.head_of_sequence(args, index)
         columns, head_start = round_up(num_keys), itemsize * head * head_size
         score_stride = _FLOAT_BYTES * columns + _ROW_PADDING
         key_panel_stride, head_panel_stride = _VECTOR_BYTES * head_size, _VECTOR_BYTES * num_keys
@@ -242,7 +230,7 @@ def forward(s):
             sizes = rows, key_panels, head_size
             _matmul(buffer, head_stride, keys_t, key_panel_stride, scores, score_stride, sizes)
             for i in range(rows):
-                row = row_of_query(args, head, start + i, first_token, num_keys)
+                row = attention_common.row_of_query(args, head, start + i, first_token, num_keys)
                 weight_row = scores + i * score_stride
                 row_max = masked_row_max(weight_row, columns, row.first_key, row.end_key)
                 total = simd.splat(0.0)
@@ -277,7 +265,7 @@ def backward(s):
 
     Slots: see `AttentionArgs`.
     """
-    args = load_args(s)
+    args = attention_common.load_args(s)
     is_bf16, head_size, softmax_scale = args.is_bf16, args.head_size, args.softmax_scale
     itemsize, hidden_size = 2 if is_bf16 else 4, args.num_heads * head_size
     head_stride, head_bytes = _FLOAT_BYTES * head_size, _FLOAT_BYTES * args.max_columns * head_size
@@ -295,7 +283,7 @@ def backward(s):
     grads = queries + _BLOCK_QUERIES * head_stride  # of the output, then of the queries
     one = float32(1)
     for index in range(thread_index(), args.num_sequences * args.num_heads, num_threads()):
-        head, first_token, num_keys, first_query, end_query = head_of_sequence(args, index)
+        head, first_token, num_keys, first_query, end_query = attention_common.head_of_sequence(args, index)
         columns, head_start = round_up(num_keys), itemsize * head * head_size
         score_stride = _FLOAT_BYTES * columns + _ROW_PADDING
         key_panel_stride, head_panel_stride = _VECTOR_BYTES * head_size, _VECTOR_BYTES * num_keys
@@ -306,8 +294,8 @@ def backward(s):
             _pack_panels(is_bf16, k, args.kv_stride, num_keys, head_size, keys)
             _pack_transposed(is_bf16, k, args.kv_stride, num_keys, head_size, buffer, keys_t)
             _pack_transposed(is_bf16, k + v_offset, args.kv_stride, num_keys, head_size, buffer, values_t)
-        zero_floats(key_grads, columns * head_size)
-        zero_floats(value_grads, columns * head_size)
+        attention_common.zero_floats(key_grads, columns * head_size)
+        attention_common.zero_floats(value_grads, columns * head_size)
         for start in range(first_query, end_query, _BLOCK_QUERIES):
             rows = min(_BLOCK_QUERIES, end_query - start)
             q_start = itemsize * start * args.q_stride + head_start
@@ -318,13 +306,13 @@ def backward(s):
             _matmul(queries, head_stride, keys_t, key_panel_stride, weights, score_stride, sizes)
             _matmul(grads, head_stride, values_t, key_panel_stride, score_grads, score_stride, sizes)
             for i in range(rows):
-                row = row_of_query(args, head, start + i, first_token, num_keys)
+                row = attention_common.row_of_query(args, head, start + i, first_token, num_keys)
                 weight_row, grad_row = weights + i * score_stride, score_grads + i * score_stride
                 dropped_row = dropped_weights + i * score_stride
                 # The queries are multiplied by softmax_scale already, so neither the scores need a scale nor the
                 # gradient of the keys.
                 delta = recompute_weights(args, row, weight_row, grad_row, columns, one, False, dropped_row)
-                store_score_grads(weight_row, grad_row, delta, columns, one, False, grad_row)
+                attention_common.store_score_grads(weight_row, grad_row, delta, columns, one, False, grad_row)
             sizes = num_keys, head_panels, rows
             _accumulate_transposed(dropped_weights, score_stride, grads, value_grads, head_stride, sizes)
             _accumulate_transposed(score_grads, score_stride, queries, key_grads, head_stride, sizes)

@@ -92,18 +92,13 @@ class FeedForwardFunction(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        x: Tensor,
-        inner_weight: Tensor,
-        inner_bias: Tensor,
-        output_weight: Tensor,
-        output_bias: Tensor,
+        ctx: Any, x: Tensor, inner_weight: Tensor, inner_bias: Tensor, out_weight: Tensor, out_bias: Tensor
     ) -> Tensor:
         x = x if x.stride(1) == 1 and x.stride(0) else x.contiguous()
         output, preactivation, activation = layer_functions.feed_forward(
-            x, inner_weight.T, inner_bias, output_weight.T, output_bias, launch
+            x, inner_weight.T, inner_bias, out_weight.T, out_bias, launch
         )
-        ctx.save_for_backward(x, inner_weight, preactivation, activation, output_weight)
+        ctx.save_for_backward(x, inner_weight, preactivation, activation, out_weight)
         return output
 
     @staticmethod

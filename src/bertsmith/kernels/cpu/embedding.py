@@ -62,22 +62,11 @@ def _forward(words, embeddings, indices, columns, weight, stats, dropout, out, b
 
 @njit(**JIT_OPTIONS)
 def _backward(
-    words,
-    embeddings,
-    indices,
-    columns,
-    weight,
-    stats,
-    dropout,
-    out_grad,
-    word_grads,
-    param_grads,
-    first,
-    last,
+    words, embeddings, indices, columns, weight, stats, dropout, out_grad, word_grads, sums, first, last
 ):
-    """Write the gradients of the summed embeddings, and add those of weight and bias to `param_grads`."""
+    """Write the gradients of the summed embeddings, and add those of weight and bias to `sums`."""
     normalized, grads = np.empty(columns, np.float32), np.empty(columns, np.float32)
-    weight_grad, bias_grad = param_grads[:columns], param_grads[columns:]
+    weight_grad, bias_grad = sums[:columns], sums[columns:]
     for token in range(first, last):
         start = token * columns
         _sum_embeddings(words, embeddings, indices, columns, token, normalized)

@@ -16,7 +16,7 @@ from numba import njit
 from bertsmith.kernels.cpu import amx, gemm_common
 from bertsmith.kernels.cpu.arrays import bf16_bits, bf16s, floats, slot_address
 from bertsmith.kernels.cpu.compilation import JIT_OPTIONS, kernel
-from bertsmith.kernels.cpu.gemm_common import COLUMNS, KC, PACK_ROWS, PAIR_BYTES, ceil_div
+from bertsmith.kernels.cpu.gemm_common import COLUMNS, KC, KC_PANEL_BYTES, PACK_ROWS, PAIR_BYTES, ceil_div
 from bertsmith.kernels.cpu.launcher import atomic_increment, barrier, num_threads, thread_index, thread_range
 from bertsmith.kernels.cpu.microkernels import INIT_BIAS, INIT_OUT, INIT_ZERO
 from bertsmith.kernels.cpu.simd import VECTOR_WIDTH, load, splat, store, store_bf16
@@ -46,7 +46,7 @@ def workspace_size(k):
 def workspace_size_transposed(threads, m, n):
     """Return the bytes of workspace of `gemm_transposed_left`, of each thread, and of one block of b."""
     thread_bytes = _EDGE_BYTES + _MAX_CLAIM_ROWS // VECTOR_WIDTH * _A_PANEL_BYTES
-    b_bytes = ceil_div(n, COLUMNS) * gemm_common.KC_PANEL_BYTES
+    b_bytes = ceil_div(n, COLUMNS) * KC_PANEL_BYTES
     return threads * thread_bytes + 2 * b_bytes, thread_bytes, b_bytes
 
 
@@ -90,12 +90,10 @@ def _compute_edge_block(init, bias, a_block, b, steps, out_block, region):
     """
     out_is_bf16, out, out_stride = out_block
     buffer, first_row, rows, columns = region
-    region_start, padded_bias = buffer + _BLOCK_STRIDE * first_row, buffer + _BLOCK_BYTES
-    gemm_common.load_edge(
-        init, bias, padded_bias, region_start, _BLOCK_STRIDE, out, out_stride, rows, columns
-    )
+    start, padded_bias = buffer + _BLOCK_STRIDE * first_row, buffer + _BLOCK_BYTES
+    gemm_common.load_edge(init, bias, padded_bias, start, _BLOCK_STRIDE, out, out_stride, rows, columns)
     _compute_block(init, padded_bias, a_block, b, steps, (0, buffer, _BLOCK_STRIDE), buffer)
-    gemm_common.store_edge(out_is_bf16, region_start, _BLOCK_STRIDE, out, out_stride, rows, columns)
+    gemm_common.store_edge(out_is_bf16, start, _BLOCK_STRIDE, out, out_stride, rows, columns)
 
 
 @njit(**JIT_OPTIONS)
@@ -139,19 +137,12 @@ def gemm(s):
     transposed, copied_rows = edge + _EDGE_BYTES, edge + _EDGE_BYTES + gemm_common.TRANSPOSE_BYTES
     steps, panels = ceil_div(k, amx.BLOCK_SIZE), ceil_div(n, COLUMNS)
     panel_bytes = PAIR_BYTES * _TILE_ROWS * steps + gemm_common.PANEL_PADDING_BYTES
-    first_panel, last_panel = thread_range(panels)
-    count = min(n, last_panel * COLUMNS) - first_panel * COLUMNS
-    if b and count > 0:
-        source, target = b + first_panel * COLUMNS * b_column_stride, packed + first_panel * panel_bytes
-        if b_column_stride == (2 if b_is_bf16 else 4):
-            gemm_common.pack_row_major(
-                b_is_bf16, source, b_row_stride, k, count, target, COLUMNS, panel_bytes
-            )
-        else:
-            gemm_common.pack_column_major(
-                b_is_bf16, source, b_column_stride, k, count, target, panel_bytes, transposed
-            )
-        for panel in range(first_panel, last_panel):
+    if b:
+        to_pack = thread_range(panels)
+        gemm_common.pack_panels(
+            b_is_bf16, b, b_row_stride, b_column_stride, k, n, packed, panel_bytes, to_pack, transposed
+        )
+        for panel in range(*to_pack):
             _zero_rows(packed + panel * panel_bytes, (k + 1) // 2, _TILE_ROWS * steps, PAIR_BYTES)
     barrier()
     amx.configure(s[19])
@@ -180,10 +171,8 @@ def gemm(s):
                     _compute_edge_block(init, panel_bias, a_block, b_panel, steps, out_block, region)
                 else:
                     _compute_block(init, panel_bias, a_block, b_panel, steps, out_block, edge)
-        offset = row * out_stride
-        gemm_common.apply_epilogue(
-            out_is_bf16, out + offset, s[16], s[17], offset, out_stride, n, row_end - row
-        )
+        offset, num_rows = row * out_stride, row_end - row
+        gemm_common.apply_epilogue(out_is_bf16, out + offset, s[16], s[17], offset, out_stride, n, num_rows)
         row = claim_rows * atomic_increment(counter)
     amx.release()
 
@@ -206,9 +195,8 @@ def _pack_transposed(is_bf16, x, x_stride, terms, rows, tiles):
     if packed_rows < rows:
         source, target = x + (2 if is_bf16 else 4) * packed_rows, tiles + full_panels * _A_PANEL_BYTES
         count = rows - packed_rows
-        gemm_common.pack_row_major(
-            is_bf16, source, x_stride, terms, count, target, VECTOR_WIDTH, _A_PANEL_BYTES
-        )
+        columns = VECTOR_WIDTH
+        gemm_common.pack_row_major(is_bf16, source, x_stride, terms, count, target, columns, _A_PANEL_BYTES)
     for panel in range(full_panels, ceil_div(rows, VECTOR_WIDTH)):
         tile = tiles + panel * _A_PANEL_BYTES
         _zero_rows(tile, (terms + 1) // 2, _TILE_ROWS, amx.TILE_ROW_BYTES)
@@ -238,13 +226,9 @@ def gemm_transposed_left(s):
         while term < kc:
             count, target = min(PACK_ROWS, kc - term), b_panels + PAIR_BYTES * term // 2
             b_rows = b + (k_start + term) * b_stride
-            gemm_common.pack_row_major(
-                b_is_bf16, b_rows, b_stride, count, n, target, COLUMNS, gemm_common.KC_PANEL_BYTES
-            )
+            gemm_common.pack_row_major(b_is_bf16, b_rows, b_stride, count, n, target, COLUMNS, KC_PANEL_BYTES)
             for panel in range(panels):
-                _zero_rows(
-                    target + panel * gemm_common.KC_PANEL_BYTES, (count + 1) // 2, _TILE_ROWS, PAIR_BYTES
-                )
+                _zero_rows(target + panel * KC_PANEL_BYTES, (count + 1) // 2, _TILE_ROWS, PAIR_BYTES)
             term = PACK_ROWS * atomic_increment(counter)
         barrier()
         init, steps = INIT_OUT if k_start else INIT_ZERO, ceil_div(kc, amx.BLOCK_SIZE)
@@ -271,10 +255,7 @@ def gemm_transposed_left(s):
                 rows, a_panel = min(ROWS, row_end - i), a_panels + (i - row) // VECTOR_WIDTH * _A_PANEL_BYTES
                 a_block = a_panel, amx.TILE_ROW_BYTES, _A_PANEL_BYTES, _TILE_BYTES
                 for panel in range(panels):
-                    b_panel, columns = (
-                        b_panels + panel * gemm_common.KC_PANEL_BYTES,
-                        min(COLUMNS, n - panel * COLUMNS),
-                    )
+                    b_panel, columns = b_panels + panel * KC_PANEL_BYTES, min(COLUMNS, n - panel * COLUMNS)
                     out_block = 0, out + i * out_stride + 4 * COLUMNS * panel, out_stride
                     if rows < ROWS or columns < COLUMNS:
                         region = edge, 0, rows, columns

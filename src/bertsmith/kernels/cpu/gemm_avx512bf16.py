@@ -16,7 +16,7 @@ from numba import njit
 from bertsmith.kernels.cpu import gemm_common, microkernels
 from bertsmith.kernels.cpu.arrays import bf16_bits, bf16s, floats, slot_address
 from bertsmith.kernels.cpu.compilation import JIT_OPTIONS, kernel
-from bertsmith.kernels.cpu.gemm_common import COLUMNS, KC, PACK_ROWS, PAIR_BYTES, ceil_div
+from bertsmith.kernels.cpu.gemm_common import COLUMNS, KC, KC_PANEL_BYTES, PACK_ROWS, PAIR_BYTES, ceil_div
 from bertsmith.kernels.cpu.launcher import atomic_increment, barrier, num_threads, thread_index, thread_range
 from bertsmith.kernels.cpu.microkernels import BF16_ROWS, INIT_BIAS, INIT_OUT, INIT_ZERO, microkernel_8x32
 from bertsmith.kernels.cpu.simd import VECTOR_WIDTH, load, store_bf16, store_fence
@@ -40,10 +40,7 @@ def workspace_size(k):
 
 def workspace_size_transposed(threads, m, n):
     """Return the bytes of workspace of `gemm_transposed_left`, of one block of a, and of one block of b."""
-    a_bytes, b_bytes = (
-        ceil_div(m, VECTOR_WIDTH) * _A_PANEL_BYTES,
-        ceil_div(n, COLUMNS) * gemm_common.KC_PANEL_BYTES,
-    )
+    a_bytes, b_bytes = ceil_div(m, VECTOR_WIDTH) * _A_PANEL_BYTES, ceil_div(n, COLUMNS) * KC_PANEL_BYTES
     return threads * _EDGE_BYTES + 2 * (a_bytes + b_bytes), a_bytes, b_bytes
 
 
@@ -108,18 +105,11 @@ def gemm(s):
     transposed, rounded = edge + _EDGE_BYTES, edge + _EDGE_BYTES + gemm_common.TRANSPOSE_BYTES
     pairs, panels = k // 2, ceil_div(n, COLUMNS)
     panel_bytes = PAIR_BYTES * pairs + gemm_common.PANEL_PADDING_BYTES
-    first_panel, last_panel = thread_range(panels)
-    count = min(n, last_panel * COLUMNS) - first_panel * COLUMNS
-    if b and count > 0:
-        source, target = b + first_panel * COLUMNS * b_column_stride, packed + first_panel * panel_bytes
-        if b_column_stride == (2 if b_is_bf16 else 4):
-            gemm_common.pack_row_major(
-                b_is_bf16, source, b_row_stride, k, count, target, COLUMNS, panel_bytes
-            )
-        else:
-            gemm_common.pack_column_major(
-                b_is_bf16, source, b_column_stride, k, count, target, panel_bytes, transposed
-            )
+    if b:
+        to_pack = thread_range(panels)
+        gemm_common.pack_panels(
+            b_is_bf16, b, b_row_stride, b_column_stride, k, n, packed, panel_bytes, to_pack, transposed
+        )
     barrier()
     init, out_panel_bytes = INIT_BIAS if bias else INIT_ZERO, (2 if out_is_bf16 else 4) * COLUMNS
     row = _CLAIM_ROWS * atomic_increment(counter)
@@ -140,10 +130,8 @@ def gemm(s):
                 out_tile = out_is_bf16, out + i * out_stride + panel * out_panel_bytes, out_stride
                 region = edge, overlap, BF16_ROWS - overlap, columns
                 _compute_tile(init, panel_bias, a_tile, a_rows_stride, 4, b_panel, pairs, out_tile, region)
-        offset = row * out_stride
-        gemm_common.apply_epilogue(
-            out_is_bf16, out + offset, s[16], s[17], offset, out_stride, n, row_end - row
-        )
+        offset, num_rows = row * out_stride, row_end - row
+        gemm_common.apply_epilogue(out_is_bf16, out + offset, s[16], s[17], offset, out_stride, n, num_rows)
         row = _CLAIM_ROWS * atomic_increment(counter)
 
 
@@ -183,7 +171,7 @@ def gemm_transposed_left(s):
                 slice_sums = partial_sums + 4 * m * ((k_start + term) // PACK_ROWS)
                 gemm_common.column_sums(a_is_bf16, a_rows, a_stride, count, m, slice_sums)
             gemm_common.pack_row_major(
-                b_is_bf16, b_rows, b_stride, count, n, b_target, COLUMNS, gemm_common.KC_PANEL_BYTES
+                b_is_bf16, b_rows, b_stride, count, n, b_target, COLUMNS, KC_PANEL_BYTES
             )
             term = PACK_ROWS * atomic_increment(counter)
         barrier()
@@ -192,10 +180,7 @@ def gemm_transposed_left(s):
         while row < m:
             row_end = min(row + _CLAIM_ROWS, m)
             for panel in range(ceil_div(n, COLUMNS)):
-                b_panel, columns = (
-                    b_panels + panel * gemm_common.KC_PANEL_BYTES,
-                    min(COLUMNS, n - panel * COLUMNS),
-                )
+                b_panel, columns = b_panels + panel * KC_PANEL_BYTES, min(COLUMNS, n - panel * COLUMNS)
                 for i in range(row, row_end, BF16_ROWS):
                     a_panel = a_panels + i // VECTOR_WIDTH * _A_PANEL_BYTES + i % VECTOR_WIDTH * 4
                     out_tile = store_mode, out + i * out_stride + 4 * COLUMNS * panel, out_stride
@@ -205,6 +190,5 @@ def gemm_transposed_left(s):
     store_fence()
     if sums:
         first, last = thread_range(m)
-        gemm_common.column_sums(
-            0, partial_sums + 4 * first, 4 * m, ceil_div(k, PACK_ROWS), last - first, sums + 4 * first
-        )
+        slices = ceil_div(k, PACK_ROWS)
+        gemm_common.column_sums(0, partial_sums + 4 * first, 4 * m, slices, last - first, sums + 4 * first)

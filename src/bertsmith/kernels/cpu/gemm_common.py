@@ -25,7 +25,7 @@ PACK_ROWS = 32  # rows that a thread packs at a time
 KC = 512  # terms that `gemm_transposed_left` packs before it multiplies
 KC_PANEL_BYTES = PAIR_BYTES * KC // 2 + PANEL_PADDING_BYTES
 _TRANSPOSE_ROWS = 2 * VECTOR_WIDTH  # rows of 16 columns that are transposed at a time
-TRANSPOSE_BYTES = 2 * VECTOR_WIDTH * _TRANSPOSE_ROWS  # workspace of `pack_column_major`
+TRANSPOSE_BYTES = 2 * VECTOR_WIDTH * _TRANSPOSE_ROWS  # workspace of `pack_panels`
 
 
 @register_jitable(inline="always", **JIT_OPTIONS)
@@ -151,7 +151,21 @@ def pack_row_major(is_bf16, x, row_stride, k, n, panels, panel_columns, panel_st
 
 
 @njit(**JIT_OPTIONS)
-def pack_column_major(is_bf16, x, column_stride, k, n, panels, panel_stride, workspace):
+def pack_panels(
+    is_bf16, x, row_stride, column_stride, k, n, panels, panel_stride, range_of_panels, workspace
+):
+    """Pack some panels of 32 columns of x [k, n], whose rows or columns are contiguous; see TRANSPOSE_BYTES."""
+    first_panel, last_panel = range_of_panels
+    source, target = x + first_panel * COLUMNS * column_stride, panels + first_panel * panel_stride
+    count = min(n, last_panel * COLUMNS) - first_panel * COLUMNS
+    if count > 0 and column_stride == (2 if is_bf16 else 4):
+        pack_row_major(is_bf16, source, row_stride, k, count, target, COLUMNS, panel_stride)
+    elif count > 0:
+        _pack_column_major(is_bf16, source, column_stride, k, count, target, panel_stride, workspace)
+
+
+@njit(**JIT_OPTIONS)
+def _pack_column_major(is_bf16, x, column_stride, k, n, panels, panel_stride, workspace):
     """Pack x [k, n], whose columns are contiguous, into panels of 32 columns; see TRANSPOSE_BYTES."""
     itemsize, full_rows = 2 if is_bf16 else 4, k // _TRANSPOSE_ROWS * _TRANSPOSE_ROWS
     for column in range(0, n, VECTOR_WIDTH):

@@ -59,14 +59,11 @@ def workspace_size_transposed(threads, m, n):
 def _compute_edge_tile(init, bias, a, a_row_stride, a_k_stride, b, out, out_stride, kc, region):
     """Compute a tile in the buffer, in the same order, and copy the region of it to out; see `_compute_tile`."""
     tile, first_row, rows, columns = region
-    region_start, padded_bias = tile + _B_TERM_BYTES * first_row, tile + _B_TERM_BYTES * FP32_ROWS
-    gemm_common.load_edge(
-        init, bias, padded_bias, region_start, _B_TERM_BYTES, out, out_stride, rows, columns
-    )
-    microkernel_6x16(
-        init, padded_bias, a, a_row_stride, a_k_stride, b, _B_TERM_BYTES, tile, _B_TERM_BYTES, kc
-    )
-    gemm_common.store_edge(0, region_start, _B_TERM_BYTES, out, out_stride, rows, columns)
+    stride = _B_TERM_BYTES
+    start, padded_bias = tile + stride * first_row, tile + stride * FP32_ROWS
+    gemm_common.load_edge(init, bias, padded_bias, start, stride, out, out_stride, rows, columns)
+    microkernel_6x16(init, padded_bias, a, a_row_stride, a_k_stride, b, stride, tile, stride, kc)
+    gemm_common.store_edge(0, start, stride, out, out_stride, rows, columns)
 
 
 @njit(inline="always", **JIT_OPTIONS)
@@ -208,9 +205,8 @@ def gemm_transposed_left(s):
         while term < kc:
             count = min(PACK_ROWS, kc - term)
             a_rows, b_rows = a + (k_start + term) * a_stride, b + (k_start + term) * b_stride
-            _pack_row_major(
-                a_rows, a_stride, count, m, a_panels + _A_TERM_BYTES * term, FP32_ROWS, a_panel_bytes
-            )
+            a_target = a_panels + _A_TERM_BYTES * term
+            _pack_row_major(a_rows, a_stride, count, m, a_target, FP32_ROWS, a_panel_bytes)
             if sums:
                 slice_sums = partial_sums + 4 * m * ((k_start + term) // PACK_ROWS)
                 gemm_common.column_sums(0, a_rows, a_stride, count, m, slice_sums)

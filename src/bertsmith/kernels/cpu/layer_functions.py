@@ -202,22 +202,11 @@ def add_layer_norm_backward(
     """
     residual_grad = torch.empty_like(x)
     x_grad = torch.empty_like(x) if seeds[2] else residual_grad
-    param_grads = torch.zeros(num_row_parts(len(x)), 2, len(weight))
+    param_grads, workspace = torch.zeros(num_row_parts(len(x)), 2, len(weight)), _row_workspace(x, 2, run)
     run(
         layer_norm.add_layer_norm_backward_kernel,
         *(is_bf16(x), x, residual, residual_grad, *x.shape),
-        *(
-            weight,
-            0,
-            stats,
-            0,
-            *seeds,
-            grad,
-            x_grad,
-            param_grads,
-            _row_workspace(x, 2, run),
-            len(param_grads),
-        ),
+        *(weight, 0, stats, 0, *seeds, grad, x_grad, param_grads, workspace, len(param_grads)),
     )
     return residual_grad, x_grad, sum_over_parts(param_grads, run)
 

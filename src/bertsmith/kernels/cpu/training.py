@@ -82,11 +82,9 @@ class NumbaTrainingBackend(KernelBackend):
         if activation is not F.gelu or not self.has_fast_matmul(x):
             return None
         x = x.to(compute_dtype(x))
-        return (
-            autograd.apply(autograd.FeedForwardFunction, x, *weights)
-            if matmul.supports_layer(x, *weights)
-            else None
-        )
+        if not matmul.supports_layer(x, *weights):
+            return None
+        return autograd.apply(autograd.FeedForwardFunction, x, *weights)
 
     def layer_norm(
         self, x: Tensor, norm: nn.Module, residual: Tensor | None = None, dropout: DropoutLike | None = None
@@ -134,11 +132,9 @@ class NumbaTrainingBackend(KernelBackend):
     def linear_weight_grads(self, x: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
         """Compute both gradients in one pass over `grad`."""
         grad = grad if grad.stride(1) == 1 and grad.stride(0) else grad.contiguous()
-        return (
-            linear_weight_grads(x, grad, launch)
-            if matmul.supports_matmul(grad.T, x)
-            else super().linear_weight_grads(x, grad)
-        )
+        if not matmul.supports_matmul(grad.T, x):
+            return super().linear_weight_grads(x, grad)
+        return linear_weight_grads(x, grad, launch)
 
     def embed(
         self, x: Tensor, embeddings: Lookups, norm: nn.Module, dropout: DropoutLike, dtype: torch.dtype
@@ -149,16 +145,16 @@ class NumbaTrainingBackend(KernelBackend):
         if not 0 < len(embeddings) <= _MAX_EMBEDDINGS:
             return None
         weights = [embedding.weight for embedding, _ in embeddings]
-        if not all(map(_is_contiguous_fp32, (x, *weights))) or not all(
-            _are_valid(*pair) for pair in embeddings
-        ):
+        if not all(map(_is_contiguous_fp32, (x, *weights))):
+            return None
+        if not all(_are_valid(*pair) for pair in embeddings):
             return None
         indices = [index.contiguous() for _, index in embeddings]
         for _ in range(len(embeddings), _MAX_EMBEDDINGS):
             weights.append(x.new_zeros(1, x.shape[1]))
             indices.append(torch.zeros_like(indices[0]))
-        seeds, params = draw_dropout_seeds(dropout), (norm.weight, norm.bias, tuple(indices), norm.eps)
-        return autograd.apply(autograd.EmbedFunction, x, *weights, *params, seeds, dtype)
+        arguments = norm.weight, norm.bias, tuple(indices), norm.eps, draw_dropout_seeds(dropout), dtype
+        return autograd.apply(autograd.EmbedFunction, x, *weights, *arguments)
 
     def encoder_layer(
         self, x: Tensor, layout: SequenceLayout, modules: EncoderLayerModules, rows: Tensor | None = None
@@ -174,14 +170,12 @@ class NumbaTrainingBackend(KernelBackend):
             return None
         if not weights.have_kernels(x if rows is None else x[: len(rows)]):
             return None
-        attention = self._attention_config(
-            x.dtype, x.shape[1] // modules.num_heads, modules.num_heads, layout
-        )
+        head_size = x.shape[1] // modules.num_heads
+        attention = self._attention_config(x.dtype, head_size, modules.num_heads, layout)
         if attention is None:
             return None
-        return autograd.apply(
-            autograd.EncoderLayerFunction, x, layer_config(modules, attention.with_queries(rows)), *weights
-        )
+        config = layer_config(modules, attention.with_queries(rows))
+        return autograd.apply(autograd.EncoderLayerFunction, x, config, *weights)
 
     def attention(
         self, qkv: Tensor, layout: SequenceLayout, num_heads: int, dropout: DropoutLike | None
@@ -196,9 +190,8 @@ class NumbaTrainingBackend(KernelBackend):
         config = self._attention_config(qkv.dtype, qkv.shape[1] // 3 // num_heads, num_heads, layout)
         if config is None:
             return None
-        return autograd.apply(
-            autograd.AttentionFunction, config._replace(dropout_seeds=draw_dropout_seeds(dropout)), qkv
-        )
+        config = config._replace(dropout_seeds=draw_dropout_seeds(dropout))
+        return autograd.apply(autograd.AttentionFunction, config, qkv)
 
     def attention_of_queries(
         self, x: Tensor, rows: Tensor, layout: SequenceLayout, num_heads: int, dropout: DropoutLike | None

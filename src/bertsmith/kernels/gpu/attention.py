@@ -185,18 +185,10 @@ def _online_softmax(scores, max_score, sum_exp, SCALE: tl.constexpr):
 
 @triton.jit
 def _recompute_weights(
-    q,
-    k,
-    row_logsumexp,
-    rows,
-    keys,
-    length,
-    SCALE: tl.constexpr,
-    CAUSAL: tl.constexpr,
-    IS_MASKED: tl.constexpr,
+    q, k, logsumexp, rows, keys, length, SCALE: tl.constexpr, CAUSAL: tl.constexpr, IS_MASKED: tl.constexpr
 ):
     """Compute the weights of the forward pass from each row's logsumexp."""
-    scores = tl.dot(q, tl.trans(k)) * (SCALE * _LOG2E) - row_logsumexp[:, None]
+    scores = tl.dot(q, tl.trans(k)) * (SCALE * _LOG2E) - logsumexp[:, None]
     if IS_MASKED:
         score_mask = keys[None, :] <= rows[:, None] if CAUSAL else keys[None, :] < length
         scores = tl.where(score_mask, scores, float("-inf"))
@@ -306,9 +298,8 @@ def _query_grad_kernel(
     dq = tl.zeros([_BLOCK_SIZE, BLOCK_COLUMNS], tl.float32)
     dropout_scale: tl.constexpr = 1.0 / (1.0 - DROPOUT_THRESHOLD * 0.5**32)
     if DROPOUT_THRESHOLD:
-        a, b = attention_dropout.load_row_hashes(
-            row_hashes + head_offset, rows, length, num_tokens, NUM_HEADS
-        )
+        row_hashes += head_offset
+        a, b = attention_dropout.load_row_hashes(row_hashes, rows, length, num_tokens, NUM_HEADS)
     full_end, end = _key_range(block, length, CAUSAL)
     for is_masked in tl.static_range(2):
         for key_start in range(full_end if is_masked else 0, end if is_masked else full_end, _STEP_SIZE):
@@ -370,6 +361,7 @@ def _key_value_grad_kernel(
     dv = tl.zeros([_BLOCK_SIZE, BLOCK_COLUMNS], tl.float32)
     dropout_scale: tl.constexpr = 1.0 / (1.0 - DROPOUT_THRESHOLD * 0.5**32)
     if DROPOUT_THRESHOLD:
+        row_hashes += head_offset
         column_hash = attention_dropout.hash_columns(keys, seeds)
     for row_start in range(block * _BLOCK_SIZE if CAUSAL else 0, length, _STEP_SIZE):
         rows = row_start + tl.arange(0, _STEP_SIZE)
@@ -381,9 +373,7 @@ def _key_value_grad_kernel(
         weight_grads = tl.dot(g, tl.trans(v))
         dropped_weights = weights
         if DROPOUT_THRESHOLD:
-            a, b = attention_dropout.load_row_hashes(
-                row_hashes + head_offset, rows, length, num_tokens, NUM_HEADS
-            )
+            a, b = attention_dropout.load_row_hashes(row_hashes, rows, length, num_tokens, NUM_HEADS)
             keep_mask = a[:, None] + b[:, None] * column_hash[None, :] >= DROPOUT_THRESHOLD
             dropped_weights = tl.where(keep_mask, weights, zero)
             weight_grads = tl.where(keep_mask, weight_grads, zero) * dropout_scale

@@ -167,23 +167,15 @@ def _add_embedding(x, embedding, indices, rows, columns, mask, num_rows, NUM_COL
 
 @triton.jit
 def _load_sum(
-    x,
-    residual,
-    bias,
-    rows,
-    columns,
-    mask,
-    keep_mask,
-    DROPOUT_THRESHOLD: tl.constexpr,
-    NUM_COLUMNS: tl.constexpr,
+    x, residual, bias, rows, columns, mask, keep, DROPOUT_THRESHOLD: tl.constexpr, NUM_COLUMNS: tl.constexpr
 ):
-    """Compute residual + dropout(x + bias), where keep_mask tells which elements dropout keeps."""
+    """Compute residual + dropout(x + bias), where the mask `keep` tells which elements dropout keeps."""
     offsets = rows.to(tl.int64)[:, None] * NUM_COLUMNS + columns[None, :]
     total = tl.load(x + offsets, mask=mask, other=0.0).to(tl.float32)
     if bias is not None:
         total += tl.load(bias + columns, mask=columns < NUM_COLUMNS, other=0.0)[None, :]
     if DROPOUT_THRESHOLD:
-        total = tl.where(keep_mask, total * (65536 / (65536 - DROPOUT_THRESHOLD)), 0.0)
+        total = tl.where(keep, total * (65536 / (65536 - DROPOUT_THRESHOLD)), 0.0)
     if residual is not None:
         total += tl.load(residual + offsets, mask=mask, other=0.0).to(tl.float32)
     return total
