@@ -120,7 +120,9 @@ def write_files(name: str, size: int, seed: int) -> tuple[Path | None, Path]:
             lines = ["".join(f"{word}\t{tag}\n" for word, tag in sentence) for sentence in sentences]
             file.write_text("\n".join(lines), encoding="utf-8")
         return train_file, dev_file
-    labels = {row[-1] for row in sample}
+    if len(labels := {row[-1] for row in sample}) == 1:  # a classifier needs two
+        sample[-1] = next(row for row in train if row[-1] not in labels)
+        labels.add(sample[-1][-1])
     known = [row for row in dev[:MAX_DEV_ROWS] if row[-1] in labels]
     columns = ("text", "second", "label") if len(sample[0]) == 3 else ("text", "label")
     for file, rows in ((train_file, sample), (dev_file, known)):

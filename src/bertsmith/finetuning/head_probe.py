@@ -11,9 +11,12 @@ from contextlib import closing
 
 import numpy as np
 import torch
+from torch import nn
 
 from bertsmith import rng
 from bertsmith.device import ComputeContext
+from bertsmith.models.task_heads import DenseHead, LinearHead
+from bertsmith.tasks.base import TaskModel
 from bertsmith.tasks.batching import Item, ItemStream
 from bertsmith.training.data_loader import START, iterate_updates
 from bertsmith.training.settings import TrainSettings
@@ -51,9 +54,10 @@ def train_head(
         context: The compute context.
         settings: The batch size, the seed, and the optimizer's settings.
         evaluate: Returns the score of the head, since a head that is trained for long on few examples may be worse
-            than the most frequent label; None: keep the last weights.
+            than the most frequent label, which it answers at first; None: keep the last weights.
     """
     module.eval()
+    _zero_output_weights(module.objective)
     best_score, best_weights = -math.inf, {}
     strategy = GradientStrategy(module, context, settings.model_copy(update={"optim": "adamw"}))
     stream = ItemStream(module.objective.collate, items, settings.seed)
@@ -71,3 +75,10 @@ def train_head(
     if evaluate is not None:
         module.load_tensors(best_weights)
     strategy.optimizer.zero_grad(set_to_none=True)
+
+
+def _zero_output_weights(model: TaskModel) -> None:
+    """Let the outputs begin as the biases of the last layer."""
+    for head in model.heads.values():
+        if isinstance(head, LinearHead | DenseHead):
+            nn.init.zeros_(head.linear.weight)

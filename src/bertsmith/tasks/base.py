@@ -212,7 +212,7 @@ class TaskModel(Objective):
         return {}
 
     def init_bias(self, items: Sequence[Item]) -> None:
-        """Initialize the bias of a new head so that outputs begin with the frequencies of the training labels."""
+        """Initialize the bias of a new head by the training labels, for the best answer without the text."""
 
     @abstractmethod
     def tensors(self, items: Sequence[Item]) -> tuple[dict[str, Tensor], dict[str, int]]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -28,6 +30,12 @@ class RegressionModel(TextModel):
     """Regression head."""
 
     problem_type = "regression"
+
+    def init_bias(self, items: Sequence[Item]) -> None:
+        """Initialize the bias with the mean number."""
+        classifier: Any = self.head.classifier
+        with torch.no_grad():
+            classifier.linear.bias.fill_(float(np.mean([item.target for item in items])))
 
     def loss(self, encoder: Encoder, batch: TaskBatch) -> Loss:
         """Return the sum of squared errors over the examples."""
