@@ -208,7 +208,9 @@ def _updates_in_minutes(train: TrainSettings, throughput: Throughput, elapsed_se
             pluralize(updates, "update"),
         )
     else:
-        message = "no time is left for updates: the preparation took %s of %s; the run makes one update"
+        message = (
+            "the time is over before the first update: the preparation took %s of %s; the run makes one update"
+        )
         logger.warning(message, format_duration(elapsed_seconds), format_duration(total_seconds))
     if is_short:
         logger.warning(
