@@ -9,7 +9,7 @@ ablate, compare     compare recipes; test two models; ensemble: Ensemble
 load, info, search  open a run as a Model; describe a folder; query an index
 quickstart          all steps on the documentation that Python has
 card, push          write a model card; upload a model to a hub
-Model               predict, evaluate, fill_mask, score, embed, index, save
+Model               predict, evaluate, explain, fill_mask, score, embed, …
 check_corpus        report errors and costs of a corpus; show_instance
 inspect_tokenizers  compare vocabularies; extend_tokenizer: add words
 Texts, Reading      texts in memory; how to read files; CheckOptions
@@ -115,6 +115,7 @@ _MODULES = {
 _MODEL_METHODS = (  # for suggestions
     "embed",
     "evaluate",
+    "explain",
     "fill_mask",
     "index",
     "predict",

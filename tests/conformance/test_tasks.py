@@ -26,11 +26,11 @@ from bertsmith.loss import Loss
 from bertsmith.models.pretraining_heads import Pooler
 from bertsmith.models.task_heads import LinearHead
 from bertsmith.settings import Settings
-from bertsmith.tasks.base import Decoder, Example, Prediction, TaskData, TaskEncoder, TaskMetrics, TaskModel
+from bertsmith.tasks.base import Decoder, Example, TaskData, TaskEncoder, TaskMetrics, TaskModel
 from bertsmith.tasks.batching import Item, TaskBatch, TokenSequence
 from bertsmith.tasks.registry import TASKS, Task
 from bertsmith.tasks.report import TaskReport
-from bertsmith.tasks.results import Metrics, MetricTable
+from bertsmith.tasks.results import Metrics, MetricTable, Prediction
 
 
 class ToySettings(Settings):

@@ -109,7 +109,7 @@ def test_logits_loss_and_gradients_are_the_references(tmp_path: Path) -> None:
     encoder = folder.encoder()
     fitted = FittedTask.create(TASK, encoder.config, torch.Generator(), {}, ChooseSettings())
     model = fitted.model
-    for part, module in model.parts.items():
+    for part, module in model.heads.items():
         folder.load_into(part, module)
     texts = [
         example("kaba lode migi", "nufo", "pezu", "riba sode", label=1),

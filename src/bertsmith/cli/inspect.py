@@ -1,9 +1,9 @@
-"""The commands that describe, `info` and `attention`, and their tables."""
+"""The commands that describe and explain, `info`, `attention`, and `explain`, and their tables."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import rich_click as click
 
@@ -13,7 +13,11 @@ from bertsmith.cli.commands import Command
 from bertsmith.cli.options import FILE, MODEL, Integer
 from bertsmith.cli.pretraining_tables import format_metrics
 from bertsmith.cli.tables import format_value, print_repeats, print_rows, print_values, show
-from bertsmith.formatting import format_number, pluralize
+from bertsmith.formatting import format_number, format_percent, pluralize
+from bertsmith.io import atomic
+
+if TYPE_CHECKING:
+    from bertsmith.explain.explanation import Explanation
 
 _COLUMNS = ("layer", "head", "special", "itself", "before", "after", "others", "spread")
 _HIDDEN = ("weights_sha256", "settings", "metadata", "decoder_state", "numbered", "held_out", "validation")
@@ -72,6 +76,71 @@ def attention(
         return
     rows = [tuple(format_number(row[name], 2) for name in _COLUMNS) for row in weights.summary()]
     console.print_table(" ".join(weights.tokens), _COLUMNS, rows)
+
+
+@click.command(cls=Command)
+@options.model
+@click.argument("texts", nargs=-1, required=True, metavar="TEXT...")
+@click.option("--target", metavar="NAME", help="Output to explain; default: that of the answer.")
+@options.choice(
+    "--baseline", "mask", "pad", "zero", default="mask", help="What words are replaced by: an embedding."
+)
+@click.option("--steps", type=Integer(1), help="Steps of the integral; default: as many as are needed.")
+@click.option("--output", type=FILE, metavar="FILE.html", help="Write a page with the words in color.")
+@options.model_device
+@options.as_json
+def explain(
+    model: str,
+    texts: tuple[str, ...],
+    target: str | None,
+    baseline: Any,
+    steps: int | None,
+    output: str | None,
+    device: str,
+    as_json: bool,
+) -> None:
+    """Explain the answer of MODEL for TEXT, or for several texts as in `predict`.
+
+    \b
+    Example:
+      bertsmith explain moods "what a dull, lovely day"
+      bertsmith explain moods "what a dull, lovely day" --target sad --output page.html
+      bertsmith explain bert "Paris is the [MASK] of France."
+
+    The attribution of a word is the sum of the integrated gradients of its tokens; occlusion is what the output
+    loses if the word is replaced by the baseline. The command also prints how far the attributions miss the
+    difference of the outputs for text and baseline, and how faithful their order is, beside random orders. A
+    target is a label, none (no answer), the index of a choice, a token for [MASK], or of tags the index of a word,
+    from 0, also with a label: 2=B-PER.
+    """
+    if output is not None:
+        atomic.check_output_file(Path(output), overwrite=True)
+    explanation = options.load_model(model, device).explain(
+        *texts, target=target, baseline=baseline, steps=steps
+    )
+    if output is not None:
+        from bertsmith.explain.page import render_explanation
+
+        atomic.write_text(Path(output), render_explanation(explanation, model))
+        console.print_note(f"page: {output}")
+    show(explanation.to_dict(), as_json, lambda _: _print_explanation(explanation))
+
+
+def _print_explanation(explanation: Explanation) -> None:
+    rows = [(w.word, f"{w.attribution:+.4f}", f"{w.occlusion:+.4f}") for w in explanation.words]
+    console.print_table(f"why {explanation.target}", ["word", "attribution", "occlusion"], rows)
+    console.print_note(
+        f"output {explanation.output:.4f}, of the baseline ({explanation.baseline}) "
+        f"{explanation.baseline_output:.4f}; completeness gap {format_percent(explanation.gap)} with "
+        f"{pluralize(explanation.steps, 'step')}"
+    )
+    if (measured := explanation.faithfulness) is not None:
+        console.print_note(
+            f"comprehensiveness {measured.comprehensiveness:.4f} (random order "
+            f"{measured.random_comprehensiveness:.4f}; {format_percent(measured.normalized_comprehensiveness)} of "
+            f"what an order can reach), sufficiency {measured.sufficiency:.4f}; rank correlation with occlusion "
+            f"{format_number(explanation.agreement, 2)}"
+        )
 
 
 @click.command(cls=Command)

@@ -54,6 +54,7 @@ COMMANDS = {
         "search": ("embed", "Find the texts of an index that are nearest to a query."),
     },
     "Inspect": {
+        "explain": ("inspect", "Show which words an answer depends on."),
         "attention": ("inspect", "Show where each attention head looks in a text."),
         "info": ("inspect", "Describe a run, a model, data, a tokenizer, or this machine."),
     },

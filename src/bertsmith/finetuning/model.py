@@ -170,7 +170,7 @@ def unfreeze_steps(
 def _load_inherited_heads(model: TaskModel, base: ModelFolder) -> None:
     has_same_features = not model.features.parts and FEATURE_PARTS.isdisjoint(base.parts)
     for part in model.inherited_heads:
-        if (module := model.parts.get(part)) is None:
+        if (module := model.heads.get(part)) is None:
             continue
         if base.has(part) and has_same_features:
             base.load_into(part, module)
@@ -187,7 +187,7 @@ def _load_nsp_head(model: TaskModel, part: str, base: ModelFolder, base_part: st
         raise InputError(
             "nsp_head_missing", message, location=base.path, argument="task.init_head_from", hint=hint
         )
-    base.load_into(base_part, model.parts[part])
+    base.load_into(base_part, model.heads[part])
     is_next = (model.labels or [])[base.is_next_label]
     logger.info("the head is initialized from %s's for next sentences: '%s' is IsNext", base.path, is_next)
 

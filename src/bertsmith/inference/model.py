@@ -1,6 +1,6 @@
 """`load`, and the model that it returns: fill masks, score, embed, index.
 
-Its base class `TaskInterface` predicts and evaluates.
+Its base classes predict and evaluate (`TaskInterface`), and show why (`ExplainableModel`).
 """
 
 from __future__ import annotations
@@ -20,16 +20,9 @@ from bertsmith.artifacts.locate import locate
 from bertsmith.device import check_precision, is_cpu, resolve_device
 from bertsmith.errors import InputError, option
 from bertsmith.inference.embedding import Embedder, embedding_config
-from bertsmith.inference.precision import (
-    INT8,
-    CheckedModel,
-    compare_masks,
-    compare_scores,
-    compare_task,
-    compare_vectors,
-)
-from bertsmith.inference.predictor import not_finite_error
-from bertsmith.inference.task_predictor import TaskInterface, TaskPredictor
+from bertsmith.inference.explanations import ExplainableModel
+from bertsmith.inference.precision import INT8, compare_masks, compare_scores, compare_task, compare_vectors
+from bertsmith.inference.task_predictor import TaskPredictor
 from bertsmith.io.compression import check_name
 from bertsmith.io.jsonl import load_json
 from bertsmith.io.sources import Source, column_values
@@ -42,7 +35,6 @@ from bertsmith.tasks.fitted_task import FittedTask, load_task
 from bertsmith.tokenizer.tokenizer import validate_texts
 
 if TYPE_CHECKING:  # each verb imports only what it needs
-    from bertsmith.explain.attention import AttentionMaps
     from bertsmith.inference.scoring import Scorer, Variant
     from bertsmith.retrieval.index import Index
 
@@ -50,7 +42,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass
-class Model(CheckedModel, TaskInterface):
+class Model(ExplainableModel):
     """A model folder; its parts are read when they are first needed. `load` makes one.
 
     Attributes:
@@ -293,22 +285,6 @@ class Model(CheckedModel, TaskInterface):
         for message in scores.messages():
             logger.info("%s", message)
         return Report(scores.to_dict())
-
-    def attention(self, text: str, text_pair: str | None = None) -> AttentionMaps:
-        """Compute the attention weights of a text, or of a pair of texts.
-
-        Returns:
-            `AttentionMaps`: `weights` [L, A, T, T] of `tokens`, `summary()` of each head, `plot("heads.png")`.
-
-        Raises:
-            InputError: The text is longer than the model's maximum length.
-        """
-        from bertsmith.explain.attention import compute_attention
-
-        maps = compute_attention(self.encoder, self.tokenizer, self._fp32_context, text, text_pair)
-        if not np.isfinite(maps.weights).all():
-            raise not_finite_error(self.path, text)
-        return maps
 
     def info(self) -> dict[str, Any]:
         """Return the architecture, the sizes, the parameters by term, the labels, and the training record."""

@@ -20,11 +20,11 @@ from bertsmith.io.delimited import detect_delimiter
 from bertsmith.io.prefetch import growing_batches
 from bertsmith.io.sources import Source, column_values, is_path, is_table, name_of, to_source
 from bertsmith.io.values import is_missing
-from bertsmith.tasks.base import Example, Prediction
+from bertsmith.tasks.base import Example
 from bertsmith.tasks.batching import Item, Outputs
 from bertsmith.tasks.data_checks import empty_text_diagnostic
 from bertsmith.tasks.fitted_task import FittedTask, check_max_length
-from bertsmith.tasks.results import Metrics
+from bertsmith.tasks.results import Metrics, Prediction
 from bertsmith.tasks.windows import TextStats
 from bertsmith.tokenizer.tokenizer import validate_texts
 

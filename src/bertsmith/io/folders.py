@@ -9,6 +9,7 @@ import errno
 import glob
 import os
 import re
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -92,7 +93,7 @@ def find_files(
     files: list[str | Path | Table] = []
     seen: set[str] = set()
     for source in sources:
-        check_name(source)
+        check_name(source, max_bytes=sys.maxsize)  # a longer one is a text
         for file in [source] if isinstance(source, Table) else _expand(source, notes):
             check_name(file)
             name = os.path.abspath(str(file))

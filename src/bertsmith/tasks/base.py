@@ -15,12 +15,10 @@ prediction, and serving share one `decode`.
 
 from __future__ import annotations
 
-import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -47,6 +45,7 @@ from bertsmith.tasks.batching import (
 )
 from bertsmith.tasks.labels import LabelNames
 from bertsmith.tasks.results import Diagnostic, Metrics
+from bertsmith.tasks.targets import Target, class_target
 from bertsmith.tasks.windows import Coverage, count_tokens
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
@@ -93,46 +92,6 @@ class Example(ABC):
     def table_row(self) -> Mapping[str, Any] | None:
         """The row of the user's table by column, which CSV output repeats; None without a table."""
         return None
-
-
-OMIT_IF_NONE: Mapping[str, Any] = {"omit_if_none": True}
-"""Metadata of a prediction's field that `to_dict` leaves out if it is None."""
-INTERNAL: Mapping[str, Any] = {"internal": True}
-"""Metadata of a prediction's field that `to_dict` always leaves out."""
-
-
-@dataclass(kw_only=True)
-class Prediction:
-    """One example's answer. The names of a subclass's fields are the keys of its JSON output, in order.
-
-    Attributes:
-        tokens: The number of tokens of the example's texts, special tokens excluded, set by `Decoder.decode`;
-            None if it is not counted.
-        tokens_read: The number of these that the model read.
-        empty: True if the example is empty, so that there is no answer; None otherwise.
-    """
-
-    tokens: int | None = field(default=None, metadata=OMIT_IF_NONE)
-    tokens_read: int | None = field(default=None, metadata=OMIT_IF_NONE)
-    empty: bool | None = field(default=None, metadata=OMIT_IF_NONE)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the prediction as plain JSON; the counts of tokens come last."""
-        counts = dataclasses.fields(Prediction)
-        values = {}
-        for f in (*dataclasses.fields(self)[len(counts) :], *counts):
-            value = getattr(self, f.name)
-            if not f.metadata.get("internal") and (value is not None or not f.metadata.get("omit_if_none")):
-                values[f.name] = dict(value) if isinstance(value, Mapping) else value
-        return values
-
-    def as_empty(self) -> Self:
-        """Return the prediction of an empty example: None for all but the id, lists, and the counts of tokens."""
-        values: dict[str, Any] = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        for name, value in values.items():
-            if not isinstance(value, list) and name not in ("id", "tokens", "tokens_read"):
-                values[name] = None
-        return type(self)(**values | {"empty": True})
 
 
 class TaskData(ABC):
@@ -278,11 +237,6 @@ class TaskModel(Objective):
             raise NotImplementedError(f"{type(self).__name__} needs its own distillation_loss")
         return distillation_kl(torch.cat(list(outputs)), torch.cat(list(targets)), temperature)
 
-    @property
-    def parts(self) -> Mapping[str, nn.Module]:
-        """The feature extractor's modules and the heads, by their names in a model folder."""
-        return {**self.features.parts, **self.heads}
-
     def collate(self, items: Sequence[Item], epoch: int = 0, first: int = 0) -> TaskBatch:
         """Pack items into a batch; `first` is the index of the first item in the order of the epoch."""
         tensors, counts = self.tensors(items)
@@ -299,7 +253,7 @@ class TaskModel(Objective):
 
     def export(self, encoder: Encoder) -> dict[str, ModelParts]:
         """Return the model to save: the encoder and the heads."""
-        modules = {"encoder": encoder, **self.parts}
+        modules = {"encoder": encoder, **self.features.parts, **self.heads}
         return {MODEL: ModelParts(self.config, modules, self.labels, self.problem_type)}
 
 
@@ -321,6 +275,10 @@ class Decoder(ABC):
     @abstractmethod
     def decode(self, outputs: Outputs, items: Sequence[Item], examples: Sequence[Any]) -> list[Any]:
         """Return one `Prediction` per example. There is no other way from outputs to answers."""
+
+    def target(self, output: Tensor, item: Item, name: str | None) -> Target:
+        """Return the number to explain in an item's output; None: that of the predicted answer."""
+        return class_target(output, self.metadata.get("labels") or ["number"], name)
 
     def ensemble_output(self, output: Tensor) -> Tensor:
         """Return one model's contribution to an ensemble: probabilities if decoding uses them."""

@@ -191,10 +191,11 @@ def load_task(name: Path, folder: ModelFolder, context: ComputeContext) -> Fitte
             message = f"the values under 'metadata' do not fit the task '{declaration.name}'"
             hint = "the file is damaged or was changed: copy it again"
             raise InputError("invalid_metadata", message, location=record_path, hint=hint) from None
-        if unknown_parts := sorted(FEATURE_PARTS & folder.parts - task.model.parts.keys()):
+        parts = {**task.model.features.parts, **task.model.heads}
+        if unknown_parts := sorted(FEATURE_PARTS & folder.parts - parts.keys()):
             message = f"the weights contain '{unknown_parts[0]}', which the settings do not mention"
             raise InputError("weights_settings_mismatch", message, location=record_path, hint=_MISMATCH_HINT)
-        for part, head in task.model.parts.items():
+        for part, head in parts.items():
             folder.load_into(part, head)
         context.prepare_modules(task.model)
     task.model.eval()

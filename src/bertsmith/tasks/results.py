@@ -1,15 +1,56 @@
-"""Metrics of predictions, and diagnostics and summaries of examples, for programs and for people."""
+"""Predictions and their metrics, and diagnostics and summaries of examples, for programs and for people."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from bertsmith.formatting import join_names
 from bertsmith.notebook import Report, Result
 
 _MAX_LOCATIONS = 20  # of a diagnostic in a report
+
+
+OMIT_IF_NONE: Mapping[str, Any] = {"omit_if_none": True}
+"""Metadata of a prediction's field that `to_dict` leaves out if it is None."""
+INTERNAL: Mapping[str, Any] = {"internal": True}
+"""Metadata of a prediction's field that `to_dict` always leaves out."""
+
+
+@dataclass(kw_only=True)
+class Prediction:
+    """One example's answer. The names of a subclass's fields are the keys of its JSON output, in order.
+
+    Attributes:
+        tokens: The number of tokens of the example's texts, special tokens excluded, set by `Decoder.decode`;
+            None if it is not counted.
+        tokens_read: The number of these that the model read.
+        empty: True if the example is empty, so that there is no answer; None otherwise.
+    """
+
+    tokens: int | None = field(default=None, metadata=OMIT_IF_NONE)
+    tokens_read: int | None = field(default=None, metadata=OMIT_IF_NONE)
+    empty: bool | None = field(default=None, metadata=OMIT_IF_NONE)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the prediction as plain JSON; the counts of tokens come last."""
+        counts = dataclasses.fields(Prediction)
+        values = {}
+        for f in (*dataclasses.fields(self)[len(counts) :], *counts):
+            value = getattr(self, f.name)
+            if not f.metadata.get("internal") and (value is not None or not f.metadata.get("omit_if_none")):
+                values[f.name] = dict(value) if isinstance(value, Mapping) else value
+        return values
+
+    def as_empty(self) -> Self:
+        """Return the prediction of an empty example: None for all but the id, lists, and the counts of tokens."""
+        values: dict[str, Any] = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        for name, value in values.items():
+            if not isinstance(value, list) and name not in ("id", "tokens", "tokens_read"):
+                values[name] = None
+        return type(self)(**values | {"empty": True})
 
 
 class MetricTable(NamedTuple):

@@ -19,10 +19,11 @@ from bertsmith.metrics.calibration import fit_temperature
 from bertsmith.metrics.sufficient_statistics import f1
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
-from bertsmith.tasks.base import Metadata, Prediction
+from bertsmith.tasks.base import Metadata
 from bertsmith.tasks.batching import Item, Outputs, TaskBatch, logits_from_probabilities
 from bertsmith.tasks.classification.data import label_ids
 from bertsmith.tasks.labels import LabelMap
+from bertsmith.tasks.results import Prediction
 from bertsmith.tasks.settings import ClassSettings
 from bertsmith.tasks.texts import TextDecoder, TextEncoder, TextExample, TextModel, token_counts
 

@@ -23,16 +23,19 @@ from torch import Tensor, nn
 
 from bertsmith.artifacts.sentence_transformers import SentenceEmbeddingConfig, sentence_transformers_files
 from bertsmith.device import ComputeContext
+from bertsmith.errors import InputError
 from bertsmith.loss import Loss
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.feature_extraction import pool
 from bertsmith.objectives.objective import MODEL, ModelParts
 from bertsmith.packed import Packed
-from bertsmith.tasks.base import INTERNAL, Decoder, Metadata, Prediction, TaskEncoder, TaskModel
+from bertsmith.tasks.base import Decoder, Metadata, TaskEncoder, TaskModel
 from bertsmith.tasks.batching import Item, Outputs, TaskBatch, TokenSequence, pack, run_batched
 from bertsmith.tasks.embedding.data import DataFormat, EmbeddingExample, target
+from bertsmith.tasks.results import INTERNAL, Prediction
 from bertsmith.tasks.settings import EmbedSettings
+from bertsmith.tasks.targets import Target, find_label
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
 
@@ -293,6 +296,17 @@ class EmbeddingDecoder(Decoder):
     def threshold(self) -> float:
         """The cosine above which labeled pairs match."""
         return float(self.state.get("threshold", 0.5))
+
+    def target(self, output: Tensor, item: Item, name: str | None) -> Target:
+        """Return the cosine of the first two texts."""
+        if len(output) < 2:
+            message, hint = (
+                "a single vector has no number to explain",
+                "give two texts, whose cosine is explained",
+            )
+            raise InputError("second_text_missing", message, hint=hint)
+        find_label(["cosine"], name or "cosine")
+        return Target("cosine", lambda output: torch.cosine_similarity(output[0], output[1], dim=0))
 
     def calibrate(
         self, outputs: Outputs, items: Sequence[Item], examples: Sequence[EmbeddingExample]

@@ -18,10 +18,12 @@ from bertsmith.loss import Loss, classification_loss, distillation_kl
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.task_heads import MultipleChoiceHead
-from bertsmith.tasks.base import OMIT_IF_NONE, Metadata, Prediction, SoftmaxDecoder, TaskEncoder, TaskModel
+from bertsmith.tasks.base import Metadata, SoftmaxDecoder, TaskEncoder, TaskModel
 from bertsmith.tasks.batching import Item, Outputs, TaskBatch, TokenSequence
 from bertsmith.tasks.multiple_choice.data import ChoiceExample
+from bertsmith.tasks.results import OMIT_IF_NONE, Prediction
 from bertsmith.tasks.settings import ChooseSettings
+from bertsmith.tasks.targets import Target, class_target
 from bertsmith.tasks.windows import NO_LIMIT, Coverage, single_window
 from bertsmith.tokenizer.tokenizer import Encoding, Tokenizer
 
@@ -142,6 +144,10 @@ class ChoicePrediction(Prediction):
 
 class MultipleChoiceDecoder(SoftmaxDecoder):
     """The most probable choice; of equal ones the first."""
+
+    def target(self, output: Tensor, item: Item, name: str | None) -> Target:
+        """Return the logit of a choice, named by its index."""
+        return class_target(output, [str(index) for index in range(len(output))], name)
 
     def decode(
         self, outputs: Outputs, items: Sequence[Item], examples: Sequence[ChoiceExample]

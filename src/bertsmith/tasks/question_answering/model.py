@@ -25,10 +25,12 @@ from bertsmith.metrics import squad
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.task_heads import SpanHead
-from bertsmith.tasks.base import OMIT_IF_NONE, Decoder, Metadata, Prediction, TaskEncoder, TaskModel
+from bertsmith.tasks.base import Decoder, Metadata, TaskEncoder, TaskModel
 from bertsmith.tasks.batching import Item, Outputs, TaskBatch
 from bertsmith.tasks.question_answering.data import QuestionExample
+from bertsmith.tasks.results import OMIT_IF_NONE, Prediction
 from bertsmith.tasks.settings import AnswerSettings, Rules
+from bertsmith.tasks.targets import Target, find_label
 from bertsmith.tasks.windows import NO_LIMIT, Coverage, Window, best_windows, split_windows
 from bertsmith.tokenizer.tokenizer import Encoding, Tokenizer
 
@@ -239,6 +241,23 @@ class QuestionAnsweringDecoder(Decoder):
             logits_of[item.example].append(logits)
             windows_of[item.example].append(window_of(item))
         return [self._predict(*of) for of in zip(examples, logits_of, windows_of, strict=True)]
+
+    def target(self, output: Tensor, item: Item, name: str | None) -> Target:
+        """Return the sum of the start's and the end's logit: of the best span, or named "none" of [CLS]."""
+        if name is not None:
+            find_label(["none"], name)
+            return Target(name, lambda output: output[0].sum())
+        window = window_of(item)
+        first, last = window.sequence_start, window.sequence_start + window.size
+        scores = output[first:last, :1] + output[first:last, 1]
+        indices = torch.arange(window.size)
+        lengths = indices - indices[:, None] + 1
+        is_span = (lengths >= 1) & (lengths <= self.settings.max_answer_length)
+        scores = scores.masked_fill(~is_span, -torch.inf)
+        start, end = divmod(int(scores.argmax()), window.size)
+        offsets = passage_offsets(window)
+        span = f"characters {offsets[start][0]} to {offsets[end][1]}"
+        return Target(span, lambda output: output[first + start, 0] + output[first + end, 1])
 
     def _predict(
         self, example: QuestionExample, window_logits: Sequence[Tensor], windows: Sequence[Window]

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from bertsmith.loss import Loss
 from bertsmith.models.encoder import Encoder
-from bertsmith.tasks.base import Prediction
 from bertsmith.tasks.batching import Item, Outputs, TaskBatch
+from bertsmith.tasks.results import Prediction
 from bertsmith.tasks.texts import TextDecoder, TextEncoder, TextExample, TextModel, token_counts
 
 

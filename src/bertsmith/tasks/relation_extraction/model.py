@@ -18,10 +18,11 @@ from bertsmith.loss import Loss, classification_loss
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.task_heads import RelationHead
-from bertsmith.tasks.base import OMIT_IF_NONE, Metadata, Prediction, SoftmaxDecoder, TaskEncoder, TaskModel
+from bertsmith.tasks.base import Metadata, SoftmaxDecoder, TaskEncoder, TaskModel
 from bertsmith.tasks.batching import Item, Outputs, TaskBatch
 from bertsmith.tasks.labels import LabelMap
 from bertsmith.tasks.relation_extraction.data import RelationExample, Span, insert_markers
+from bertsmith.tasks.results import OMIT_IF_NONE, Prediction
 from bertsmith.tasks.settings import RelateSettings
 from bertsmith.tasks.windows import NO_LIMIT, Coverage, single_window
 from bertsmith.tokenizer.tokenizer import Encoding, Tokenizer

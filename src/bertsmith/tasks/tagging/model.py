@@ -26,11 +26,13 @@ from bertsmith.models.task_heads import (
     path_scores,
     viterbi_decode,
 )
-from bertsmith.tasks.base import OMIT_IF_NONE, Decoder, Prediction, TaskModel
+from bertsmith.tasks.base import Decoder, TaskModel
 from bertsmith.tasks.batching import Item, Outputs, TaskBatch, logits_from_probabilities
+from bertsmith.tasks.results import OMIT_IF_NONE, Prediction
 from bertsmith.tasks.tagging.data import TagMap
 from bertsmith.tasks.tagging.encode import TagItem, contiguous_runs
 from bertsmith.tasks.tagging.sentences import TagExample, split_as_in_training
+from bertsmith.tasks.targets import Target, find_label
 
 _NO_TOKEN_SCORE = -1e4  # the emission of all labels but the default one for a word without a token
 _MAX_CELLS = 4_000_000  # sentences x words x tags that are decoded at a time
@@ -169,6 +171,24 @@ class TagDecoder(Decoder):
             scores = (probabilities * has_token[i]).tolist()
             predictions.append(self._prediction(example, tags, scores, tokens.get(i, 0)))
         return predictions
+
+    def target(self, output: Tensor, item: Item, name: str | None) -> Target:
+        """Return the logit of a word's label, named "3" for the predicted label of a word or "3=B-PER".
+
+        Without a name it is the label with the highest logit besides the default label.
+        """
+        assert isinstance(item, TagItem)
+        labels, words = self.tag_map.labels, [str(word) for word in item.words]
+        logits = output[list(item.token_indices)].clone()
+        if name is None:
+            logits[:, self.tag_map.ids[self.metadata["default_label"]]] = -torch.inf
+            position, label = divmod(int(logits.argmax()), len(labels))
+        else:
+            word, _, label_name = name.partition("=")
+            position = find_label(words, word)
+            label = find_label(labels, label_name) if label_name else int(logits[position].argmax())
+        index = item.token_indices[position], label
+        return Target(f"{words[position]}={labels[label]}", lambda output: output[index])
 
     def ensemble_output(self, output: Tensor) -> Tensor:
         """Return probabilities; with a CRF the emissions."""

@@ -1,0 +1,286 @@
+"""Explain an output of a model: attributions of tokens and words, their faithfulness, and attention."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from bertsmith.device import ComputeContext
+from bertsmith.errors import InputError
+from bertsmith.explain.attribution import BaselineName, ExplainedOutput, baseline_ids, check_steps, is_special
+from bertsmith.explain.faithfulness import Faithfulness, measure_faithfulness
+from bertsmith.models.encoder import Encoder
+from bertsmith.models.pretraining_heads import MaskedLMHead
+from bertsmith.notebook import Result
+from bertsmith.tasks.batching import Item, TokenSequence, pack
+from bertsmith.tasks.fitted_task import FittedTask
+from bertsmith.tasks.targets import class_target
+from bertsmith.tokenizer.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class WordAttribution:
+    """A word and how much it adds to an output.
+
+    Attributes:
+        word: The word as it is in the text, or as the tokenizer has it if its place is unknown.
+        source: The name of the input with the word; None if its place is unknown.
+        start: The index of its first character in the input.
+        end: The index behind its last character.
+        attribution: The sum of the integrated gradients of its tokens.
+        occlusion: What the output loses if the word is replaced by the baseline.
+        tokens: The indices of its tokens.
+    """
+
+    word: str
+    source: str | None
+    start: int | None
+    end: int | None
+    attribution: float
+    occlusion: float
+    tokens: list[int]
+
+
+@dataclass(frozen=True)
+class Explanation(Result):
+    """An explanation of an output.
+
+    Attributes:
+        target: The name of the output, such as a label.
+        output: The output, a logit unless it is a cosine or a number.
+        baseline: The name of the baseline.
+        baseline_output: The output for the baseline.
+        gap: By how much the attributions miss the difference of both outputs, relative to it (at least 0.001).
+        steps: The steps of the integral.
+        tokens: The tokens.
+        attributions: The integrated gradients of the tokens, special tokens included.
+        words: The words.
+        faithfulness: That of the attributions of words; None for a single word.
+        agreement: Spearman's correlation of attributions and occlusion over the words; None if it is undefined.
+    """
+
+    target: str
+    output: float
+    baseline: str
+    baseline_output: float
+    gap: float
+    steps: int
+    tokens: list[str]
+    attributions: list[float]
+    words: list[WordAttribution]
+    faithfulness: Faithfulness | None = None
+    agreement: float | None = field(default=None)
+
+    display_fields: ClassVar[tuple[str, ...]] = ("target", "output", "baseline_output", "gap", "words")
+
+
+def explain_task(
+    encoder: Encoder,
+    task: FittedTask,
+    tokenizer: Tokenizer,
+    context: ComputeContext,
+    example: Any,
+    texts: Mapping[str, str],
+    *,
+    target: str | None = None,
+    baseline: BaselineName = "mask",
+    steps: int | None = None,
+) -> Explanation:
+    """Explain the answer to an example of a task, or another output for it.
+
+    Args:
+        encoder: The encoder in evaluation mode.
+        task: The task.
+        tokenizer: The tokenizer.
+        context: The device.
+        example: The example.
+        texts: The inputs that are texts, by name, in the order in which the model reads them.
+        target: The output, as `Decoder.target` names it; None: that of the answer.
+        baseline: The baseline.
+        steps: As in `explain_output`.
+
+    Raises:
+        InputError: The example is empty or too long, or there is no such output or baseline.
+    """
+    items = task.encode([example], tokenizer) if not example.is_empty else []
+    if not items:
+        raise InputError("no_tokens", "the text has no tokens", hint="use a text with words")
+    stats = task.text_stats(tokenizer, items)
+    if len(items) > 1 or stats.num_truncated:
+        message = (
+            f"the text has {stats.longest + stats.special:,} tokens, and the model reads {stats.limit:,}"
+        )
+        raise InputError("text_too_long", message, hint="use a shorter text")
+
+    def forward(copies: Sequence[Item]) -> Sequence[Tensor]:
+        return task.model.outputs(encoder, context.to_device(task.model.collate(copies)))
+
+    with torch.inference_mode():
+        output = forward(items)[0].cpu()
+    name, score = task.decoder.target(output, items[0], target)
+    ids = baseline_ids(items[0], tokenizer, baseline)
+    explained = ExplainedOutput(encoder, items[0], forward, score, ids, baseline)
+    return explain_output(explained, name, tokenizer, texts, steps=steps)
+
+
+def explain_mask(
+    encoder: Encoder,
+    head: MaskedLMHead,
+    tokenizer: Tokenizer,
+    context: ComputeContext,
+    text: str,
+    *,
+    target: str | None = None,
+    baseline: BaselineName = "mask",
+    steps: int | None = None,
+) -> Explanation:
+    """Explain the prediction of the first mask of a text: the logit of the most probable token, or of another.
+
+    Args:
+        encoder: The encoder in evaluation mode.
+        head: The head over the vocabulary.
+        tokenizer: The tokenizer.
+        context: The device.
+        text: The text with a mask.
+        target: A token; None: the most probable one.
+        baseline: The baseline.
+        steps: As in `explain_output`.
+
+    Raises:
+        InputError: The text has no mask, or is too long, or there is no such token or baseline.
+    """
+    max_length = min(encoder.config.max_length, tokenizer.max_length)
+    encoding = tokenizer.encode(text, max_length=max_length, truncation="none", special_strings="mask")
+    if tokenizer.mask_token_id not in encoding.ids:
+        message = f"this model predicts masked tokens, and the text has no {tokenizer.mask_token}"
+        raise InputError("mask_missing", message, hint=f"put {tokenizer.mask_token} in place of a word")
+    item, row = Item(0, (TokenSequence.from_encoding(encoding),)), encoding.ids.index(tokenizer.mask_token_id)
+
+    def forward(copies: Sequence[Item]) -> Sequence[Tensor]:
+        packed = context.to_device(pack(copies))
+        hidden = encoder(packed, rows=packed.cu_seqlens[:-1] + row)
+        return torch.split(head(hidden, encoder.embeddings.token.weight).float(), 1)
+
+    with torch.inference_mode():
+        name, score = class_target(forward([item])[0].cpu(), tokenizer.tokens, target)
+    explained = ExplainedOutput(
+        encoder, item, forward, score, baseline_ids(item, tokenizer, baseline), baseline
+    )
+    return explain_output(explained, name, tokenizer, {"text": text}, steps=steps)
+
+
+def explain_output(
+    explained: ExplainedOutput,
+    name: str,
+    tokenizer: Tokenizer,
+    texts: Mapping[str, str],
+    *,
+    steps: int | None = None,
+    seed: int = 0,
+) -> Explanation:
+    """Explain an output.
+
+    Args:
+        explained: The output.
+        name: Its name.
+        tokenizer: The tokenizer.
+        texts: The inputs of the example by name.
+        steps: The steps of the integral; None: as many as the gap needs.
+        seed: The seed of random orders of words.
+    """
+    check_steps(steps)
+    result = explained.integrated_gradients(steps)
+    words = _words(explained.ids, tokenizer)
+    membership = np.zeros((len(words), len(explained.ids)), dtype=bool)
+    for i, indices in enumerate(words):
+        membership[i, indices] = True
+
+    def scores(masked: NDArray[np.bool_]) -> NDArray[np.float64]:
+        return explained.scores(masked.astype(np.int64) @ membership > 0)
+
+    attributions = membership @ result.attributions
+    occlusion = result.output - scores(np.eye(len(words), dtype=bool))
+    places = _places(explained.ids, words, tokenizer, texts)
+    return Explanation(
+        name,
+        result.output,
+        explained.baseline,
+        result.baseline_output,
+        result.gap,
+        result.steps,
+        [tokenizer.tokens[i] for i in explained.ids],
+        result.attributions.tolist(),
+        [
+            WordAttribution(*place, float(a), float(o), indices)
+            for place, a, o, indices in zip(places, attributions, occlusion, words, strict=True)
+        ],
+        measure_faithfulness(attributions.tolist(), scores, seed) if len(words) > 1 else None,
+        _rank_correlation(attributions, occlusion),
+    )
+
+
+def _words(ids: NDArray[np.int64], tokenizer: Tokenizer) -> list[list[int]]:
+    """Return the indices of the tokens of each word, special tokens excluded."""
+    words: list[list[int]] = []
+    special, starts = is_special(ids, tokenizer), tokenizer.word_starts(ids)
+    for i in np.flatnonzero(~special).tolist():
+        if starts[i] or not words or words[-1][-1] != i - 1:
+            words.append([])
+        words[-1].append(i)
+    return words
+
+
+def _places(
+    ids: NDArray[np.int64], words: Sequence[list[int]], tokenizer: Tokenizer, texts: Mapping[str, str]
+) -> list[tuple[str, str | None, int | None, int | None]]:
+    """Return the word, the name of its text, and its characters there, for each word.
+
+    The tokens of a text that stands in the item as a whole are found again. Words of changed or truncated texts
+    have no place.
+    """
+    offsets: dict[int, tuple[str, int, int]] = {}  # of tokens
+    first = 0
+    for name, text in texts.items():
+        encoding = tokenizer.encode(text, special_strings="mask")
+        rows = [i for i, source in enumerate(encoding.sequence_ids) if source is not None]
+        part = np.array([encoding.ids[row] for row in rows], dtype=np.int64)
+        start = _find(ids, part, first)
+        if start is not None:
+            first = start + len(part)
+            offsets |= {start + i: (name, *encoding.offsets[row]) for i, row in enumerate(rows)}
+    places: list[tuple[str, str | None, int | None, int | None]] = []
+    for indices in words:
+        if indices[0] in offsets:
+            name, start_char, _ = offsets[indices[0]]
+            end_char = offsets[indices[-1]][2]
+            places.append((texts[name][start_char:end_char], name, start_char, end_char))
+        else:
+            places.append((tokenizer.decode(ids[indices].tolist()).strip(), None, None, None))
+    return places
+
+
+def _find(ids: NDArray[np.int64], part: NDArray[np.int64], first: int) -> int | None:
+    """Return the index from `first` on at which `part` begins in `ids`; None if it does not occur."""
+    if not len(part):
+        return None
+    starts = (
+        i for i in range(first, len(ids) - len(part) + 1) if np.array_equal(ids[i : i + len(part)], part)
+    )
+    return next(starts, None)
+
+
+def _rank_correlation(a: NDArray[np.float64], b: NDArray[np.float64]) -> float | None:
+    """Return Spearman's correlation; None if one side is constant."""
+    from scipy.stats import spearmanr
+
+    if len(a) < 2 or np.ptp(a) == 0 or np.ptp(b) == 0:
+        return None
+    value = float(spearmanr(a, b).statistic)
+    return value if math.isfinite(value) else None

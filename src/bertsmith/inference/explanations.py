@@ -1,0 +1,82 @@
+"""The methods of a model that show why it answers as it does: `explain` and `attention`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bertsmith.errors import InputError
+from bertsmith.inference.precision import CheckedModel
+from bertsmith.inference.predictor import not_finite_error
+from bertsmith.inference.task_predictor import TaskInterface
+from bertsmith.tasks.registry import TASKS
+
+if TYPE_CHECKING:  # each verb imports only what it needs
+    from bertsmith.explain.attention import AttentionMaps
+    from bertsmith.explain.attribution import BaselineName
+    from bertsmith.explain.explanation import Explanation
+
+
+class ExplainableModel(CheckedModel, TaskInterface):
+    """A model whose single answers can be explained."""
+
+    def explain(
+        self,
+        *inputs: Any,
+        target: str | None = None,
+        baseline: BaselineName = "mask",
+        steps: int | None = None,
+        **named_inputs: Any,
+    ) -> Explanation:
+        """Explain an answer by integrated gradients and by occlusion, and measure how faithful these are.
+
+        A model without a task explains the token that it predicts for the mask of a text.
+
+        Args:
+            inputs: The inputs of one example, as in `predict`; two texts for the cosine of their vectors.
+            target: The output to explain; None: that of the answer. A label; "none" for no answer; the index of a
+                choice; a token for the mask; of tags the index of a word, from 0, or with a label "2=B-PER".
+            baseline: What words are replaced by: "mask" or "pad", the embeddings of [MASK] and [PAD], or "zero".
+            steps: The steps of the integral; None: 20, doubled until the attributions sum to the difference of the
+                outputs within 1 %, up to 640.
+            named_inputs: Inputs by name, as in `predict`.
+
+        Returns:
+            `Explanation`: `words` with `attribution`, `occlusion`, and their characters in the text;
+            `attributions` of tokens; `gap`; `faithfulness` beside random orders; `agreement` of both methods.
+
+        Raises:
+            InputError: The example is empty, or longer than the model reads; or there is no such output.
+        """
+        from bertsmith.explain.explanation import explain_mask, explain_task
+
+        options: dict[str, Any] = {"target": target, "baseline": baseline, "steps": steps}
+        shared = (self.tokenizer, self._fp32_context)
+        has_task = self.folder.record.get("task") in TASKS or not self.folder.has("masked")
+        if not has_task and len(inputs) == 1 and not named_inputs:
+            return explain_mask(self.encoder, self._vocabulary_head, *shared, str(inputs[0]), **options)
+        names = self.task.declaration.inputs
+        values = dict(zip(names, inputs, strict=False)) | named_inputs
+        if len(inputs) > len(names) or not set(values) <= set(names):
+            message = f"the task '{self.task.name}' takes {', '.join(names)}"
+            raise InputError("too_many_inputs", message, hint="pass one text for each of them")
+        (example,) = self.predictor.examples({name: [value] for name, value in values.items()})
+        texts = {name: value for name, value in values.items() if isinstance(value, str)}
+        return explain_task(self.encoder, self.task, *shared, example, texts, **options)
+
+    def attention(self, text: str, text_pair: str | None = None) -> AttentionMaps:
+        """Compute the attention weights of a text, or of a pair of texts.
+
+        Returns:
+            `AttentionMaps`: `weights` [L, A, T, T] of `tokens`, `summary()` of each head, `plot("heads.png")`.
+
+        Raises:
+            InputError: The text is longer than the model's maximum length.
+        """
+        from bertsmith.explain.attention import compute_attention
+
+        maps = compute_attention(self.encoder, self.tokenizer, self._fp32_context, text, text_pair)
+        if not np.isfinite(maps.weights).all():
+            raise not_finite_error(self.path, text)
+        return maps
