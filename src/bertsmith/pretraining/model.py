@@ -234,7 +234,7 @@ def _load_heads(
         base.load_into(name, module)
         if name == "pair" and task == "nsp" and base.is_next_label != settings.data.is_next_label:
             swap_labels(module)
-            message = "%s: IsNext is %d there and %d here: the outputs of the pair head are exchanged"
+            message = "%s: IsNext is %d there and %d here: the outputs of the head for pairs are exchanged"
             logger.info(message, base.path, base.is_next_label, settings.data.is_next_label)
     for folder_name, parts in exported.items():
         folder = base.path.parent / folder_name

@@ -208,8 +208,11 @@ def _updates_in_minutes(train: TrainSettings, throughput: Throughput, elapsed_se
             pluralize(updates, "update"),
         )
     else:
-        message = "no time is left for updates: the preparation took %s of %s; the run makes one update"
-        logger.warning(message, format_duration(elapsed_seconds), format_duration(total_seconds))
+        logger.warning(
+            "the time is over before the first update: the preparation took %s of %s; the run makes one update",
+            format_duration(elapsed_seconds),
+            format_duration(total_seconds),
+        )
     if is_short:
         logger.warning(
             "a model learns little in %s; %s updates take about %s on this machine",

@@ -114,7 +114,8 @@ def check_resume(out: Path, *, resume: bool, overwrite: bool = False) -> bool:
         hint = f"restore the file from a backup, or start a new run with another {option('output_dir')}"
         raise InputError("run_settings_missing", message, location=settings, hint=hint)
     if checkpoint is None:
-        logger.warning("%s: no checkpoint; the run starts again from its first update", out / CHECKPOINTS)
+        message = "%s: there is no checkpoint; the run starts again from its first update"
+        logger.warning(message, out / CHECKPOINTS)
     return True
 
 

@@ -155,7 +155,7 @@ class TrainSettings(Settings):
     @model_validator(mode="after")
     def _check_settings(self) -> TrainSettings:
         if self.fsdp and self.optim == "muon":
-            raise ValueError("train.fsdp shards matrices, and Muon needs whole ones: set train.optim=adamw")
+            raise ValueError("train.fsdp shards, and Muon needs whole matrices: set train.optim=adamw")
         budgets = [n for n in ("max_steps", "max_tokens", "max_minutes") if getattr(self, n) is not None]
         if len(budgets) > 1 and budgets != ["max_steps", "max_minutes"]:
             raise ValueError(f"{' and '.join(budgets)} are both budgets: set all but one to none")
