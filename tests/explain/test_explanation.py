@@ -229,3 +229,11 @@ def test_copies_of_an_item_do_not_depend_on_each_other() -> None:
     masks = np.eye(len(explained.ids), dtype=bool)
     alone = [float(explained.scores(mask[None])[0]) for mask in masks]
     assert explained.scores(masks).tolist() == pytest.approx(alone, abs=1e-6)
+
+
+def test_outputs_that_are_not_finite_are_an_error() -> None:
+    encoder, task, example = fitted("classify")
+    with torch.no_grad():
+        task.model.head.classifier.linear.weight.fill_(3e38)
+    with pytest.raises(FloatingPointError):
+        explain_task(encoder, task, TOKENIZER, CONTEXT, example, {})

@@ -129,3 +129,21 @@ def test_a_failed_upload_is_a_failure_of_the_machine(
     with pytest.raises(MachineError) as caught:
         bs.push(moods, "owner/moods")
     assert caught.value.code == "upload_failed"
+
+
+def test_push_refuses_links_and_leaves_hidden_files_out(moods: bs.Model, tmp_path: Path) -> None:
+    folder = moods.save(tmp_path / "moods")
+    (folder / ".env").write_text("TOKEN=x", encoding="utf-8")
+    files = bs.push(folder, "owner/moods", dry_run=True)["files"]
+    assert ".env" not in files
+    (tmp_path / "secret").write_text("key", encoding="utf-8")
+    (folder / "notes.txt").symlink_to(tmp_path / "secret")
+    with pytest.raises(InputError) as caught:
+        bs.push(folder, "owner/moods", dry_run=True)
+    assert caught.value.code == "not_a_file"
+
+
+def test_push_checks_the_name_first(moods: bs.Model) -> None:
+    with pytest.raises(InputError) as caught:
+        bs.push(moods, "../x", dry_run=True)
+    assert caught.value.code == "invalid_hub_name"

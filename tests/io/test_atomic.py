@@ -270,3 +270,10 @@ def test_a_lock_excludes_other_processes(tmp_path: Path) -> None:
             timeout=60,
         )
     assert done.stdout == "folder_locked shards\n"
+
+
+def test_the_path_of_an_output_has_no_links(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "latest").symlink_to("run")
+    assert atomic.output_path(tmp_path / "latest" / "a") == tmp_path / "run" / "a"
+    assert atomic.output_path("run") == Path("run")

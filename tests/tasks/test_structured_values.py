@@ -94,6 +94,7 @@ def test_null_is_an_empty_text_and_a_missing_label(tmp_path: Path, name: str) ->
     "label",
     [
         *(float("nan"), np.nan, np.float32("nan"), "NaN", "NA", "null", "None", "", " "),
+        *("\\N", "#NV", "#NULL!", "#VALUE!", "#NAME?", "#REF!", "#DIV/0!", "Inf"),
         *(float("inf"), -np.float32("inf"), Decimal("Infinity"), "inf", "-Infinity"),
     ],
 )
@@ -135,6 +136,17 @@ def test_a_spelling_is_a_label_if_it_is_named_and_a_word_as_a_text() -> None:
         ("[joy, hope]", ["hope", "joy"]),
         ("{joy}", ["joy"]),
         ("{}", []),
+        ('c("joy", "hope")', ["hope", "joy"]),
+        ("character(0)", []),
+        ("array(['joy', 'hope'], dtype=object)", ["hope", "joy"]),
+        ("array(['joy', 'hope'], dtype='<U4')", ["hope", "joy"]),
+        ("array([], dtype=object)", []),
+        ("frozenset({'joy'})", ["joy"]),
+        ("set()", []),
+        ("[1 5]", ["1", "5"]),
+        ("[ 1  5]", ["1", "5"]),
+        ('c("joy", NA)', "not_a_label_list"),
+        ("array(['joy' 'hope'])", "not_a_label_list"),
     ],
 )
 def test_a_cell_with_a_list(tmp_path: Path, cell: str, expected: Any) -> None:
@@ -143,7 +155,7 @@ def test_a_cell_with_a_list(tmp_path: Path, cell: str, expected: Any) -> None:
         assert labels_of(file) == [expected, ["joy"], ["sad"]]
     else:
         assert error_of(file, multi_label=True).code == expected
-    if cell[:1] in ("[", "(", "{") and cell != "{joy}":
+    if cell.endswith(("]", ")", "}")) and cell != "{joy}":
         assert (error_of(file).code, error_of(file).location) == ("not_a_string", f"{file}:2")
 
 
@@ -196,6 +208,23 @@ def test_labels_that_combine_others_are_reported(multi_label: bool) -> None:
     )
     (combined,) = data.read_warnings(examples)
     assert (combined.kind, len(combined.locations)) == ("labels that combine others", 1)
+    assert ("multi_label" in combined.consequence) != multi_label
+
+
+@pytest.mark.parametrize("mark", ["#", "/", ";", "|"])
+@pytest.mark.parametrize(
+    ("pairs", "count"), [(["joy hope", "hope fear", "calm"], 2), (["sport golf", "sport tennis", "art"], 0)]
+)
+def test_parts_of_labels_that_occur_only_combined_are_reported(
+    mark: str, pairs: list[str], count: int
+) -> None:
+    labels = [pair.replace(" ", mark) for pair in pairs]
+    settings = get_task("classify").settings_type(multi_label=True)
+    examples = task_data("classify", settings).read(
+        to_source([{"text": x, "label": x} for x in labels], "data")
+    )
+    data = get_task("classify").part("data")(settings, {"labels": labels, "separator": ","})
+    assert [len(warning.locations) for warning in data.read_warnings(examples)] == [count] * bool(count)
 
 
 @pytest.mark.parametrize("cell", ["(0, 30]", "(0, 30)", "[joy]", "(joy)", "{joy}"])
@@ -244,7 +273,7 @@ def test_the_fields_of_every_task(task: str, row: dict[str, Any]) -> None:
     assert (error.code, str(error.location)[-2:]) == ("not_a_string", ":1")
 
 
-@pytest.mark.parametrize("spelling", ["NaN", "null", "NA", "None", "<NA>"])
+@pytest.mark.parametrize("spelling", ["NaN", "null", "NA", "None", "<NA>", "\\N", "#NV", "#NAME?"])
 def test_a_text_that_spells_a_missing_value_is_empty_in_a_delimited_file(
     tmp_path: Path, spelling: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -80,6 +80,7 @@ FILES: dict[str, tuple[str, str | bytes]] = {
     "capitals": ("a.csv", table(",", "Text,Label")),
     "spaces in names": ("a.csv", table(",", "the text,the label")),
     "a mark": ("a.csv", "\ufeff" + table(",")),
+    "a header with blanks": ("a.csv", table(",", "v1,v2,,,").replace("ad\n", "ad,,,\n")),
     "semicolons in a .txt": ("a.txt", table(";")),
     "commas in a .txt": ("a.txt", table(",")),
     "bars in a .txt": ("a.txt", table("|")),
@@ -160,6 +161,8 @@ def test_a_table_is_read_after_at_most_two_remedies(
     chosen = {"text_column": "review", "label_column": "stars" if "keys" in name else "sentiment"}
     if "spaces" in name:
         chosen = {"text_column": "the text", "label_column": "the label"}
+    if "blanks" in name:
+        chosen = {"text_column": "v1", "label_column": "v2"}
     tried: list[tuple[dict[str, Any], str]] = [({}, "")]
     for _ in range(3):
         following: list[tuple[dict[str, Any], str]] = []
@@ -204,6 +207,30 @@ def test_columnar_files_have_the_examples_of_a_jsonl(tmp_path: Path, task: str, 
         return [replace(example, location="") for example in data.read(path)]
 
     assert examples(file) == examples(lines)
+
+
+@pytest.mark.parametrize(
+    ("content", "columns"),
+    [
+        ('"3","Bears Claw Back","Short-sellers are here"\n"3","Carlyle","A private firm grows"\n', "3 1"),
+        ("0,17,Monday,NO,ann,the sun is out\n0,18,Tuesday,NO,bob,it rains\n", "6 1"),
+        ("0,17,NO,the sun is out\n4,18,NO,it rains\n0,19,NO,it snows\n4,20,NO,a day\n", "4 1"),
+        ("the sun,2,x7\nrain falls,5,y8\na day,2,z9\na night,5,w1\n", "1 2"),
+    ],
+)
+def test_the_label_of_a_file_without_a_header_repeats(tmp_path: Path, content: str, columns: str) -> None:
+    hint = error_of("classify", tmp_path / "a.csv", content).hint or ""
+    assert re.findall(r"text_column=(\d) label_column=(\d)", hint) == [tuple(columns.split())]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("a.jsonl", '{"id": 1, "data": "sun"}\n'), ("a.json", '[{"id": 1}]'), ("a.csv", "v1,v2,,\na,b,,\n")],
+)
+def test_a_table_with_names_has_a_header(tmp_path: Path, name: str, content: str) -> None:
+    error = error_of("classify", tmp_path / name, content)
+    assert (error.code, "header" in (error.hint or "")) == ("column_missing", False)
+    assert ("v1, v2;" in (error.hint or "")) == (name == "a.csv")
 
 
 @pytest.mark.parametrize("more", ["", "\t"])
@@ -267,6 +294,7 @@ def test_quotes_behind_spaces_are_fields_without_the_spaces(
 @pytest.mark.parametrize(
     ("label", "numbers"),
     [
+        ("95%", [95]), ("95.5 %", [95.5]),
         ("1,500", [1500, 1.5]), ("3,5", [3.5]), ("1.500,25", [1500.25]), ("1,500.25", [1500.25]),
         ("-1,500,000", [-1500000]), ("2 500,5", [2500.5]), ("12,5000", [12.5]),
         ("1 500", [1500]), ("1'500'000.5", [1500000.5]),

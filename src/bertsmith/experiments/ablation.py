@@ -144,7 +144,7 @@ def ablate(
     Raises:
         InputError: An argument, the recipe, a task, or a file is invalid; raised before anything is trained.
     """
-    out, table = Path(output_dir), ablation_recipe.read_recipe(recipe)
+    out, table = atomic.output_path(output_dir), ablation_recipe.read_recipe(recipe)
     changes = PretrainSettings.dotted(settings)
     data = data or table.data
     if not data:

@@ -119,7 +119,7 @@ def adapt(
     Raises:
         InputError: An argument or a file is invalid; raised before anything is trained.
     """
-    out, changes = Path(output_dir), PretrainSettings.dotted(settings)
+    out, changes = atomic.output_path(output_dir), PretrainSettings.dotted(settings)
     task_changes = settings_type(get_task(task)).dotted(task_settings)
     arguments: dict[str, Any] = {
         "model": str(model),

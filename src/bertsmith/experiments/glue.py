@@ -135,7 +135,7 @@ def finetune_glue(
         InputError: A task has no files or other columns than GLUE's; raised before anything is trained.
     """
     check_name(data)
-    out = Path(output_dir)
+    out = atomic.output_path(output_dir)
     folders = _find_tasks(Path(data), tasks)
     files: dict[GlueTask, list[Path]] = {}
     columns: dict[GlueTask, dict[str, Any]] = {}

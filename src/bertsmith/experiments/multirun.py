@@ -210,7 +210,7 @@ def finetune_repeatedly(
     Raises:
         InputError: As in `finetune`; or the folder contains other runs.
     """
-    out, declaration = Path(output_dir), get_task(task)
+    out, declaration = atomic.output_path(output_dir), get_task(task)
     run_type = settings_type(declaration)
     changes = resolve(run_type, settings, keywords, finetune_repeatedly, hidden=OWN_ARGUMENTS)
     if folds is not None and (validation, validation_split) != (None, None):

@@ -97,7 +97,7 @@ class ExplainedOutput:
         embeddings = self._embed(ids, masked)
         with _replaced_output(self._token_embedding, embeddings.flatten(0, 1)):
             outputs = self.forward([_with_ids(self.item, row) for row in ids])
-        return np.array([float(self.score(output)) for output in outputs])
+        return _checked(np.array([float(self.score(output)) for output in outputs]))
 
     @property
     def _token_embedding(self) -> Embedding:
@@ -145,8 +145,7 @@ class ExplainedOutput:
             (grads,) = torch.autograd.grad(total, path)
             factors = x.new_tensor(weights[i : i + rows] / 2)[:, None, None]
             sums += (factors * grads).sum(0)
-        attributions: NDArray[np.float64] = ((x - start) * sums).sum(1).double().cpu().numpy()
-        return attributions
+        return _checked(((x - start) * sums).sum(1).double().cpu().numpy())
 
 
 def baseline_ids(item: Item, tokenizer: Tokenizer, baseline: BaselineName) -> NDArray[np.int64]:
@@ -169,6 +168,13 @@ def baseline_ids(item: Item, tokenizer: Tokenizer, baseline: BaselineName) -> ND
 def is_special(ids: NDArray[np.int64], tokenizer: Tokenizer) -> NDArray[np.bool_]:
     """Return which tokens are special, the mask token included."""
     return np.isin(ids, sorted(tokenizer.all_special_ids))
+
+
+def _checked(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the values; raise FloatingPointError if one is NaN or infinite."""
+    if not np.isfinite(values).all():
+        raise FloatingPointError("the outputs or their gradients are not finite")
+    return values
 
 
 def _with_ids(item: Item, ids: NDArray[np.int64]) -> Item:

@@ -9,6 +9,7 @@ from typing import Any
 from bertsmith.errors import InputError, MachineError
 from bertsmith.export.card import card
 from bertsmith.inference.model import Model, load
+from bertsmith.io.atomic import check_files
 
 _CARD_FILE, _RECORD_FILE = "README.md", "bertsmith.json"
 
@@ -42,10 +43,8 @@ def push(
         MachineError: The upload failed.
     """
     model = load(model)
-    contents = _contents(model)
-    if _CARD_FILE not in contents:
-        text = card(model, name=repository, language=language, license=license)
-        contents[_CARD_FILE] = text.encode()
+    text = card(model, name=repository, language=language, license=license)
+    contents = {_CARD_FILE: text.encode(), **_contents(model)}
     sizes = {
         name: content.stat().st_size if isinstance(content, Path) else len(content)
         for name, content in contents.items()
@@ -71,11 +70,18 @@ def push(
 
 
 def _contents(model: Model) -> dict[str, Path | bytes]:
-    """Return the files of the model folder by name; the record without the path of the base model."""
+    """Return the files of the model folder by name, without hidden ones.
+
+    The record loses the path of the base model.
+
+    Raises:
+        InputError: The folder has a link, whose target may be no part of the model.
+    """
+    check_files(model.model_folder)
+    names = [file.relative_to(model.model_folder) for file in sorted(model.model_folder.rglob("*"))]
+    visible = [name for name in names if not any(part.startswith(".") for part in name.parts)]
     contents: dict[str, Path | bytes] = {
-        file.relative_to(model.model_folder).as_posix(): file
-        for file in sorted(model.model_folder.rglob("*"))
-        if file.is_file()
+        name.as_posix(): file for name in visible if (file := model.model_folder / name).is_file()
     }
     if model.folder.record.get("base"):
         record = model.folder.record | {"base": Path(model.folder.record["base"]).name}

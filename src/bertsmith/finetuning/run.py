@@ -73,7 +73,7 @@ def finetune(
         Stopped: A signal stopped the run, which is saved.
     """
     hardware.check_single_process("finetune")
-    start, out, declaration = hardware.clock(), Path(output_dir), get_task(task)
+    start, out, declaration = hardware.clock(), atomic.output_path(output_dir), get_task(task)
     with atomic.folder_lock(out, "run"):
         base = load(model)
         changes = resolve(settings_type(declaration), settings, keywords, finetune, hidden=OWN_ARGUMENTS)

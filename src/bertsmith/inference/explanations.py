@@ -55,7 +55,10 @@ class ExplainableModel(CheckedModel, TaskInterface):
         shared = (self.tokenizer, self._fp32_context)
         has_task = self.folder.record.get("task") in TASKS or not self.folder.has("masked")
         if not has_task and len(inputs) == 1 and not named_inputs:
-            return explain_mask(self.encoder, self._vocabulary_head, *shared, str(inputs[0]), **options)
+            try:
+                return explain_mask(self.encoder, self._vocabulary_head, *shared, str(inputs[0]), **options)
+            except FloatingPointError:
+                raise not_finite_error(self.path, inputs[0], has_precision=False) from None
         names = self.task.declaration.inputs
         values = dict(zip(names, inputs, strict=False)) | named_inputs
         if len(inputs) > len(names) or not set(values) <= set(names):
@@ -63,7 +66,10 @@ class ExplainableModel(CheckedModel, TaskInterface):
             raise InputError("too_many_inputs", message, hint="pass one text for each of them")
         (example,) = self.predictor.examples({name: [value] for name, value in values.items()})
         texts = {name: value for name, value in values.items() if isinstance(value, str)}
-        return explain_task(self.encoder, self.task, *shared, example, texts, **options)
+        try:
+            return explain_task(self.encoder, self.task, *shared, example, texts, **options)
+        except FloatingPointError:
+            raise not_finite_error(self.path, example, has_precision=False) from None
 
     def attention(self, text: str, text_pair: str | None = None) -> AttentionMaps:
         """Compute the attention weights of a text, or of a pair of texts.
@@ -78,5 +84,5 @@ class ExplainableModel(CheckedModel, TaskInterface):
 
         maps = compute_attention(self.encoder, self.tokenizer, self._fp32_context, text, text_pair)
         if not np.isfinite(maps.weights).all():
-            raise not_finite_error(self.path, text)
+            raise not_finite_error(self.path, text, has_precision=False)
         return maps

@@ -101,11 +101,18 @@ class Predictor(ABC):
         return list(self.predict_stream(requests))
 
 
-def not_finite_error(path: Path | None, request: Any) -> InputError:
-    """Return the error for outputs of a model that are NaN or infinite."""
+def not_finite_error(path: Path | None, request: Any, *, has_precision: bool = True) -> InputError:
+    """Return the error for outputs of a model that are NaN or infinite.
+
+    Args:
+        path: The path of the model; None for several models.
+        request: The request.
+        has_precision: The user can choose the precision.
+    """
     location = getattr(request, "location", None) or f"text {shorten(repr(request), _MAX_EXCERPT)}"
     message = f"the outputs of {path or 'one of the models'} are not finite"
-    hint = f"its weights are damaged or too large: use another model, or {option('precision', 'fp32')}"
+    hint = "its weights are damaged or too large: use another model"
+    hint += f", or {option('precision', 'fp32')}" if has_precision else ""
     return InputError("outputs_not_finite", message, location=location, hint=hint)
 
 

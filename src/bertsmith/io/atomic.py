@@ -140,6 +140,12 @@ def clear_folder(folder: Path) -> None:
             path.unlink()
 
 
+def output_path(path: str | Path) -> Path:
+    """Return the path of an output, without links if it has any: one that changes later has no effect."""
+    real = _resolve(Path(path))
+    return Path(path) if str(real) == os.path.abspath(path) else real
+
+
 def check_output_folder(out: Path, *, in_place: bool = False, argument: str = "output_dir") -> None:
     """Raise InputError if a folder `out`, which an argument names, is not empty or cannot be written.
 
@@ -153,7 +159,7 @@ def check_output_folder(out: Path, *, in_place: bool = False, argument: str = "o
         message = "already exists and is not empty"
         hint = f"choose another {option(argument)}"
         if not in_place:
-            hint += ", or remove it; in Python, overwrite=True replaces it"
+            hint += "; in Python, overwrite=True replaces it"
         raise InputError("output_exists", message, location=out, argument=argument, hint=hint)
     refuse_in_use(out, in_place, argument)
 
@@ -165,7 +171,7 @@ def check_output_file(out: Path, *, overwrite: bool = False, argument: str = "ou
     if is_other or (os.path.lexists(out) and not overwrite):
         message = "is not a regular file" if is_other else "already exists"
         hint = f"choose another {option(argument)}"
-        hint += "" if is_other else ", or remove the file; in Python, overwrite=True replaces it"
+        hint += "" if is_other else "; in Python, overwrite=True replaces it"
         raise InputError("output_exists", message, location=out, argument=argument, hint=hint)
     _refuse_unwritable(out, out.parents, argument)
 

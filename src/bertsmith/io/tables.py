@@ -112,6 +112,15 @@ class Table:
         """Return the location of its header, for errors."""
         return self.name.removesuffix(IN_MEMORY) if self.in_memory else f"{self.name}:1"
 
+    @property
+    def named_columns(self) -> list[str]:
+        """Return the columns without those that a header leaves blank, most of whose fields are empty."""
+        num_values = {
+            name: sum(row.values.get(name) not in (None, "") for row in self) for name in self.columns
+        }
+        numbered = enumerate(self.columns, start=1)
+        return [name for i, name in numbered if name != str(i) or num_values[name] >= len(self) / 2]
+
     def column(self, name: str, argument: str | None = None, note: str = "") -> list[Any]:
         """Return the values of one column, row by row; None for a missing value.
 
@@ -125,7 +134,9 @@ class Table:
         """
         rows = list(self)
         if name not in self.columns and not any(name in row.values for row in rows):
-            hint = missing_column_hint(name, self.columns, argument, note="" if self.in_memory else note)
+            hint = missing_column_hint(
+                name, self.named_columns, argument, note="" if self.in_memory else note
+            )
             message = f"column '{name}' is missing"
             if self.is_plain:
                 message += ": this file has one text per line and no delimiter"

@@ -24,10 +24,12 @@ from bertsmith.io.jsonl import load_json, surrogate_error
 MISSING_TEXTS = frozenset([
     "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>", "N/A", "NA",
     "NULL", "NaN", "NaT", "None", "n/a", "nan", "null",
+    "#DIV/0!", "#NAME?", "#NULL!", "#NV", "#REF!", "#VALUE!", "\\N",
 ])
 # fmt: on
-"""Cells of delimited files that stand for a missing text: the spellings of pandas.read_csv."""
-MISSING_SPELLINGS = MISSING_TEXTS | {"inf", "-inf", "Infinity", "-Infinity"}
+"""Cells of delimited files that stand for a missing text: the spellings of pandas.read_csv, of spreadsheets,
+and of SQL."""
+MISSING_SPELLINGS = MISSING_TEXTS | {"inf", "-inf", "Inf", "-Inf", "Infinity", "-Infinity"}
 """Labels that stand for a missing one."""
 
 # White space, controls, and characters that no font shows (Default_Ignorable_Code_Point, without rare ones).
@@ -40,6 +42,10 @@ _SCALARS = (str, bool, numbers.Real, Decimal, datetime.date, datetime.time, date
 _TYPE_NAMES = {"tuple": "a list", "dict": "an object", "bytes": "bytes"}
 _BRACKETS = ("[]", "()", "{}")
 _ADJACENT_STRINGS = re.compile(r"""['"]\s+['"]""")  # a printed NumPy array, whose strings Python would join
+_NUMPY_INTEGERS = re.compile(r"\[\s*\d+(\s+\d+)+\s*\]")
+_CONSTRUCTOR = re.compile(
+    r"(c|list|tuple|set|frozenset|character|integer|(?:np\.)?array)\((.*?)(?:,\s*dtype=[^,]*)?\)", re.DOTALL
+)
 _MAX_SHOWN_CHARACTERS = 60
 
 
@@ -126,6 +132,8 @@ def is_printed_collection(text: str) -> bool:
 
 def parse_array(text: str, separator: str = ",") -> list[str] | None:
     """Return the strings of a list without quotes, or of PostgreSQL's {a,"b, c"}; None for other text."""
+    if _NUMPY_INTEGERS.fullmatch(text):
+        return text[1:-1].split()
     inner = text[1:-1]
     quotes = "'" if text[:1] == "{" else "'\""
     if text[:1] + text[-1:] not in _BRACKETS or not {*"[](){}", *quotes}.isdisjoint(inner):
@@ -135,8 +143,19 @@ def parse_array(text: str, separator: str = ",") -> list[str] | None:
     return [field.strip() for field in fields]
 
 
+def without_constructor(text: str) -> str:
+    """Return the list in c("a", "b") or character(0) of R, or in array(['a'], dtype=object) or set() of Python."""
+    if (match := _CONSTRUCTOR.fullmatch(text)) is None:
+        return text
+    name, inner = match.groups()
+    if name in ("character", "integer"):
+        return "[]" if inner == "0" else text
+    return inner if inner.startswith(("[", "(", "{")) else f"[{inner}]"
+
+
 def parse_collection(text: str) -> list[Any] | dict[Any, Any] | None:
-    """Return the list or object that a cell contains as JSON or as Python prints it; None for other text."""
+    """Return the list or object that a cell contains as JSON, Python, or R prints it; None for other text."""
+    text = without_constructor(text)
     if text[:1] not in ("[", "(", "{") or _ADJACENT_STRINGS.search(text):
         return None
     for parse in (load_json, ast.literal_eval):

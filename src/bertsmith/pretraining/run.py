@@ -68,7 +68,7 @@ def pretrain(
         MachineError: The machine failed, or the loss is not finite.
         Stopped: A signal stopped the run, which is saved.
     """
-    start, out = hardware.clock() if start_time is None else start_time, Path(output_dir)
+    start, out = hardware.clock() if start_time is None else start_time, atomic.output_path(output_dir)
     with rank_group() as ranks, ranks.on_main(atomic.folder_lock(out, "run")):
         shards = data if isinstance(data, Shards) else Shards.open(data)
         shards.verify()

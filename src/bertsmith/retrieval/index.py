@@ -232,7 +232,7 @@ def write_index(
     Raises:
         InputError: The folder exists, or there is no text.
     """
-    output_dir = Path(output_dir)
+    output_dir = atomic.output_path(output_dir)
     replace = LAYOUT.check_replaceable(output_dir, overwrite=overwrite)
     if approximate:
         import_faiss()  # fail before hours of work

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 import os
 import re
 from collections import Counter
@@ -12,7 +13,7 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
-from bertsmith.errors import InputError, option
+from bertsmith.errors import InputError, command, option
 from bertsmith.formatting import join_names
 from bertsmith.io.tables import read_table
 from bertsmith.io.values import MISSING_SPELLINGS
@@ -27,6 +28,10 @@ _MAX_DIGITS = 400  # of a label that is a number; int() refuses some thousands
 _NUMBER = re.compile(rf"([+-]?)0*(\d{{1,{_MAX_DIGITS}}})(?:\.(\d*?)0*)?")
 _FILE_HINT = "write one name per row, or a code and its name: 0,joy"
 _COLUMN_NAMES = {"code", "id", "label_id", "label", "name", "label_name", "class", "category"}  # of a header
+_MAX_NUMBER = 1e15  # the squared errors of larger numbers may not be finite
+_THOUSANDS = re.compile(r"[+-]?\d{1,3}([,'’\s]\d{3})+(\.\d+)?")
+_DECIMAL_COMMA = re.compile(r"[+-]?\d{1,3}([.'’\s]?\d{3})*,\d+")
+_PERCENTAGE = re.compile(r"[+-]?\d+(\.\d+)?\s*%")
 
 
 class NoMetadata(BaseModel):
@@ -135,6 +140,39 @@ def missing_label_error(label: str, location: str, *, has_names: bool = False) -
         message += f" ('{label}')"
         hint += f"; if it is a label, name all labels with {option('label_names')}" if has_names else ""
     return InputError("empty_label", message, location=location, argument="label_column", hint=hint)
+
+
+def parse_number(label: str | None, location: str) -> float:
+    """Return a label as a finite number.
+
+    Raises:
+        InputError: The label is not a number, or so large that squared errors would overflow.
+    """
+    label = label or ""
+    try:
+        value = float(label.replace("\u2212", "-"))  # the minus sign of typography
+    except ValueError:
+        value = math.nan
+    if abs(value) <= _MAX_NUMBER:
+        return value
+    if label in MISSING_SPELLINGS:
+        raise missing_label_error(label, location)
+    if not math.isnan(value):
+        message, hint = f"'{label}' is too large to learn", f"scale the numbers to at most {_MAX_NUMBER:g}"
+        raise InputError("number_too_large", message, location=location, argument="label_column", hint=hint)
+    hint = f"use a decimal point, or name another column with {option('label_column')}; for words, use "
+    message = f"'{label}' is not a number"
+    hint = hint + command("finetune", "classify")
+    number, readings = re.sub(r"[,'’\s]", "", label), []
+    if _PERCENTAGE.fullmatch(label):
+        readings.append(f"{label.rstrip('% ')} without the percent sign")
+    if _THOUSANDS.fullmatch(label):
+        readings.append(f"{number} if the signs separate thousands")
+    if _DECIMAL_COMMA.fullmatch(label):
+        number = re.sub(r"[.'’\s]", "", label).replace(",", ".")
+        readings.append(f"{number} if the comma is a decimal comma")
+    hint = f"write {', or '.join(readings)}" if readings else hint
+    raise InputError("not_a_number", message, location=location, argument="label_column", hint=hint)
 
 
 def check_spellings(labels: Iterable[tuple[str, str]]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,18 +14,18 @@ from pydantic import BaseModel
 from torch import Tensor
 
 from bertsmith.artifacts.folder import ModelFolder
-from bertsmith.errors import InputError, command, option
+from bertsmith.errors import InputError, option
 from bertsmith.formatting import pluralize
 from bertsmith.io.sources import Source
 from bertsmith.io.tables import Table
-from bertsmith.io.values import MISSING_SPELLINGS, is_blank, to_text
+from bertsmith.io.values import is_blank, to_text
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import get_family
 from bertsmith.models.task_heads import SequenceClassificationHead
 from bertsmith.tasks.base import Decoder, Example, TaskData, TaskEncoder, TaskModel
 from bertsmith.tasks.batching import Item, Outputs, TaskBatch, TokenSequence
-from bertsmith.tasks.labels import LabelNames, missing_label_error
+from bertsmith.tasks.labels import LabelNames, missing_label_error, parse_number
 from bertsmith.tasks.results import Diagnostic
 from bertsmith.tasks.rows import read_task_table
 from bertsmith.tasks.settings import TextSettings
@@ -38,11 +37,8 @@ _TEXT_HINT = (
     f"has a column of its own, {option('second_column')}"
 )
 _INPUT_HINT = f"give each text as one string, and the second texts of pairs with {option('text_pair')}"
-_MAX_NUMBER = 1e15  # the squared errors of larger numbers may not be finite
 _GUESS_ROWS = 200
 _MAX_LABEL_LENGTH = 1000  # characters; a longer one is a text
-_THOUSANDS = re.compile(r"[+-]?\d{1,3}([,'’\s]\d{3})+(\.\d+)?")
-_DECIMAL_COMMA = re.compile(r"[+-]?\d{1,3}([.'’\s]?\d{3})*,\d+")
 _DELIMITERS = re.compile("[;|,]")
 
 
@@ -110,17 +106,15 @@ class TextData(TaskData):
         settings = self.settings
         table = read_task_table(source, settings, labeled=labeled)
         has_lines, nothing = table.is_plain and not labeled, [None] * len(table)
-        text_number, label_number = _column_numbers(table)
-        note = f"without a header: {option('header', False)} {option('text_column', text_number)}"
-        note += f" {option('label_column', label_number)}" if labeled else ""
-        pair_note = f" (of pairs the second one with {option('second_column')}; {note})"
+        note = _header_advice(table, labeled=labeled)
+        pair_note = f" (of pairs the second one with {option('second_column')}{note and '; '}{note})"
         text_column = "1" if has_lines else settings.text_column
         texts = table.texts(text_column, "text_column", pair_note, _TEXT_HINT)
         has_pairs = settings.second_column is not None and not has_lines
         seconds = (
             table.texts(settings.second_column, "second_column", hint=_TEXT_HINT) if has_pairs else nothing
         )
-        labels = self.read_labels(table, f" ({note})") if labeled else nothing
+        labels = self.read_labels(table, note and f" ({note})") if labeled else nothing
         examples = []
         for row, text, second, label in zip(table, texts, seconds, labels, strict=True):
             stripped, values = None if label is None else label.strip(), None if has_lines else row.texts
@@ -313,48 +307,36 @@ def token_counts(item: Item) -> dict[str, Any]:
     return item.sequences[0].token_counts
 
 
-def parse_number(label: str | None, location: str) -> float:
-    """Return a label as a finite number.
-
-    Raises:
-        InputError: The label is not a number, or so large that squared errors would overflow.
-    """
-    label = label or ""
-    try:
-        value = float(label)
-    except ValueError:
-        value = math.nan
-    if abs(value) <= _MAX_NUMBER:
-        return value
-    if label in MISSING_SPELLINGS:
-        raise missing_label_error(label, location)
-    if not math.isnan(value):
-        message, hint = f"'{label}' is too large to learn", f"scale the numbers to at most {_MAX_NUMBER:g}"
-        raise InputError("number_too_large", message, location=location, argument="label_column", hint=hint)
-    hint = f"use a decimal point, or name another column with {option('label_column')}; for words, use "
-    message = f"'{label}' is not a number"
-    hint = hint + command("finetune", "classify")
-    number, readings = re.sub(r"[,'’\s]", "", label), []
-    if _THOUSANDS.fullmatch(label):
-        readings.append(f"{number} if the signs separate thousands")
-    if _DECIMAL_COMMA.fullmatch(label):
-        number = re.sub(r"[.'’\s]", "", label).replace(",", ".")
-        readings.append(f"{number} if the comma is a decimal comma")
-    hint = f"write {', or '.join(readings)}" if readings else hint
-    raise InputError("not_a_number", message, location=location, argument="label_column", hint=hint)
+def _header_advice(table: Table, *, labeled: bool) -> str:
+    """Return the settings of a file without a header; "" for data that has names for its columns."""
+    if not (table.is_delimited or table.is_plain) or len(table.named_columns) < len(table.columns):
+        return ""
+    text, label = _column_numbers(table)
+    advice = f"without a header: {option('header', False)} {option('text_column', text)}"
+    return advice + (f" {option('label_column', label)}" if labeled else "")
 
 
 def _column_numbers(table: Table) -> tuple[int, int]:
-    """Return the numbers of the columns that hold texts and labels, as far as the first rows show it."""
+    """Return the numbers of the columns that hold texts and labels, as far as the first rows show it.
+
+    Labels repeat: they are few, or else constant.
+    """
     rows = [list(map(str, row.values.values())) for row in islice(table, _GUESS_ROWS)]
     if table.is_plain:
         rows = [_DELIMITERS.split(line) for (line,) in rows if line.strip()]
+    else:
+        rows.insert(0, table.columns)  # a row, if the file has no header
     columns = dict(enumerate(zip(*rows, strict=False), start=1))
     if len(columns) < 2:
         return 1, 2
     text = max(columns, key=lambda number: sum(map(len, columns[number])))
-    label = min(columns.keys() - {text}, key=lambda number: (len(set(columns[number])), -number))
-    return text, label
+
+    def label_order(number: int) -> tuple[bool, bool, int, int]:
+        num_distinct = len(set(columns[number]))
+        are_many = num_distinct > max(1, len(rows) / 2)
+        return are_many, num_distinct == 1, num_distinct, -number if are_many else number
+
+    return text, min(columns.keys() - {text}, key=label_order)
 
 
 def _is_integer(label: Any) -> bool:

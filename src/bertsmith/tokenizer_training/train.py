@@ -128,7 +128,7 @@ def train_tokenizer(
     Raises:
         InputError: The folder is not empty, options conflict, or the files have no words.
     """
-    out, files = Path(output_dir), to_sources(files)
+    out, files = atomic.output_path(output_dir), to_sources(files)
     reading = with_keywords(reading, options, train_tokenizer)
     replace = _FOLDER_LAYOUT.check_replaceable(out, overwrite=overwrite)
     settings = TokenizerTrainingSettings.of(

@@ -14,7 +14,7 @@ from bertsmith.artifacts.folder import ModelFolder
 from bertsmith.errors import InputError, command, option
 from bertsmith.formatting import format_bytes, join_names, pluralize
 from bertsmith.io.tables import Table
-from bertsmith.io.values import is_unordered, parse_array, parse_collection, to_text
+from bertsmith.io.values import is_unordered, parse_array, parse_collection, to_text, without_constructor
 from bertsmith.tasks.base import Metadata
 from bertsmith.tasks.data_checks import LabelCounts, label_spellings
 from bertsmith.tasks.labels import (
@@ -31,7 +31,7 @@ from bertsmith.tasks.texts import TextData, TextExample, TextMetadata
 
 logger = logging.getLogger(__name__)
 _MANY_BYTES = 500_000_000  # of scores of all validation examples
-_SEPARATORS = re.compile(r"\s*[,;|]\s*")
+_SEPARATORS = re.compile(r"\s*[,;|#/]\s*")
 _FLAG = "([01]|true|false)"
 _VECTOR = re.compile(rf"\W*{_FLAG}(\W*{_FLAG})+\W*", re.IGNORECASE)
 _FRACTION = re.compile(r"-?\d+\.\d+")
@@ -185,11 +185,13 @@ class ClassificationData(TextData):
         labels = [(label, e.location) for e in examples for label in split_labels(e, separator)]
         count, names = LabelCounts.from_pairs(labels), {*self.metadata["labels"]}
         combined = [x for x in count.counts if len(p := {*_SEPARATORS.split(x)}) > 1 and p <= names]
+        combined = combined or ([] if separator is None else _labels_with_separator(list(count.counts)))
         warnings = [*super().read_warnings(examples), *label_spellings(labels, LabelMap(self.metadata))]
         if combined:
             message = pluralize(len(combined), "label combines others", "labels combine others")
             locations, excerpts = [count.first[x] for x in combined], list(map(count.with_location, combined))
-            hint = "for texts with several labels, set multi_label and label_separator"
+            arguments = "label_separator" if separator is not None else "multi_label and label_separator"
+            hint = f"for texts with several labels, set {arguments}"
             warnings.append(Diagnostic("labels that combine others", message, locations, excerpts, hint))
         return warnings
 
@@ -211,9 +213,21 @@ def _parse_label_list(text: str, separator: str) -> list[Any] | dict[Any, Any] |
     return value if array is None else array
 
 
+def _labels_with_separator(labels: Sequence[str]) -> list[str]:
+    """Return the labels that combine others by a mark that most labels have; those of hierarchies are none.
+
+    In a hierarchy (sport/golf), no part occurs both first and last.
+    """
+    for mark in ",;|#/":
+        parts = {label: label.split(mark) for label in labels if mark in label}
+        if len(parts) > len(labels) / 2 and {p[0] for p in parts.values()} & {p[-1] for p in parts.values()}:
+            return list(parts)
+    return []
+
+
 def _is_unreadable_list(text: str) -> bool:
     """Return True for a cell that looks like a list of strings, if `parse_collection` cannot read it."""
-    return text.startswith("[") and ("'" in text or '"' in text)
+    return without_constructor(text).startswith("[") and ("'" in text or '"' in text)
 
 
 def split_labels(example: TextExample, separator: str | None) -> list[str]:

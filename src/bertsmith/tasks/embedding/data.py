@@ -22,10 +22,10 @@ from bertsmith.io.tables import Table
 from bertsmith.io.values import MISSING_SPELLINGS, is_blank
 from bertsmith.tasks.base import Example, Metadata, TaskData
 from bertsmith.tasks.data_checks import check_examples
-from bertsmith.tasks.labels import LabelNames, missing_label_error
+from bertsmith.tasks.labels import LabelNames, missing_label_error, parse_number
 from bertsmith.tasks.rows import is_query_file, read_queries, read_task_table
 from bertsmith.tasks.settings import EmbedSettings
-from bertsmith.tasks.texts import input_texts, parse_number
+from bertsmith.tasks.texts import input_texts
 
 logger = logging.getLogger(__name__)
 
