@@ -3,9 +3,9 @@
     python benchmarks/busy.py [--presets bert-tiny-uncased …] [--modes kernels …] [--pairs 5] [--updates 40]
         [--batch 32]
 
-Three modes: as the command line trains (waiting threads soon sleep), with compiled kernels and without; and as torch
-does by itself (a thread per core, which spins). Each measurement is a process of its own on random text of 128
-tokens; modes, quiet and busy, alternate. The busy processes count in a loop, one per core, pinned to nothing.
+Three modes: as the command line trains (waiting threads soon sleep), with compiled kernels and without; and as
+torch does by itself (a thread per core, which spins). Each measurement is a process of its own on random text of
+128 tokens; modes, quiet and busy, alternate. The busy processes count in a loop, one per core, pinned to nothing.
 """
 
 from __future__ import annotations
@@ -171,8 +171,8 @@ def report() -> None:
     columns += ["busy / quiet", "threads, quiet; busy"]
     text = f"""`python benchmarks/busy.py`. Batches of pairs of {LENGTH} tokens of random text, fp32; medians over
 interleaved processes; ratios: median, minimum, and maximum over the pairs. Busy: one other process per core that
-counts numbers. The goal is {GOAL:.0%} of the quiet speed. Rows with one thread are of versions that chose the number
-of threads by a trial; now it is the number of cores.
+counts numbers. The goal is {GOAL:.0%} of the quiet speed. Rows with one thread are of versions that chose the
+number of threads by a trial; now it is the number of cores.
 
 {markdown_table(columns, rows)}"""
     print(text)
