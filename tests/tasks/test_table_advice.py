@@ -322,6 +322,7 @@ def test_a_vector_of_labels_is_read_as_columns(tmp_path: Path) -> None:
         "T1\tPER 0 3\tAda\nR1\tIn Arg1:T1 Arg2:T2\n", "#1\tAnnotatorNotes T1\tno\n", "E1\tWalk:T2\n",
         "<s><PER>Ada</PER> walks</s>\n", "Here <PER id='1'>Ada</PER> walks\n", "<doc>\n<s>Ada walks</s>\n</doc>\n",
         "<START:person> Ada <END> walks\n", "Ada/PER walks/O\n", "Ada/n walks/v ./w\n",
+        "#FORMAT=WebAnno TSV 3.3\n\n#Text=Ada\n1-1\t0-3\tAda\t*\tPER\t\n",
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("name", ["a.ann", "a.txt", "a.csv"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,7 @@ def fit(*tags: str, names: list[str] | None = None) -> tuple[dict[str, Any], dic
     [
         "B_PER I_PER O", "PER-B PER-I O", "B:PER I:PER O", "PER.B PER.I O", "b-PER i-PER o", "B–PER I–PER O",
         "B-PER I-PER 0", "B-PER I-PER о O".replace("о", "О"), "B-PER I-PER _", "B PER|I PER|O", " B-PER|I-PER |O ",
+        "B–PER B-PER I-PER O",
     ],
 )  # fmt: skip
 def test_other_spellings_of_tags_are_read_and_reported(tags: str) -> None:
@@ -230,6 +232,10 @@ def test_spans_that_cut_words_are_extended_and_reported(tmp_path: Path) -> None:
         ('{"words": ["Ada", "b"], "tags": ["O", null]}', "invalid_item"),
         ('{"words": ["Ada", "b"], "tags": [[0, 1, "P"]]}', "invalid_item"),
         ('{"text": "the sun sings", "label": "joy"}', "tag_count"),
+        ('{"tokens": ["Ada", "b"], "entities": [{"type": "P", "start": 0, "end": 2}]}', "invalid_item"),
+        ('{"words": ["Ada", "b"], "spans": [[0, 2, "P"]]}', "invalid_item"),
+        ('{"text": "Ada walks", "label": null}', "not_a_list"),
+        ('{"words": "", "tag": "O"}', "empty_sentence"),
     ],
 )  # fmt: skip
 def test_faults_of_rows_have_a_location(tmp_path: Path, row: str, code: str) -> None:
@@ -268,3 +274,52 @@ def test_a_file_without_blank_lines_is_reported(
 ) -> None:
     read(tmp_path / "a.txt", "Ada\tO\n" * num_words)
     assert (f"{tmp_path / 'a.txt'}:1" in caplog.text) == (num_words > 1000)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "#\tn-tv.de\n1\tAda\tB-PER\tO\n2\twalks\tO\tO\n", "1 Ada NNP B-PER\n2 walks VB O\n",
+        "0 Ada B-PER\n1 walks O\n", "B-PER\tAda\nO\twalks\n", "Ada B-PER 0.99\nwalks O 1.0\n",
+    ],
+)  # fmt: skip
+def test_other_columns_are_refused_and_read_as_the_advice_says(tmp_path: Path, text: str) -> None:
+    for name in ("a.conll", "a.csv")[: 1 + ("#" not in text)]:
+        text = re.sub("[\t ]", ",", text) if name == "a.csv" else text
+        with pytest.raises(InputError) as caught:
+            read(tmp_path / name, text)
+        options = re.findall(r"--(\w+)-column (-?\d)", caught.value.hint_for("command line") or "")
+        options = options[:1] if "NNP" in text or text.startswith("0") else options
+        settings = {f"{column}_column": number for column, number in options}
+        assert settings
+        assert pairs(read(tmp_path / name, text, **settings)) == WORDS[:1]
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [{"words": ["B-PER", "O"], "tags": ["Ada", "walks"]}],
+        [[("Ada", "B-PER"), ("walks", "O")], [("Rome", "B-LOC"), ("burns", "O")]],
+        [{"words": ["Ada", "walks"], "tags": [1, -100]}],
+    ],
+)
+def test_lists_of_other_contents_are_refused(rows: Any) -> None:
+    data = task_data("tag", PLAIN)
+    with pytest.raises(InputError) as caught:
+        data.read(to_table(rows, "train", data.tuple_columns))
+    assert (caught.value.code, caught.value.location) == ("other_columns", "train (in memory):1")
+
+
+def test_tags_in_brackets_are_read_as_entities(tmp_path: Path) -> None:
+    (example,) = read(tmp_path / "a.conll", "Ada (PER)\nin *\nNew (LOC*\nYork *\nCity *)\nburns *\n")
+    assert example.tags == ("B-PER", "O", "B-LOC", "I-LOC", "I-LOC", "O")
+
+
+@pytest.mark.parametrize("spans", ["[[0, 3, 'PER']]", '[{""start"":0,""end"":3,""labels"":[""PER""]}]'])
+def test_spans_in_cells_are_read(tmp_path: Path, spans: str) -> None:
+    examples = read(tmp_path / "a.csv", f'text,id,label\nAda walks,1,"{spans}"\n"rain ,",2,[]\n')
+    assert pairs(examples) == WORDS
+
+
+def test_tags_without_prefixes_beside_o_are_reported() -> None:
+    assert fit("PER", "O", "LOC", "O")[1]["tags without a scheme"].locations

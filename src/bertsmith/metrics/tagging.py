@@ -36,7 +36,7 @@ _TAG = re.compile(r"O|[BIESLUWM](-.*)?", re.DOTALL)
 
 
 STANDARD_FORMAT = "B-TYPE"
-_SEPARATORS = "-_:./|+~#@ –—‐‑－＿："
+_SEPARATORS = "-_:./|+~#@ ＿："
 _FORMATS = tuple(f"{a}{s}{b}" for a, b in (("B", "TYPE"), ("TYPE", "B")) for s in _SEPARATORS)
 OUTSIDE_TYPOS = frozenset("o0ОΟＯ〇")
 """Digits and letters of other scripts that are read as O beside tags with prefixes."""
@@ -220,7 +220,8 @@ class Spelling(NamedTuple):
 @cache
 def _pattern(tag_format: str) -> re.Pattern[str]:
     """Return the pattern of tags with a prefix; those without a type (B) are in all formats."""
-    separator = re.escape(tag_format.strip("BbTYPE"))
+    separator = tag_format.strip("BbTYPE")
+    separator = "[-–—‐‑−－]" if separator == "-" else re.escape(separator)
     prefix = "[BIESLUWM]" if "B" in tag_format else "[bieslumw]"
     if tag_format.startswith("TYPE"):
         return re.compile(f"((?P<type>.+){separator})?(?P<prefix>{prefix})", re.DOTALL)
@@ -238,7 +239,7 @@ def read_tag(tag: str, tag_format: str, outside: Collection[str] = ()) -> str:
     tag = tag.strip()
     if tag in outside:
         return OUTSIDE
-    if tag_format == STANDARD_FORMAT or (match := _pattern(tag_format).fullmatch(tag)) is None:
+    if (match := _pattern(tag_format).fullmatch(tag)) is None:
         return tag
     prefix, type_ = match["prefix"].upper(), match["type"]
     return prefix if type_ is None else f"{prefix}-{type_}"

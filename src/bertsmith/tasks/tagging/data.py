@@ -42,7 +42,14 @@ from bertsmith.models.task_heads import FORBIDDEN_SCORE, ChainScores
 from bertsmith.tasks.base import Metadata, TaskData
 from bertsmith.tasks.labels import LabelMap, LabelMetadata, LabelNames, label_metadata, sorted_labels
 from bertsmith.tasks.settings import TagSettings
-from bertsmith.tasks.tagging.rows import field_name, parse_predicate, parse_words, read_named_rows
+from bertsmith.tasks.tagging.rows import (
+    check_columns,
+    field_name,
+    parse_predicate,
+    parse_words,
+    read_brackets,
+    read_named_rows,
+)
 from bertsmith.tasks.tagging.sentences import (
     COMMENT,
     TagExample,
@@ -77,6 +84,9 @@ class TagData(TaskData):
                 "give sentences; for semantic roles, with a predicate",
             )
             raise InputError("no_examples", message, location=f"{source}:1", hint=hint)
+        if labeled:
+            check_columns(examples, self.settings)
+            examples = read_brackets(examples)
         if labeled and self.metadata:
             self.check_validation(examples, self.metadata)
         if long := [e.location for e in examples if len(e.words) > _MANY_WORDS]:

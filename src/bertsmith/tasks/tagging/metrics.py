@@ -336,7 +336,10 @@ def spelling_diagnostics(examples: Sequence[TagExample], tag_map: TagMap) -> lis
     foreign = {tag for tag in read_as.values() if infer_scheme([["B", tag]]) is None}
     if tag_map.scheme is None:
         spelling = infer_spelling({*tag_map.tag_names.ids, *read_as.values()})
-        foreign = {*spelling.others, *spelling.outside} if spelling is not None else set()
+        if spelling is not None:
+            foreign = {*spelling.others, *spelling.outside}
+        elif OUTSIDE not in read_as.values():
+            foreign = set()
     words = [
         (tag, example.word_location(i))
         for example in examples

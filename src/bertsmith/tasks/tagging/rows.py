@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
-from bertsmith.errors import InputError
+from bertsmith.errors import InputError, option
 from bertsmith.formatting import pluralize
 from bertsmith.io.compression import format_suffix
 from bertsmith.io.delimited import detect_delimiter
@@ -22,22 +24,32 @@ from bertsmith.tasks.rows import column_value, without_rejected
 from bertsmith.tasks.settings import TagSettings
 from bertsmith.tasks.tagging.sentences import TagExample, split_text
 
+logger = logging.getLogger(__name__)
 _WORD_NAMES = ("words", "tokens", "word", "token", "form", "text", "data", "sentence")
 _TAG_NAMES = ("tags", "tag", "ner_tags", "ner_tag", "entities", "spans", "labels", "label", "annotations")
 _ID_NAMES = ("sentence_id", "sentence_#", "sent_id", "sentence_idx", "sentence_number", "sentence")
 _SEPARATOR = re.compile(r"[\t\n\r]")
 _EMPTY = (None, "")
 _OTHER_FORMATS = {  # by their first lines
+    "a TSV file of WebAnno or INCEpTION": r"#FORMAT=WebAnno TSV",
     "an annotation file of brat": r"T\d+\t\S+ \d+ \d+|[REAMN]\d+\t\S+ \S|E\d+\t\S+:T\d|#\d+\tAnnotatorNotes",
     "text with inline tags": r"<START:|[^\t]*<(\w[\w.-]*)(\s[^<>]*)?>[^\t]*</\1>|<\w[^<>]*>\s*$",
     "text of words with tags (word/TAG)": r"(\S+/[A-Z][\w$-]*(\s+|$)){2,}$|(\S+/[a-z]\w*(\s+|$)){3,}$",
 }
 _HEAD_CHARACTERS = 2000  # of a line, by which a format is recognized
 _OTHER_FORMAT_HINT = (
-    "export it as CoNLL (word, tab, tag), or as .jsonl with spans in characters: "
+    "export it as CoNLL 2002 (a word and its tag on each line), or as .jsonl with spans in characters: "
     '{"text": "Ada walks", "spans": [[0, 3, "PER"]]}'
 )
 _LISTS = ("['", '["')  # as pandas and json write lists into cells
+_SPAN_LISTS = ("[[", "[{", "[(", "[]")
+_LISTS_HINT = (
+    'write {"words": ["Ada", "walks"], "tags": ["B-PER", "O"]}, '
+    'or spans in characters: {"text": "Ada walks", "spans": [[0, 3, "PER"]]}'
+)
+_BRACKETS = re.compile(r"(\([^()*]+)?(\*\)?|\))")  # the tags of CoNLL-2012
+_TAG = re.compile(r"O|[BIESLUWM]-.+")
+_CONFIDENCE = re.compile(r"[01]?\.\d+(e-\d+)?|[01]")
 
 
 def read_named_rows(source: Source, settings: TagSettings, *, labeled: bool) -> list[TagExample] | None:
@@ -93,10 +105,12 @@ class _Cells(NamedTuple):
     def of(cls, row: Row, settings: TagSettings) -> _Cells:
         values = row.values
         usual = {_normalize(name): name for name, value in values.items() if value is not None}
+        names = {_normalize(name): name for name in values} | usual
         word = next(
-            (usual[n] for n in _WORD_NAMES if n in usual and not _are_spans(values[usual[n]])), "words"
+            (d[n] for d in (usual, names) for n in _WORD_NAMES if n in d and not _are_spans(values[d[n]])),
+            "words",
         )
-        tag = next((usual[n] for n in _TAG_NAMES if n in usual), "tags")
+        tag = next((d[n] for d in (usual, names) for n in _TAG_NAMES if n in d), "tags")
         keys = field_name(settings.word_column, word, values), field_name(settings.tag_column, tag, values)
         ids = (
             to_text(values[usual[n]], usual[n], row.location)
@@ -104,7 +118,10 @@ class _Cells(NamedTuple):
             if n in usual and usual[n] not in keys
         )
         is_blank = all(value in _EMPTY for value in values.values())
-        return cls(row, keys, values.get(keys[0]), values.get(keys[1]), next(ids, None) or None, is_blank)
+        tags = values.get(keys[1])
+        spans = parse_collection(tags) if isinstance(tags, str) and tags.startswith(_SPAN_LISTS) else None
+        tags = tags if spans is None else spans
+        return cls(row, keys, values.get(keys[0]), tags, next(ids, None) or None, is_blank)
 
     @property
     def may_be_word(self) -> bool:
@@ -248,15 +265,15 @@ def _example_of_spans(text: str, spans: Any, location: str) -> TagExample:
 def _parse_tags(tags: Any, words: Sequence[str], key: str, location: str) -> tuple[str, ...]:
     """Return the tags of a labeled row, a tag for each word."""
     if not isinstance(tags, list | tuple):
-        message, hint = f"'{key}' is not a list of tags", 'write ["B-PER", "O"]'
+        message, hint = f"'{key}' is not a list of tags", 'write ["B-PER", "O"], or [] for no spans'
         raise InputError("not_a_list", message, location=location, hint=hint)
     _check_items(tags, str | int, key, location)
+    if not words:
+        message, hint = "there are no words here", "give the word, or remove the row"
+        raise InputError("empty_sentence", message, location=location, hint=hint)
     if len(tags) != len(words):
         message = f"there are {pluralize(len(words), 'word')} and {pluralize(len(tags), 'tag')}"
         raise InputError("tag_count", message, location=location, hint="give each word one tag")
-    if not words:
-        message, hint = "this sentence has no words", "remove the line"
-        raise InputError("empty_sentence", message, location=location, hint=hint)
     return tuple(map(str, tags))
 
 
@@ -280,7 +297,59 @@ def _check_items(items: Sequence[Any], types: Any, key: str, location: str) -> N
         if item == "" or not isinstance(item, types):
             message = f"{key}[{index}] is {json.dumps(item, ensure_ascii=False, default=str):.60}"
             hint = "give each word as a string, and its tag, or remove both"
+            hint = _LISTS_HINT if isinstance(item, list | tuple | Mapping) else hint
             raise InputError("invalid_item", message, location=location, hint=hint)
+
+
+def check_columns(examples: Sequence[TagExample], settings: TagSettings) -> None:
+    """Raise InputError if another column than that of words, or of tags, was read."""
+    first, are_columns = examples[0], examples[0].lines is not None
+    words = {word for example in examples for word in example.words}
+    tags = {tag: example.location for example in reversed(examples) for tag in example.tags or ()}
+    numbered = all(e.words in [tuple(map(str, range(i, i + len(e.words)))) for i in (0, 1)] for e in examples)
+    are_tags = all(map(_TAG.fullmatch, words)) and words != {OUTSIDE}
+    confidences = all(map(_CONFIDENCE.fullmatch, tags)) and any(float(tag) % 1 for tag in tags)
+    word_option, tag_option = option("word_column"), option("tag_column")
+    if are_columns:
+        word_option, tag_option = option("word_column", 2), option("tag_column", 1)
+    message, argument, location = "", "word_column", first.location
+    if numbered and len(words) > 1 and not settings.word_column:
+        message, hint = "the words are the numbers 1, 2, …", f"choose the column of words with {word_option}"
+        hint += f"; for GermEval, also add {option('tag_column', 3)}" if are_columns else ""
+    elif are_tags and not settings.word_column:
+        message, hint = "the words are tags", f"choose the columns with {word_option} {tag_option}"
+    elif not are_columns and all(map(_is_pairs, examples)):
+        message, hint = "this is a list of pairs of a word and its tag", _LISTS_HINT
+    elif confidences and not settings.tag_column:
+        message, argument = "the tags are fractions, such as confidences", "tag_column"
+        hint = f"choose the column of tags with {option('tag_column', -2) if are_columns else tag_option}"
+    elif "-100" in tags:
+        message, argument, location = "the tag -100 marks tokens to ignore", "tag_column", tags["-100"]
+        hint = "give whole words, each with a tag, as they were before a tokenizer split them"
+    if message:
+        raise InputError("other_columns", message, location=location, argument=argument, hint=hint)
+
+
+def _is_pairs(example: TagExample) -> bool:
+    values = (*example.words, *(example.tags or ()))
+    return len(values) == 4 and [bool(_TAG.fullmatch(value)) for value in values] == [False, True] * 2
+
+
+def read_brackets(examples: list[TagExample]) -> list[TagExample]:
+    """Return the sentences with the brackets of CoNLL-2012 as tags of IOB2, if all tags are such brackets."""
+    if not all(_BRACKETS.fullmatch(tag) for example in examples for tag in example.tags or ()):
+        return examples
+
+    def read(tags: Iterable[str]) -> Iterator[str]:
+        entity = ""
+        for tag in tags:
+            name = tag.strip("(*)")
+            entity = name or entity
+            yield f"B-{name}" if name else f"I-{entity}" if entity else OUTSIDE
+            entity = "" if tag.endswith(")") else entity
+
+    logger.info("%s: tags in brackets are read as B-…, I-…, and O", examples[0].location)
+    return [replace(example, tags=tuple(read(example.tags or ()))) for example in examples]
 
 
 def parse_predicate(value: Any, words: Sequence[str], location: str) -> int | None:
