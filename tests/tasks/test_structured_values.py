@@ -213,7 +213,12 @@ def test_labels_that_combine_others_are_reported(multi_label: bool) -> None:
 
 @pytest.mark.parametrize("mark", ["#", "/", ";", "|"])
 @pytest.mark.parametrize(
-    ("pairs", "count"), [(["joy hope", "hope fear", "calm"], 2), (["sport golf", "sport tennis", "art"], 0)]
+    ("pairs", "count"),
+    [
+        (["joy hope", "hope fear", "calm"], 2),
+        (["joy hope", "joy fear", "fear"], 2),
+        (["sport golf", "sport tennis", "art"], 0),
+    ],
 )
 def test_parts_of_labels_that_occur_only_combined_are_reported(
     mark: str, pairs: list[str], count: int
