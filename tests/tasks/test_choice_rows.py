@@ -52,7 +52,7 @@ SWAG_HEADER = ",video-id,startphrase,sent1,sent2,gold-source,ending0,ending1,lab
     ("name", "document", "context", "question", "choices", "right", "number"),
     [
         ("a.csv", SWAG_HEADER + "0,v,kaba He,kaba,He,gen,runs,sits,1\n", "kaba", "He", ["runs", "sits"], 1, None),
-        ("b.csv", "startphrase,ending0,ending1,label\nkaba,1,2,1\n", "kaba", "", ["1", "2"], 1, None),
+        ("b.csv", "startphrase,ending0,ending1,label\nkaba,1,2,1\n", "kaba", "", ["1", "2"], 0, None),
         ("d.json", [DIALOGUE], "M: kaba\nW: lode", "who?", ["M", "W"], 1, "5-1-1"),
         ("e.txt", ARTICLE, "kaba lode", "first?", ["a", "b", "c", "d"], 1, "high1.txt-1"),
         ("f.jsonl", json.dumps(ARTICLE), "kaba lode", "first?", ["a", "b", "c", "d"], 1, "high1.txt-1"),
@@ -110,6 +110,19 @@ def test_an_article_has_its_questions_and_a_folder_its_articles(tmp_path: Path) 
 )
 def test_the_right_one_by_index_letter_or_text(answer: Any, choices: list[str], index: int) -> None:
     assert choice_index(answer, choices, (), "here") == index
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.csv", "question,choice0,choice1,choice2,label\nq,1,0,2,1\n"),
+        ("a.csv", 'question,choices,label\nq,"[1, 0, 2]",1\n'),
+        ("a.jsonl", '{"question": "q", "choice0": "1", "choice1": "0", "choice2": "2", "label": "1"}'),
+    ],
+)
+def test_a_text_that_is_a_choice_is_no_index_in_any_format(tmp_path: Path, name: str, content: str) -> None:
+    (tmp_path / name).write_text(content)
+    assert [example.label for example in read(tmp_path / name)] == [0]
 
 
 ROW = {"context": "kaba", "choices": ["x", "y", "z"], "label": 0}

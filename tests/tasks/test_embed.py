@@ -100,7 +100,8 @@ def test_one_label_of_several_may_be_that_of_the_same() -> None:
     found = [pair("a", "b", label=label) for label in ("entailment", "neutral", "contradiction")]
     with pytest.raises(InputError) as caught:
         detect_format(found, EmbedSettings())
-    assert caught.value.code == "not_a_number"
+    assert caught.value.code == "same_label_missing"
+    assert "same_label=entailment" in (caught.value.hint or "")
     assert detect_format(found, EmbedSettings(same_label="entailment")) == "labeled"
 
 

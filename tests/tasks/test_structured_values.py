@@ -213,7 +213,12 @@ def test_labels_that_combine_others_are_reported(multi_label: bool) -> None:
 
 @pytest.mark.parametrize("mark", ["#", "/", ";", "|"])
 @pytest.mark.parametrize(
-    ("pairs", "count"), [(["joy hope", "hope fear", "calm"], 2), (["sport golf", "sport tennis", "art"], 0)]
+    ("pairs", "count"),
+    [
+        (["joy hope", "hope fear", "calm"], 2),
+        (["joy hope", "joy fear", "fear"], 2),
+        (["sport golf", "sport tennis", "art"], 0),
+    ],
 )
 def test_parts_of_labels_that_occur_only_combined_are_reported(
     mark: str, pairs: list[str], count: int
@@ -404,8 +409,51 @@ def test_a_data_frame_that_arrow_cannot_read_is_read_by_columns() -> None:
     assert [row.values["label"] for row in table] == ["1", 1]
 
 
-def test_missing_texts_of_a_list_are_empty() -> None:
-    assert [row.text for row in read_text_rows(["a", None, float("nan")])] == ["a", "", ""]
+@pytest.mark.parametrize(
+    "texts", [["a", None, float("nan")], np.array(["a", "", ""]), iter(["a", "", None]), ("a", None, "")]
+)
+def test_missing_texts_of_a_list_are_empty(texts: Any) -> None:
+    assert [row.text for row in read_text_rows(texts)] == ["a", "", ""]
+
+
+@pytest.mark.parametrize("texts", [[["a"], ["b"]], [("a",)]])
+def test_a_list_is_no_text_of_a_list(texts: Any) -> None:
+    with pytest.raises(InputError) as caught:
+        list(read_text_rows(texts))
+    assert (caught.value.code, str(caught.value.location)[-2:]) == ("not_a_string", ":1")
+
+
+def test_titles_of_a_corpus_are_reported_once(caplog: pytest.LogCaptureFixture) -> None:
+    rows = [{"_id": i, "title": title, "text": "b"} for i, title in enumerate(["", "a", "c"])]
+    assert [row.text for row in read_text_rows(rows)] == ["b"] * 3
+    assert [record.getMessage().partition(": ")[0][-2:] for record in caplog.records] == [":2"]
+
+
+@pytest.mark.parametrize("labels", [["1,0", "4,5"], ["1", "4,5"]])
+def test_the_decimal_comma_of_a_score_is_reported(labels: list[str]) -> None:
+    rows = [{"text": "a", "second": label, "label": label} for label in labels]
+    error = error_of(rows, "embed")
+    assert (error.code, "4.5" in str(error.hint) or "1.0" in str(error.hint)) == ("not_a_number", True)
+
+
+def test_a_printed_list_of_positives_is_reported(caplog: pytest.LogCaptureFixture) -> None:
+    read([{"query": "a", "positive": "['b', 'c']"}, {"query": "d", "positive": "e"}], "embed")
+    assert "'positive' has 1 printed list" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("labels", "count"),
+    [(["1.250", "950"], 1), (["1.250", "950.5"], 0), (["1.250", "2.125"], 0), (["0.125", "1"], 0)],
+)
+def test_points_that_may_separate_thousands_are_reported(labels: list[str], count: int) -> None:
+    data = task_data("regress", get_task("regress").settings_type())
+    examples = data.read(to_source([{"text": label, "label": label} for label in labels], "data"))
+    assert [warning.kind for warning in data.read_warnings(examples)] == ["points of thousands"] * count
+
+
+def test_a_minus_sign_is_a_minus() -> None:
+    examples, _ = read([{"text": "a", "label": "\u22120.5"}, {"text": "b", "label": "1"}], "regress")
+    assert [example.number for example in examples] == [-0.5, 1]
 
 
 @pytest.mark.parametrize("task", ["classify", "regress", "embed", "answer", "choose", "relate"])

@@ -214,7 +214,9 @@ def test_columnar_files_have_the_examples_of_a_jsonl(tmp_path: Path, task: str, 
     [
         ('"3","Bears Claw Back","Short-sellers are here"\n"3","Carlyle","A private firm grows"\n', "3 1"),
         ("0,17,Monday,NO,ann,the sun is out\n0,18,Tuesday,NO,bob,it rains\n", "6 1"),
+        ("0,17,NO,ann,the sun is out\n4,18,NO,bob,it rains\n0,19,NO,bob,it snows\n", "5 1"),
         ("0,17,NO,the sun is out\n4,18,NO,it rains\n0,19,NO,it snows\n4,20,NO,a day\n", "4 1"),
+        ('the sun sings,"2,5",x\nrain falls,27,y\na day,2,z\n', "1 2"),
         ("the sun,2,x7\nrain falls,5,y8\na day,2,z9\na night,5,w1\n", "1 2"),
     ],
 )

@@ -12,10 +12,10 @@ from bertsmith.errors import InputError, option
 from bertsmith.formatting import join_names, pluralize
 from bertsmith.io.compression import format_suffix
 from bertsmith.io.delimited import missing_column_hint
-from bertsmith.io.sources import Source, Texts, to_source
+from bertsmith.io.sources import Source, Texts, is_path, is_table, to_source
 from bertsmith.io.tables import Row, Table, TextRow, is_json_source, json_rows, read_table
 from bertsmith.io.text_io import read_lines
-from bertsmith.io.values import is_blank, is_missing, to_text
+from bertsmith.io.values import is_blank, to_text
 from bertsmith.tasks.rows import is_query_file, read_queries
 
 logger = logging.getLogger(__name__)
@@ -75,10 +75,8 @@ def read_text_rows(
         InputError: A column or a text is missing, or an id is missing or repeated.
     """
     file: Any = source
-    if isinstance(source, list | tuple) and all(isinstance(text, str) or is_missing(text) for text in source):
-        file = Texts(source)
-    elif not isinstance(source, str | Path):
-        file = to_source(source, "texts", lambda width: ["text"])
+    if not isinstance(source, str | Path):
+        file = to_source(source, "texts") if is_path(source) or is_table(source) else Texts(source)
     if text_column is None and not isinstance(file, Table) and is_query_file(file, encoding):
         yield from _passages(file, encoding)
     elif is_json_source(file):
@@ -103,9 +101,13 @@ def rows_of_lines(lines: Iterable[tuple[str, str]]) -> Iterator[TextRow]:
 
 
 def _text_rows(rows: Iterable[Row], text_column: str | None, id_column: str | None) -> Iterator[TextRow]:
+    is_named, has_titles = text_column is not None, False
     text_column, ids = text_column or "text", set[str]()
     for index, row in enumerate(rows):
         location = row.location
+        if not is_named and not has_titles and "_id" in row.values and row.values.get("title"):
+            has_titles = True
+            logger.warning("%s: the column 'title' is not read; join titles to the texts if needed", location)
         for argument, name in (("text_column", text_column), ("id_column", id_column)):
             if name is not None and name not in row.values:
                 message = f"the field '{name}' is missing"

@@ -207,7 +207,10 @@ def column_values(data: Any, name: str) -> list[Any]:
         return _values(data, name)
     columns = to_table(data, name).columns
     hint = "give one of its columns"
-    hint += f" ({', '.join(columns)}): table[{columns[0]!r}]" if columns else ""
+    if columns:
+        column = f"table[{columns[0]!r}]"
+        column = f"[row[{columns[0]!r}] for row in table]" if isinstance(data, Sequence) else column
+        hint += f" ({', '.join(columns)}): {column}"
     raise InputError("is_a_table", "this is a table, not a list", location=name, hint=hint)
 
 

@@ -177,17 +177,11 @@ class Table:
         Log these, and texts that are printed lists or objects.
         """
         texts = self.strings(name, argument, note, hint)
-        missing = [i for i, text in enumerate(texts) if self.is_delimited and text in MISSING_TEXTS]
-        printed = [i for i, text in enumerate(texts) if is_printed_collection(text)]
-        for indices, noun, consequence in (
-            (missing, "missing value", "read as an empty text; a .jsonl can have it as a word"),
-            (printed, "printed list", "whose brackets and quotes are read as text"),
-        ):
-            if indices:
-                rows = list(self)
-                shown = join_names(f"'{shorten(texts[i], 40)}' ({rows[i].location})" for i in indices)
-                count = pluralize(len(indices), noun)
-                logger.warning("column '%s' has %s, %s: %s", name, count, consequence, shown)
+        located = [(text, row.location) for text, row in zip(texts, self, strict=True)]
+        missing = [(text, at) for text, at in located if self.is_delimited and text in MISSING_TEXTS]
+        consequence = "read as an empty text; a .jsonl can have it as a word"
+        _warn_of_texts(name, missing, "missing value", consequence)
+        warn_of_printed_lists(name, located)
         return ["" if self.is_delimited and text in MISSING_TEXTS else text for text in texts]
 
     @cached_property
@@ -205,6 +199,19 @@ class Table:
 
     def _json_lines(self) -> Iterator[bytes]:
         return (json.dumps(dict(row.values), default=str).encode("ascii") + b"\n" for row in self)
+
+
+def warn_of_printed_lists(column: str, texts: Iterable[tuple[str, str]]) -> None:
+    """Log texts that are printed lists or objects; each comes with its location."""
+    printed = [(text, location) for text, location in texts if is_printed_collection(text)]
+    _warn_of_texts(column, printed, "printed list", "whose brackets and quotes are read as text")
+
+
+def _warn_of_texts(column: str, texts: Sequence[tuple[str, str]], noun: str, consequence: str) -> None:
+    if texts:
+        shown = join_names(f"'{shorten(text, 40)}' ({location})" for text, location in texts)
+        count = pluralize(len(texts), noun)
+        logger.warning("column '%s' has %s, %s: %s", column, count, consequence, shown)
 
 
 def read_table(

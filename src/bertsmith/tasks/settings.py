@@ -180,7 +180,8 @@ class ChooseSettings(Settings):
     )
     label_column: str | None = Field(
         None,
-        description="column of the correct choice (index, letter, or text); none: label, answerKey, or answer",
+        description="column of the correct choice: its text, else its index or letter (a number of JSON or Python "
+        "is an index); none: label, answerKey, or answer",
     )
     first_index: int = Field(0, ge=0, le=1, description="label of the first choice: 0 or 1")
     delimiter: Delimiter = None

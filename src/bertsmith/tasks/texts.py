@@ -38,6 +38,7 @@ _TEXT_HINT = (
 )
 _INPUT_HINT = f"give each text as one string, and the second texts of pairs with {option('text_pair')}"
 _GUESS_ROWS = 200
+_MAX_DISTINCT_LABELS = 2 / 3  # of the labels in these rows; a column with more of them may hold ids or texts
 _MAX_LABEL_LENGTH = 1000  # characters; a longer one is a text
 _DELIMITERS = re.compile("[;|,]")
 
@@ -331,10 +332,11 @@ def _column_numbers(table: Table) -> tuple[int, int]:
         return 1, 2
     text = max(columns, key=lambda number: sum(map(len, columns[number])))
 
-    def label_order(number: int) -> tuple[bool, bool, int, int]:
-        num_distinct = len(set(columns[number]))
-        are_many = num_distinct > max(1, len(rows) / 2)
-        return are_many, num_distinct == 1, num_distinct, -number if are_many else number
+    def label_order(number: int) -> tuple[bool, bool, float, int]:
+        labels = [label for value in columns[number] for label in _DELIMITERS.split(value)]
+        share = len(set(labels)) / len(labels)
+        are_many = share > _MAX_DISTINCT_LABELS and len(set(labels)) > 1
+        return are_many, len(set(labels)) == 1, share, -number if are_many else number
 
     return text, min(columns.keys() - {text}, key=label_order)
 

@@ -216,12 +216,13 @@ def _parse_label_list(text: str, separator: str) -> list[Any] | dict[Any, Any] |
 def _labels_with_separator(labels: Sequence[str]) -> list[str]:
     """Return the labels that combine others by a mark that most labels have; those of hierarchies are none.
 
-    In a hierarchy (sport/golf), no part occurs both first and last.
+    In a hierarchy (sport/golf), no last part occurs first.
     """
     for mark in ",;|#/":
-        parts = {label: label.split(mark) for label in labels if mark in label}
-        if len(parts) > len(labels) / 2 and {p[0] for p in parts.values()} & {p[-1] for p in parts.values()}:
-            return list(parts)
+        parts = [list(map(str.strip, label.split(mark))) for label in labels]
+        combined = [label for label in labels if mark in label]
+        if len(combined) > len(labels) / 2 and {p[0] for p in parts} & {p[-1] for p in parts if len(p) > 1}:
+            return combined
     return []
 
 

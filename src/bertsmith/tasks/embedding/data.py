@@ -7,6 +7,7 @@ Pairs without a label, triples, and queries with passages are for retrieval: eac
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +19,7 @@ from bertsmith.artifacts.sentence_transformers import SentenceEmbeddingConfig, r
 from bertsmith.errors import InputError, option
 from bertsmith.formatting import join_names
 from bertsmith.io.sources import Source
-from bertsmith.io.tables import Table
+from bertsmith.io.tables import Table, warn_of_printed_lists
 from bertsmith.io.values import MISSING_SPELLINGS, is_blank
 from bertsmith.tasks.base import Example, Metadata, TaskData
 from bertsmith.tasks.data_checks import check_examples
@@ -143,7 +144,8 @@ class EmbeddingData(TaskData):
         """Return the pairs, triples, or queries of a file; without labels also single texts."""
         settings = self.settings
         if settings.text_column is None and is_query_file(source, settings.encoding):
-            queries = read_queries(source, settings.encoding, labeled=labeled)
+            queries = list(read_queries(source, settings.encoding, labeled=labeled))
+            warn_of_printed_lists("positive", [(p, q.location) for q in queries for p in q.positives])
             examples = [EmbeddingExample(*query[:3], None, query.location) for query in queries]
         else:
             examples = _read_rows(
@@ -234,6 +236,9 @@ def detect_format(examples: Sequence[EmbeddingExample], settings: EmbedSettings)
         has_two_labels = len(labels) == 2 or settings.same_label is not None
         data_format = "labeled" if has_two_labels and required != "graded" else "graded"
     if data_format == "graded":
+        matching = [label for label in sorted(labels) if label.isalpha() and label.casefold() in MATCH_LABELS]
+        if matching and required != "graded":
+            raise _same_label_error(examples, sorted(labels), matching[0])
         for example in examples:
             parse_number(example.label, example.location)
     if required not in (None, data_format):
@@ -252,12 +257,21 @@ def detect_same_label(examples: Sequence[EmbeddingExample], settings: EmbedSetti
             hint = f"the labels are {join_names(labels)}"
             raise InputError("unknown_label", message, argument="same_label", hint=hint)
         return settings.same_label
+    for example in examples:
+        if re.fullmatch(r"-?\d+,\d+", example.label or ""):
+            parse_number(example.label, example.location)  # an error that explains decimal commas
     matching = [label for label in labels if label.casefold() in MATCH_LABELS]
     if len(matching) != 1:
-        message = f"it is not clear which of the labels {join_names(labels)} means that two texts match"
-        location, hint = examples[0].location, f"name it, as in {option('same_label', labels[0])}"
-        raise InputError("same_label_missing", message, location=location, argument="same_label", hint=hint)
+        raise _same_label_error(examples, labels, labels[0])
     return matching[0]
+
+
+def _same_label_error(
+    examples: Sequence[EmbeddingExample], labels: Sequence[str], suggestion: str
+) -> InputError:
+    message = f"it is not clear which of the labels {join_names(labels)} means that two texts match"
+    location, hint = examples[0].location, f"name it, as in {option('same_label', suggestion)}"
+    return InputError("same_label_missing", message, location=location, argument="same_label", hint=hint)
 
 
 class _Columns(NamedTuple):

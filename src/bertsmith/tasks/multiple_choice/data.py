@@ -163,9 +163,7 @@ def question_of_row(
         if (answer := first_value(renamed, _LABELS)) is None:
             hint = f"give it as label: {_ROW_HINT}"
             raise InputError("answer_missing", "the right choice is missing", location=location, hint=hint)
-        label = choice_index(
-            answer, choices, letters, location, has_indices=bool(numbered), first=settings.first_index
-        )
+        label = choice_index(answer, choices, letters, location, first=settings.first_index)
     if not any(texts):
         message = "there is neither a context nor a question"
         raise InputError("question_missing", message, location=location, hint=_ROW_HINT)
@@ -173,13 +171,7 @@ def question_of_row(
 
 
 def choice_index(
-    answer: Any,
-    choices: Sequence[str],
-    letters: Sequence[str],
-    location: str,
-    *,
-    has_indices: bool = False,
-    first: int = 0,
+    answer: Any, choices: Sequence[str], letters: Sequence[str], location: str, *, first: int = 0
 ) -> int:
     """Return the index of the right choice.
 
@@ -188,7 +180,6 @@ def choice_index(
         choices: The choices.
         letters: Their labels in the file; empty for A, B, ….
         location: The location of the question.
-        has_indices: A number is an index even if a choice has it as its text.
         first: The index of the first choice in the file.
     """
     last = len(choices) - 1 + first
@@ -201,7 +192,7 @@ def choice_index(
         return names.index(text)
     equal = [i for i, choice in enumerate(choices) if choice.strip() == text]
     index = plain_number(text)
-    if isinstance(answer, int) or (is_integer(index) and (has_indices or not equal)):
+    if isinstance(answer, int) or (is_integer(index) and not equal):
         if first <= int(index) <= last:
             return int(index) - first
         message = f"the label {answer} is out of range: the {len(choices)} choices are {first} to {last}"
