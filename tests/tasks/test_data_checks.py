@@ -107,8 +107,9 @@ def test_tags_are_counted_word_by_word() -> None:
     train = [TagExample(("kaba", "lode"), ("0", "1"), "a.conll:1"), TagExample(("mi",), ("0",), "a.conll:4")]
     found = task_report("tag", {"labels": ["O", "NAME"], "numbered": True}).data_summary(train, train[:1])
     assert found.details["labels"] == {"train": {"O": 2, "NAME": 1}, "validation": {"O": 1, "NAME": 1}}
-    (rare,) = found.diagnostics
+    rare, scheme = found.diagnostics
     assert list(rare.excerpts) == ["'NAME' (a.conll:1)"]
+    assert scheme.kind == "tags without a scheme"
 
 
 def test_codes_have_names() -> None:
