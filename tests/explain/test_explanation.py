@@ -22,6 +22,7 @@ from bertsmith.explain.explanation import explain_task
 from bertsmith.explain.faithfulness import measure_faithfulness
 from bertsmith.explain.page import render_explanation
 from bertsmith.io.sources import to_source
+from bertsmith.kernels.backend_selection import is_numba_available
 from bertsmith.models.family import build_encoder
 from bertsmith.tasks.batching import Item, TokenSequence
 from bertsmith.tasks.fitted_task import FittedTask
@@ -193,6 +194,16 @@ def test_a_pretrained_model_explains_a_mask(base: bs.Model) -> None:
     with pytest.raises(InputError) as caught:
         base.explain("kaba lode")
     assert caught.value.code == "mask_missing"
+
+
+@pytest.mark.skipif(not is_numba_available(), reason="the compiled kernels need Numba")
+def test_compiled_kernels_give_the_same_attributions() -> None:
+    text = "Paris is the [MASK] of France."
+    exact, compiled = (
+        bs.load("bert-mini-uncased-en", precision=precision).explain(text, steps=4)
+        for precision in ("auto", "fp32")
+    )
+    assert compiled.attributions == pytest.approx(exact.attributions, abs=1e-4)
 
 
 def test_the_page_escapes_texts_and_needs_no_network() -> None:

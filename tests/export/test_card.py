@@ -97,7 +97,8 @@ class Hub:
     """Receives a commit; `fails` raises as the network would."""
 
     def __init__(self, *, fails: bool = False) -> None:
-        self.fails, self.files, self.private = fails, {}, None  # type: ignore[var-annotated]
+        self.fails, self.private = fails, False
+        self.files: dict[str, bytes] = {}
 
     def create_repo(self, repository: str, *, private: bool, exist_ok: bool) -> None:
         if self.fails:

@@ -1,4 +1,4 @@
-"""What a model does not read of texts is reported by each function, and texts without a visible character."""
+"""Reports of what a model does not read of texts, alike in each function; texts without a visible character."""
 
 from __future__ import annotations
 

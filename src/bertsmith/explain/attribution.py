@@ -26,7 +26,7 @@ from bertsmith.tasks.batching import Item
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
 BaselineName = Literal["mask", "pad", "zero"]
-"""What the tokens are replaced by: [MASK], [PAD], or a vector of zeros; special tokens stay."""
+"""The replacement of tokens: [MASK], [PAD], or a vector of zeros; special tokens stay."""
 
 MAX_GAP = 0.01  # relative, at which no more steps are taken
 _FIRST_STEPS, _MAX_STEPS = 20, 640
@@ -97,7 +97,7 @@ class ExplainedOutput:
         embeddings = self._embed(ids, masked)
         with _replaced_output(self._token_embedding, embeddings.flatten(0, 1)):
             outputs = self.forward([_with_ids(self.item, row) for row in ids])
-        return _checked(np.array([float(self.score(output)) for output in outputs]))
+        return _checked(torch.stack([self.score(output) for output in outputs]).double().cpu().numpy())
 
     @property
     def _token_embedding(self) -> Embedding:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -76,7 +76,7 @@ class Explanation(Result):
     attributions: list[float]
     words: list[WordAttribution]
     faithfulness: Faithfulness | None = None
-    agreement: float | None = field(default=None)
+    agreement: float | None = None
 
     display_fields: ClassVar[tuple[str, ...]] = ("target", "output", "baseline_output", "gap", "words")
 

@@ -59,8 +59,9 @@ def push(
         raise InputError("hub_not_installed", message, hint=hint) from None
     operations = [CommitOperationAdd(name, content) for name, content in contents.items()]
     try:
-        HfApi().create_repo(repository, private=private, exist_ok=True)
-        commit = HfApi().create_commit(repository, operations, commit_message="Upload the model")
+        hub = HfApi()
+        hub.create_repo(repository, private=private, exist_ok=True)
+        commit = hub.create_commit(repository, operations, commit_message="Upload the model")
     except Exception as error:  # huggingface_hub and the network raise many types
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         message = f"the upload to {repository} failed ({reason})"

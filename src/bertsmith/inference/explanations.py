@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +18,8 @@ if TYPE_CHECKING:  # each verb imports only what it needs
     from bertsmith.explain.attention import AttentionMaps
     from bertsmith.explain.attribution import BaselineName
     from bertsmith.explain.explanation import Explanation
+
+    Explain = Callable[..., Explanation]
 
 
 class ExplainableModel(CheckedModel, TaskInterface):
@@ -51,25 +55,28 @@ class ExplainableModel(CheckedModel, TaskInterface):
         """
         from bertsmith.explain.explanation import explain_mask, explain_task
 
-        options: dict[str, Any] = {"target": target, "baseline": baseline, "steps": steps}
         shared = (self.tokenizer, self._fp32_context)
         has_task = self.folder.record.get("task") in TASKS or not self.folder.has("masked")
         if not has_task and len(inputs) == 1 and not named_inputs:
-            try:
-                return explain_mask(self.encoder, self._vocabulary_head, *shared, str(inputs[0]), **options)
-            except FloatingPointError:
-                raise not_finite_error(self.path, inputs[0], has_precision=False) from None
+            head = self._vocabulary_head
+            explain: Explain = partial(explain_mask, self.encoder, head, *shared, str(inputs[0]))
+        else:
+            example, texts = self._example(inputs, named_inputs)
+            explain = partial(explain_task, self.encoder, self.task, *shared, example, texts)
+        try:
+            return explain(target=target, baseline=baseline, steps=steps)
+        except FloatingPointError:
+            raise not_finite_error(self.path, inputs or named_inputs, has_precision=False) from None
+
+    def _example(self, inputs: Sequence[Any], named_inputs: Mapping[str, Any]) -> tuple[Any, dict[str, str]]:
+        """Return an example of the task, and those of its inputs that are texts."""
         names = self.task.declaration.inputs
-        values = dict(zip(names, inputs, strict=False)) | named_inputs
+        values = {**dict(zip(names, inputs, strict=False)), **named_inputs}
         if len(inputs) > len(names) or not set(values) <= set(names):
             message = f"the task '{self.task.name}' takes {', '.join(names)}"
             raise InputError("too_many_inputs", message, hint="pass one text for each of them")
         (example,) = self.predictor.examples({name: [value] for name, value in values.items()})
-        texts = {name: value for name, value in values.items() if isinstance(value, str)}
-        try:
-            return explain_task(self.encoder, self.task, *shared, example, texts, **options)
-        except FloatingPointError:
-            raise not_finite_error(self.path, example, has_precision=False) from None
+        return example, {name: value for name, value in values.items() if isinstance(value, str)}
 
     def attention(self, text: str, text_pair: str | None = None) -> AttentionMaps:
         """Compute the attention weights of a text, or of a pair of texts.

@@ -269,7 +269,7 @@ class Encoder(nn.Module):
         if rows is None or not num_tokens:
             output: Tensor = last_layer(x, layout)
             return output[:num_tokens]
-        sorted_rows, inverse = layout.sort_rows(rows)
+        sorted_rows, inverse = layout.sort_rows(rows.long())  # kernels read 64 bits
         output = last_layer(x, layout, sorted_rows)
         # Without an inverse the rows have kept their order, and any padding is at their end.
         return output[: len(rows)] if inverse is None else output.index_select(0, inverse)

@@ -84,7 +84,7 @@ class ClassificationModel(TextModel):
         classifier: Any = self.head.classifier
         biases = self.log_frequencies(self.tensors(items)[0]["targets"])
         if self.class_weights is not None:
-            biases += self.class_weights.clamp(min=_MIN_WEIGHT).log()
+            biases += self.class_weights.cpu().clamp(min=_MIN_WEIGHT).log()
         with torch.no_grad():
             classifier.linear.bias.copy_(biases)
 
