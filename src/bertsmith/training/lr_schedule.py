@@ -41,8 +41,8 @@ def learning_rate(update: float, warmup_steps: float, num_updates: int, settings
       updates after the warm-up if they are fewer (Zhai et al. 2022; Hägele et al. 2024);
     * one_cycle: half a cosine up from peak / 25 at the first update to the peak at W, half a cosine down to
       peak / 250,000 at N (Smith 2018; torch's `OneCycleLR` without its cycle of the momentum);
-    * one_cycle_linear: linear from peak / 10 at the first update to the peak at `pct_start` of all updates, linear to
-      peak / 100 at N, without a warm-up; `adam_beta1` moves against it (Smith 2018, section 4);
+    * one_cycle_linear: linear from peak / 10 at the first update to the peak at `pct_start` of all updates, linear
+      to peak / 100 at N, without a warm-up; `adam_beta1` moves against it (Smith 2018, section 4);
     * step: the peak, times `lr_decay_factor` after each of the fractions `lr_milestones` of all updates;
     * inverse_sqrt: peak · sqrt(W / t), W at least 1 (Vaswani et al. 2017);
     * reduce_lr_on_plateau: the peak; the trainer applies the reductions (`TrainState.num_lr_reductions`).
