@@ -1,4 +1,4 @@
-"""Send requests to a server, and measure its answers; a process of its own, so that it shares no lock with a server.
+"""Send requests to a server and measure its answers, in a process that shares no lock with it.
 
     python http_load.py < job.json > result.json
 
@@ -87,7 +87,7 @@ class Connection:
         start = time.perf_counter()
         try:
             status, body = await asyncio.wait_for(self._exchange(request.data), TIMEOUT)
-        except (OSError, EOFError, asyncio.TimeoutError):  # IncompleteReadError is an EOFError
+        except (OSError, EOFError):  # a time-out is an OSError, an incomplete answer an EOFError
             status, body = 0, b""
             self.close()
         result.add(status, time.perf_counter() - start, body, request)

@@ -1,9 +1,9 @@
-"""The peers of serving.py: `/embed` by sentence-transformers and by ONNX Runtime, each behind Starlette on uvicorn.
+"""The peers of serving.py: `/embed` by sentence-transformers and by ONNX Runtime, behind Starlette on uvicorn.
 
     python serving_peers.py sentence-transformers|onnxruntime MODEL PORT
 
-A model is called in a thread of the pool for each request, as tutorials do it. MODEL of ONNX Runtime is a folder that
-`bertsmith export` wrote.
+A model is called in a thread of the pool for each request, as tutorials do it. For ONNX Runtime, MODEL is a folder
+that `bertsmith export` wrote.
 """
 
 from __future__ import annotations
