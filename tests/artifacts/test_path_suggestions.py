@@ -138,6 +138,8 @@ def test_a_published_name_offline_is_the_only_pretrained_model_of_its_family_her
 ) -> None:
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     write_config(tmp_path / "mine" / "model", "RobertaForMaskedLM", "roberta")
+    with pytest.raises(InputError):
+        locate("owner/of-no-family")
     write_config(tmp_path / "small", "AlbertForPreTraining", "albert")
     write_config(tmp_path / "moods" / "model", "RobertaForSequenceClassification", "roberta")
     for name in ("roberta-base", "FacebookAI/roberta-base", "roberta-large"):

@@ -65,8 +65,9 @@ def locate(name: str | Path) -> Path:
     try:
         return _from_hub(str(name), similar)
     except InputError as error:
-        candidates = _pretrained_here(_family_of(str(name)))
-        if len(candidates) != 1:
+        family = _family_of(str(name))
+        candidates = _pretrained_here(family)
+        if family is None or len(candidates) != 1:
             raise
         message = "%s: %s; %s is used instead, the only pre-trained model of its family in this folder"
         logger.warning(message, name, error.message, candidates[0])
@@ -130,8 +131,8 @@ def check_model_name(name: str) -> str | None:
 
 def _from_hub(name: str, similar: str | None) -> Path:
     suggestion = f"did you mean {similar}? Otherwise: " if similar else ""
-    here = [str(folder.parent if folder.name == "model" else folder) for folder in _pretrained_here()]
-    existing = f"; pre-trained models here: {join_names(here)}" if here else ""
+    models = [str(folder.parent if folder.name == "model" else folder) for folder in _pretrained_here()]
+    existing = f"; pre-trained models here: {join_names(models)}" if models else ""
     try:
         from huggingface_hub import snapshot_download
     except ImportError:
