@@ -1,4 +1,4 @@
-"""A Sphinx extension that renders formulas as MathML when the pages are built, so that browsers need no network."""
+"""A Sphinx extension: formulas become MathML when the pages are built, so that browsers need no network."""
 
 from __future__ import annotations
 
