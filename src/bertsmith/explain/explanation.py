@@ -150,7 +150,10 @@ def explain_task(
         output = forward(items)[0].cpu()
     name, score = task.decoder.target(output, items[0], target)
     ids = baseline_ids(items[0], tokenizer, baseline)
-    explained = ExplainedOutput(encoder, items[0], forward, score, ids, baseline)
+    encoders = [encoder, *(module for module in task.model.modules() if isinstance(module, Encoder))]
+    embeddings = [module.embeddings.token for module in encoders]
+    explained = ExplainedOutput(embeddings, items[0], forward, score, ids, baseline)
+    maps = attention_maps(encoder, tokenizer, context.to_device(pack(items))) if attention else []
     return explain_output(explained, name, tokenizer, texts, steps=steps, attention=maps)
 
 
@@ -196,8 +199,9 @@ def explain_mask(
 
     with torch.inference_mode():
         name, score = class_target(forward([item])[0].cpu(), tokenizer.tokens, target)
+    maps = attention_maps(encoder, tokenizer, context.to_device(pack([item]))) if attention else []
     explained = ExplainedOutput(
-        encoder, item, forward, score, baseline_ids(item, tokenizer, baseline), baseline
+        [encoder.embeddings.token], item, forward, score, baseline_ids(item, tokenizer, baseline), baseline
     )
     return explain_output(explained, name, tokenizer, {"text": text}, steps=steps, attention=maps)
 
