@@ -215,8 +215,8 @@ def _interval(comparison: Report) -> str:
 # Evaluation
 
 
-def print_scores(name: str, data: str, scores: Metrics) -> None:
-    """Print the scores of a model on labeled data, and the tables of its task."""
+def print_scores(name: str, data: str, scores: Metrics, seconds: float) -> None:
+    """Print the scores of a model on labeled data, the tables of its task, and the duration."""
     title = f"{name} on {data} ({pluralize(int(scores.values['examples']), 'example')})"
     values = scores.values.items()
     rows = [(score, format_number(value)) for score, value in values if isinstance(value, float)]
@@ -225,6 +225,7 @@ def print_scores(name: str, data: str, scores: Metrics) -> None:
         console.print_table(table.title, table.columns, [tuple(row) for row in table.rows])
     for note in scores.notes:
         console.print_note(note)
+    console.print_note(f"scored in {console.format_duration(seconds)}")
 
 
 def print_ensemble(runs: Sequence[str], names: Sequence[str], scores: EnsembleScores) -> None:

@@ -69,12 +69,13 @@ class MaskFiller(TokenPredictor):
 
     def __call__(self, texts: Sequence[str]) -> list[list[list[MaskPrediction]]]:
         """Return for each mask of each text the `top_k` most probable tokens."""
-        texts, check = list(map(self._check_mask, validate_texts(texts))), TextCheck()
+        texts, check = list(map(self.check_mask, validate_texts(texts))), TextCheck()
         check.add(texts)
         check.log(self.tokenizer)
         return self.predict(texts)
 
-    def _check_mask(self, text: str) -> str:
+    def check_mask(self, text: str) -> str:
+        """Return a text; raise InputError if it has no mask."""
         if (mask := self.tokenizer.mask_token) not in text:
             message, hint = f"there is no {mask} in the text {text!r}", f"put {mask} in place of a word"
             raise InputError("mask_missing", message, hint=hint)
@@ -103,6 +104,10 @@ class MaskFiller(TokenPredictor):
             f"{limit:,}",
         )
         return MaskedText(encoding, masks, [text.around(0, row) for row in masks])
+
+    def sizes(self, prepared: Sequence[MaskedText]) -> list[int]:
+        """Return the number of tokens of the windows of each text."""
+        return [sum(item.size for item in text.items) for text in prepared]
 
     def forward(self, prepared: Sequence[MaskedText]) -> list[Tensor]:
         """Return the probabilities and ids of the most probable tokens of each text's masks, [n, top_k, 2]."""
