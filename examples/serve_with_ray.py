@@ -1,4 +1,4 @@
-"""The server of `bertsmith serve` on several machines: Ray Serve runs it in each replica, and divides the requests.
+"""The server of `bertsmith serve` on several machines: Ray Serve runs replicas, and divides the requests.
 
     pip install 'bertsmith[serve]' 'ray[serve]'
     cd examples && serve run serve_with_ray:deploy models=moods,en=bert-mini-uncased-en replicas=4

@@ -16,9 +16,12 @@ import bertsmith as bs
 EXAMPLE = Path(__file__).parents[2] / "examples" / "serve_with_ray.py"
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # of Ray and the packages that it imports
 def test_replicas_answer(base: bs.Model) -> None:
-    reason = "Ray Serve is not installed: pip install 'ray[serve]' (44 packages, so it is not in the extra dev)"
+    reason = (
+        "Ray Serve is not installed: pip install 'ray[serve]' (44 packages, so it is not in the extra dev)"
+    )
     serve = pytest.importorskip("ray.serve", reason=reason, exc_type=ImportError)
     import ray
 

@@ -8,9 +8,6 @@ from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
-from bertsmith.serving.models import ServedModel
-from bertsmith.serving.native import with_settings
-from bertsmith.serving.requests import answer, check_num_inputs, server_state, total_tokens
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
@@ -23,6 +20,9 @@ from bertsmith.inference.logits import LogitPredictor
 from bertsmith.inference.predictor import with_class
 from bertsmith.inference.search import Reranker
 from bertsmith.inference.task_predictor import to_columns
+from bertsmith.serving.models import ServedModel
+from bertsmith.serving.native import with_settings
+from bertsmith.serving.requests import answer, check_num_inputs, server_state, total_tokens
 
 Function = Literal["none", "sigmoid", "softmax"]
 Text = str | list[int]

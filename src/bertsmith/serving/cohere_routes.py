@@ -5,8 +5,6 @@ from __future__ import annotations
 import uuid
 from typing import Any, Literal
 
-from bertsmith.serving.errors import JSONResponse
-from bertsmith.serving.requests import read_body
 from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
@@ -21,7 +19,9 @@ from bertsmith.serving.answers import (
     embed,
     rerank,
 )
+from bertsmith.serving.errors import JSONResponse
 from bertsmith.serving.openai_routes import to_base64
+from bertsmith.serving.requests import read_body
 
 _DIRECTIONS = {"NONE": None, "START": "left", "END": "right"}
 

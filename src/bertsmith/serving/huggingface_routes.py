@@ -10,9 +10,6 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any, Literal, TypeVar
 
-from bertsmith.serving.errors import JSONResponse
-from bertsmith.serving.models import ServedModel
-from bertsmith.serving.requests import answer, check_num_inputs, read_body, server_state, validate
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import Response
@@ -32,6 +29,9 @@ from bertsmith.serving.answers import (
     softmax,
     to_texts,
 )
+from bertsmith.serving.errors import JSONResponse
+from bertsmith.serving.models import ServedModel
+from bertsmith.serving.requests import answer, check_num_inputs, read_body, server_state, validate
 
 _MAX_TOP_K = 100  # tokens for a mask
 Pipeline = Callable[[Request, ServedModel, Any, dict[str, Any]], Awaitable[Any]]

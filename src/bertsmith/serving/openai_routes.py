@@ -6,8 +6,6 @@ import base64
 from typing import Any, Literal
 
 import numpy as np
-from bertsmith.serving.errors import JSONResponse
-from bertsmith.serving.requests import read_body
 from numpy.typing import NDArray
 from pydantic import Field
 from starlette.requests import Request
@@ -15,6 +13,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from bertsmith.serving.answers import CompatibleBody, VectorOptions, can_embed, choose_model, embed, to_texts
+from bertsmith.serving.errors import JSONResponse
+from bertsmith.serving.requests import read_body
 
 
 class EmbeddingsBody(CompatibleBody):

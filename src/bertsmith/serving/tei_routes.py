@@ -9,9 +9,6 @@ import asyncio
 from importlib.metadata import version
 from typing import Any, Literal
 
-from bertsmith.serving.errors import ErrorResponse, JSONResponse
-from bertsmith.serving.models import ServedModel
-from bertsmith.serving.requests import answer, check_num_inputs, read_body, server_state
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -36,6 +33,9 @@ from bertsmith.serving.answers import (
     to_texts,
     with_options,
 )
+from bertsmith.serving.errors import ErrorResponse, JSONResponse
+from bertsmith.serving.models import ServedModel
+from bertsmith.serving.requests import answer, check_num_inputs, read_body, server_state
 from bertsmith.tasks.windows import NO_LIMIT
 from bertsmith.tokenizer.tokenizer import Encoding
 
