@@ -1,4 +1,4 @@
-"""What all routes do with a request: read its body, validate it, find its model, and have it answered."""
+"""Read and validate the body of a request, find its model, and have it answered."""
 
 from __future__ import annotations
 
