@@ -36,7 +36,7 @@ class CompatibleBody(BaseModel):
 
 
 class VectorOptions(CompatibleBody):
-    """How texts are embedded.
+    """Options of embedding texts.
 
     Attributes:
         normalize: Scale vectors to unit length; None: as the model's folder says.
@@ -51,6 +51,13 @@ class VectorOptions(CompatibleBody):
     truncation_direction: Literal["right", "left", "Right", "Left"] = "right"
     prompt_name: str | None = None
     dimensions: int | None = Field(None, ge=1)
+
+
+class SimilarityInputs(CompatibleBody):
+    """A text, and the texts that it is compared with."""
+
+    source_sentence: str
+    sentences: list[str]
 
 
 def choose_model(

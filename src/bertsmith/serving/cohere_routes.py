@@ -26,17 +26,17 @@ from bertsmith.serving.requests import read_body
 _DIRECTIONS = {"NONE": None, "START": "left", "END": "right"}
 
 
-class Document(CompatibleBody):
+class CohereDocument(CompatibleBody):
     """A document of Cohere's first version."""
 
     text: str
 
 
-class RerankBody(CompatibleBody):
+class CohereRerankBody(CompatibleBody):
     """The body of /v1/rerank and /v2/rerank."""
 
     query: str
-    documents: list[str | Document]
+    documents: list[str | CohereDocument]
     model: str | None = None
     top_n: int | None = Field(None, ge=1)
     return_documents: bool = False
@@ -47,7 +47,7 @@ class RerankBody(CompatibleBody):
         return [document if isinstance(document, str) else document.text for document in self.documents]
 
 
-class EmbedBody(CompatibleBody):
+class CohereEmbedBody(CompatibleBody):
     """The body of /v2/embed."""
 
     texts: list[str]
@@ -59,7 +59,7 @@ class EmbedBody(CompatibleBody):
 
 async def rerank_documents(request: Request) -> Response:
     """Return the relevance of documents to a query, the best first."""
-    body = await read_body(request, RerankBody)
+    body = await read_body(request, CohereRerankBody)
     model = choose_model(request, body.model, can_rerank, "score pairs of texts")
     texts = body.texts
     ranks = (await rerank(request, model, body.query, texts))[: body.top_n]
@@ -73,7 +73,7 @@ async def rerank_documents(request: Request) -> Response:
 
 async def embed_texts(request: Request) -> Response:
     """Embed texts."""
-    body = await read_body(request, EmbedBody)
+    body = await read_body(request, CohereEmbedBody)
     model = choose_model(request, body.model, can_embed, "embed texts")
     direction = _DIRECTIONS[body.truncate]
     options: dict[str, Any] = {

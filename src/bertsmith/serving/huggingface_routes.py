@@ -19,6 +19,7 @@ from bertsmith.errors import InputError
 from bertsmith.formatting import join_names
 from bertsmith.serving.answers import (
     Function,
+    SimilarityInputs,
     VectorOptions,
     can_embed,
     cosines,
@@ -89,13 +90,6 @@ class EntailmentParameters(Parameters):
     candidate_labels: list[str] = Field(min_length=1)
     multi_label: bool = False
     hypothesis_template: str = "This example is {}."
-
-
-class SimilarityInputs(Parameters):
-    """The inputs of sentence-similarity."""
-
-    source_sentence: str
-    sentences: list[str]
 
 
 async def run_first_model(request: Request) -> Response:

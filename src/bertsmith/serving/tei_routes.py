@@ -19,6 +19,7 @@ from bertsmith.inference.predictor import with_class
 from bertsmith.serving.answers import (
     CompatibleBody,
     Function,
+    SimilarityInputs,
     Text,
     VectorOptions,
     add_prompt,
@@ -42,18 +43,11 @@ from bertsmith.tokenizer.tokenizer import Encoding
 _ERROR_TYPES = {"no_inputs": "Empty", "queue_full": "Overloaded", "draining": "Unhealthy"}
 
 
-class EmbedBody(VectorOptions):
+class TeiEmbedBody(VectorOptions):
     """The body of /embed and /embed_all."""
 
     inputs: Any
     normalize: bool | None = True
-
-
-class SimilarityInputs(CompatibleBody):
-    """The inputs of /similarity."""
-
-    source_sentence: str
-    sentences: list[str]
 
 
 class SimilarityBody(CompatibleBody):
@@ -71,13 +65,13 @@ class ScoreOptions(CompatibleBody):
     raw_scores: bool = False
 
 
-class PredictBody(ScoreOptions):
+class TeiPredictBody(ScoreOptions):
     """The body of /predict: a text, a pair of texts, or a list of lists of one or two texts."""
 
     inputs: Any
 
 
-class RerankBody(ScoreOptions):
+class TeiRerankBody(ScoreOptions):
     """The body of /rerank."""
 
     query: str
@@ -102,7 +96,7 @@ class DecodeBody(CompatibleBody):
 
 async def embed_texts(request: Request) -> Response:
     """Return a vector for each text."""
-    body = await read_body(request, EmbedBody)
+    body = await read_body(request, TeiEmbedBody)
     model = choose_model(request, None, can_embed, "embed texts")
     vectors, _ = await embed(request, model, to_texts(body.inputs, "inputs"), body)
     return JSONResponse(vectors)
@@ -110,7 +104,7 @@ async def embed_texts(request: Request) -> Response:
 
 async def embed_tokens(request: Request) -> Response:
     """Return a vector for each token of each text."""
-    body = await read_body(request, EmbedBody)
+    body = await read_body(request, TeiEmbedBody)
     model = choose_model(request, None, can_embed, "embed texts")
     texts = to_texts(body.inputs, "inputs")
     check_num_inputs(request, len(texts))
@@ -130,7 +124,7 @@ async def similarity(request: Request) -> Response:
 
 async def predict(request: Request) -> Response:
     """Return the scores of all labels, the best first; a list of them for a batch."""
-    body = await read_body(request, PredictBody)
+    body = await read_body(request, TeiPredictBody)
     model = choose_model(request, None, can_classify, "classify texts")
     rows, is_batch = _rows(body.inputs)
     inputs = {"text": [row[0] for row in rows]}
@@ -167,7 +161,7 @@ def _default_function(model: ServedModel) -> Literal["sigmoid"] | None:
 
 async def rerank_texts(request: Request) -> Response:
     """Return the relevance of texts to a query, the best first."""
-    body = await read_body(request, RerankBody)
+    body = await read_body(request, TeiRerankBody)
     model = choose_model(request, None, can_rerank, "score pairs of texts")
     ranks = await rerank(
         request, model, body.query, body.texts, logits=body.raw_scores, truncate=body.truncate is not False
