@@ -56,8 +56,11 @@ TARGETS = {
 }
 
 
-def fitted(name: str) -> tuple[Any, FittedTask, Any]:
-    """Return an encoder and a task with random weights, and the first example."""
+def fitted(name: str, **changes: Any) -> tuple[Any, FittedTask, Any]:
+    """Return an encoder and a task with random weights, and the first example.
+
+    changes: settings of the task; with a second encoder the model is causal.
+    """
     config = bs.ModelConfig(
         vocab_size=TOKENIZER.vocab_size,
         hidden_size=16,
@@ -66,9 +69,10 @@ def fitted(name: str) -> tuple[Any, FittedTask, Any]:
         intermediate_size=16,
         max_position_embeddings=64,
         initializer_range=0.3,
+        causal="second_encoder" in changes,
     )
     generator, declaration = torch.Generator().manual_seed(0), get_task(name)
-    settings = declaration.settings_type()
+    settings = declaration.settings_type(**changes)
     data = declaration.part("data")(settings, {})
     examples = data.read(to_source(ROWS[name], "data", data.tuple_columns))
     task = FittedTask.create(declaration, config, generator, data.fit_metadata(examples, None), settings)
@@ -86,6 +90,14 @@ def test_attributions_sum_to_the_difference_of_the_outputs(name: str) -> None:
         assert sum(result.attributions) == pytest.approx(difference, abs=0.011 * max(abs(difference), 1e-3))
         assert target is None or result.target.startswith(target)
         assert sum(word.attribution for word in result.words) == pytest.approx(sum(result.attributions))
+
+
+@pytest.mark.parametrize("name", ["classify", "regress", "tag"])
+def test_attributions_of_two_encoders_sum_to_the_difference(name: str) -> None:
+    encoder, task, example = fitted(name, second_encoder="its run")
+    result = explain_task(encoder, task, TOKENIZER, CONTEXT, example, {})
+    assert result.gap < 0.01
+    assert all(word.attribution for word in result.words)
 
 
 @pytest.mark.parametrize("name", ["classify", "regress", "answer", "embed"])
@@ -231,7 +243,7 @@ def test_copies_of_an_item_do_not_depend_on_each_other() -> None:
     items = task.encode([example], TOKENIZER)
     _, score = task.decoder.target(torch.zeros(2), items[0], "1")
     explained = ExplainedOutput(
-        encoder,
+        [encoder.embeddings.token],
         items[0],
         lambda copies: task.model.outputs(encoder, task.model.collate(copies)),
         score,

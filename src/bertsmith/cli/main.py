@@ -54,6 +54,7 @@ COMMANDS = {
         "fill-mask": ("predict", "Predict the words behind [MASK]."),
         "embed": ("embed", "Turn texts into vectors, in a file or an index."),
         "search": ("embed", "Find the texts of an index that are nearest to a query."),
+        "serve": ("serve", "Serve models over HTTP."),
     },
     "Inspect": {
         "explain": ("inspect", "Show which words an answer depends on."),

@@ -126,7 +126,9 @@ def explain_task(
         output = forward(items)[0].cpu()
     name, score = task.decoder.target(output, items[0], target)
     ids = baseline_ids(items[0], tokenizer, baseline)
-    explained = ExplainedOutput(encoder, items[0], forward, score, ids, baseline)
+    encoders = [encoder, *(module for module in task.model.modules() if isinstance(module, Encoder))]
+    embeddings = [module.embeddings.token for module in encoders]
+    explained = ExplainedOutput(embeddings, items[0], forward, score, ids, baseline)
     return explain_output(explained, name, tokenizer, texts, steps=steps)
 
 
@@ -171,7 +173,7 @@ def explain_mask(
     with torch.inference_mode():
         name, score = class_target(forward([item])[0].cpu(), tokenizer.tokens, target)
     explained = ExplainedOutput(
-        encoder, item, forward, score, baseline_ids(item, tokenizer, baseline), baseline
+        [encoder.embeddings.token], item, forward, score, baseline_ids(item, tokenizer, baseline), baseline
     )
     return explain_output(explained, name, tokenizer, {"text": text}, steps=steps)
 

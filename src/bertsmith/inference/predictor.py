@@ -71,6 +71,14 @@ class Predictor(ABC):
     def decode(self, outputs: Any, items: Any, requests: Sequence[Any]) -> list[Any]:
         """Return one answer per request."""
 
+    def sizes(self, prepared: Any) -> list[int]:
+        """Return the number of tokens that `forward` reads for each of the model's inputs."""
+        return [item.size for item in prepared]
+
+    def shares_forward(self, other: Predictor) -> bool:
+        """Return True if one call of `forward` may compute the inputs of both predictors."""
+        return self == other
+
     def answers(self, requests: Iterable[Any]) -> Iterator[Answers]:
         """Yield the answers to chunks of requests, with what they were decoded from; first chunks are small.
 
@@ -82,10 +90,10 @@ class Predictor(ABC):
                 if self.check is not None:
                     self.check(chunk)
                 outputs, items = self.forward(prepared), self.items(prepared)
-                self._check_finite(outputs, items, chunk)
+                self.check_finite(outputs, items, chunk)
                 yield Answers(outputs, items, chunk, self.decode(outputs, items, chunk))
 
-    def _check_finite(self, outputs: Any, items: Any, requests: Sequence[Any]) -> None:
+    def check_finite(self, outputs: Any, items: Any, requests: Sequence[Any]) -> None:
         """Raise InputError for the first request with an output that is NaN, infinite, or absurdly large."""
         for i, values in enumerate(outputs.per_item if isinstance(outputs, Outputs) else outputs):
             if not torch.as_tensor(values).abs().le(_MAX_OUTPUT).all():

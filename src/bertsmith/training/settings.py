@@ -21,6 +21,7 @@ SchedulerType = Literal[
     "constant_with_warmup",
     "warmup_stable_decay",
     "one_cycle",
+    "one_cycle_linear",
     "step",
     "inverse_sqrt",
     "reduce_lr_on_plateau",
@@ -78,11 +79,15 @@ class TrainSettings(Settings):
         description="learning rate after the warm-up: linear (to 0 at the last update), linear_google (as in "
         "BERT's released code: on the line that falls from the first update on), cosine, constant_with_warmup, "
         "warmup_stable_decay (constant, then linear to 0 over the last decay_ratio), one_cycle (up and down along "
-        "cosines), step (times lr_decay_factor at each of lr_milestones), inverse_sqrt, or in fine-tuning "
-        "reduce_lr_on_plateau (times lr_decay_factor if evaluations do not improve)",
+        "cosines), one_cycle_linear (up and down along lines, with a cycle of adam_beta1), step (times "
+        "lr_decay_factor at each of lr_milestones), inverse_sqrt, or in fine-tuning reduce_lr_on_plateau (times "
+        "lr_decay_factor if evaluations do not improve)",
     )
     decay_ratio: float = Field(
         0.4, gt=0, le=1, description="fraction of the updates over which warmup_stable_decay falls to 0"
+    )
+    pct_start: float = Field(
+        0.5, gt=0, lt=1, description="fraction of the updates at which one_cycle_linear reaches the peak"
     )
     lr_decay_factor: float = Field(
         0.1,
