@@ -48,6 +48,7 @@ class Client:
 
     def __init__(self, port: int, state: ServerState) -> None:
         self.port, self.state = port, state
+        self.url = f"http://127.0.0.1:{port}"
 
     def send(
         self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
