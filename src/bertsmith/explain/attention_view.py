@@ -32,7 +32,7 @@ _NAMES = {
 
 
 class AttentionView(NamedTuple):
-    """What the template attention_view.html shows.
+    """The values of the template attention_view.html.
 
     Attributes:
         title: The model or the input, if a page has several views; else empty.
