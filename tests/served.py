@@ -50,6 +50,7 @@ class Client:
 
     def __init__(self, port: int, state: ServerState, drain: Callable[[], object]) -> None:
         self.port, self.state, self.drain = port, state, drain
+        self.url = f"http://127.0.0.1:{port}"
 
     def send(
         self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None

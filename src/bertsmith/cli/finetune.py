@@ -35,6 +35,11 @@ class _FinetuneGroup(TaskGroup):
         @click.option(
             "--validation-split", type=options.Fraction(), help="Hold out this fraction of --train instead."
         )
+        @click.option(
+            "--test-split",
+            type=options.Fraction(),
+            help="Hold out this fraction of --train first, and score it once at the end.",
+        )
         @options.output_dir
         @options.combine(*([_label_names] if task.accepts_label_names else []))
         @_max_rows

@@ -96,6 +96,12 @@ def _print_run(output_dir: str, report: Report) -> None:
             if isinstance(value, float)
         ],
     )
+    if test := report.get("test"):
+        rows = [
+            (name, format_number(test[name])) for name in report["baseline"] if isinstance(test[name], float)
+        ]
+        title = f"{output_dir}: {pluralize(test['examples'], 'test example')}, scored once with these weights"
+        console.print_table(title, ["score", "this model"], rows)
     for name, value in report.get("chosen_on_validation", {}).items():
         name = name.replace("_", " ")
         console.print_note(f"{name} {value:.4g}, chosen on the validation data and saved with the model")
