@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from served import served
 
 import tiny_run
+from served import served
 from served_models import World
 
 openai = pytest.importorskip("openai")
