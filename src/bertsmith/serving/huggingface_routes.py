@@ -75,7 +75,7 @@ class EntailmentParameters(Body):
 
 
 @dataclass(frozen=True)
-class Call:
+class PipelineCall:
     """A call of a pipeline."""
 
     request: Request
@@ -128,7 +128,9 @@ async def run_pipeline(request: Request) -> Response:
 
 async def _run(request: Request, model: ServedModel, tag: str, body: PipelineBody) -> Response:
     parameters = {**(body.model_extra or {}), **body.parameters}
-    return JSONResponse(await PIPELINES.get(tag, _native)(Call(request, model, body.inputs, parameters)))
+    return JSONResponse(
+        await PIPELINES.get(tag, _native)(PipelineCall(request, model, body.inputs, parameters))
+    )
 
 
 def pipeline_tags(model: ServedModel) -> list[str]:
@@ -143,13 +145,13 @@ def pipeline_tags(model: ServedModel) -> list[str]:
     return [tag for tag, is_available in tags.items() if tag is not None and is_available]
 
 
-async def _native(call: Call) -> Any:
+async def _native(call: PipelineCall) -> Any:
     """Return predictions as the native route does."""
     predictions = await compatible.predict(call.request, call.model, call.columns(), call.parameters)
     return call.answers([prediction.to_dict() for prediction in call.model.predictor.for_python(predictions)])
 
 
-async def _text_classification(call: Call) -> Any:
+async def _text_classification(call: PipelineCall) -> Any:
     options = call.validate(ClassificationParameters)
     function = options.function_to_apply
     scores = await compatible.score_labels(call.request, call.model, call.columns(), function)
@@ -160,7 +162,7 @@ def _label_scores(by_label: Mapping[str, float]) -> list[dict[str, Any]]:
     return [{"label": label, "score": score} for label, score in by_label.items()]
 
 
-async def _token_classification(call: Call) -> Any:
+async def _token_classification(call: PipelineCall) -> Any:
     options = call.validate(TaggingParameters)
     predictions = await compatible.predict(call.request, call.model, call.columns())
     return call.answers([_tokens(prediction, options) for prediction in predictions])
@@ -190,7 +192,7 @@ def _tokens(prediction: Any, options: TaggingParameters) -> list[dict[str, Any]]
     ]
 
 
-async def _question_answering(call: Call) -> Any:
+async def _question_answering(call: PipelineCall) -> Any:
     options = call.validate(AnsweringParameters)
     settings = {
         "n_best": options.top_k,
@@ -209,7 +211,7 @@ async def _question_answering(call: Call) -> Any:
     return call.answers(answers)
 
 
-async def _fill_mask(call: Call) -> Any:
+async def _fill_mask(call: PipelineCall) -> Any:
     options, tokens = call.validate(MaskParameters), call.model.model.tokenizer.tokens
     texts = call.inputs if isinstance(call.inputs, list) else [call.inputs]
     if not all(isinstance(text, str) for text in texts):
@@ -232,18 +234,18 @@ async def _fill_mask(call: Call) -> Any:
     return call.answers([row[0] if len(row) == 1 else row for row in rows])
 
 
-async def _feature_extraction(call: Call) -> Any:
+async def _feature_extraction(call: PipelineCall) -> Any:
     texts, options = compatible.to_texts(call.inputs, "inputs"), call.validate(compatible.VectorOptions)
     return (await compatible.embed(call.request, call.model, texts, options))[0]
 
 
-async def _sentence_similarity(call: Call) -> list[float]:
+async def _sentence_similarity(call: PipelineCall) -> list[float]:
     inputs = validate(compatible.SimilarityInputs, call.inputs, "inputs")
     texts, options = [inputs.source_sentence, *inputs.sentences], call.validate(compatible.VectorOptions)
     return compatible.cosines((await compatible.embed(call.request, call.model, texts, options))[0])
 
 
-async def _zero_shot_classification(call: Call) -> Any:
+async def _zero_shot_classification(call: PipelineCall) -> Any:
     """Classify by the entailment of a hypothesis for each label (Yin, Hay, and Roth 2019)."""
     options = call.validate(EntailmentParameters)
     if "{}" not in options.hypothesis_template:
@@ -278,7 +280,7 @@ def _entailment_labels(model: ServedModel) -> tuple[str, str] | None:
     return (names[0], names[1]) if len(names) == 2 else None
 
 
-PIPELINES: dict[str, Callable[[Call], Awaitable[Any]]] = {
+PIPELINES: dict[str, Callable[[PipelineCall], Awaitable[Any]]] = {
     "text-classification": _text_classification,
     "token-classification": _token_classification,
     "question-answering": _question_answering,
