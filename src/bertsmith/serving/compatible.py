@@ -1,4 +1,4 @@
-"""What the routes of other servers' clients share: the choice of a model, vectors, scores, and relevance."""
+"""Parts of the routes of other servers' clients: the choice of a model, vectors, scores, and relevance."""
 
 from __future__ import annotations
 
