@@ -72,6 +72,8 @@ class ErrorResponse(JSONResponse):
         kind = _TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")
         error = {"message": message, "type": kind, "code": code, "param": param}
         headers = {"Retry-After": str(_RETRY_AFTER[status])} if status in _RETRY_AFTER else {}
+        if status == 401:
+            headers["WWW-Authenticate"] = "Bearer"
         if status in (408, 413):  # the rest of the body is not read
             headers["Connection"] = "close"
         super().__init__({"error": error, "message": message}, status, headers)

@@ -163,7 +163,7 @@ def _too_large(limits: Limits) -> InputError:
 def _is_deeper(value: Any, depth: int) -> bool:
     """Return True if lists and dicts are nested deeper."""
     level = [value]
-    for _ in range(depth + 1):
+    for _ in range(depth):
         children: list[Any] = []
         for container in level:
             if isinstance(container, list | dict):
