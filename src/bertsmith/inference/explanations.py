@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +35,7 @@ class ExplainableModel(CheckedModel, TaskInterface):
         target: str | None = None,
         baseline: BaselineName = "mask",
         steps: int | None = None,
+        attention: bool = False,
         **named_inputs: Any,
     ) -> Explanation:
         """Explain an answer by integrated gradients and by occlusion, and measure how faithful these are.
@@ -47,11 +49,13 @@ class ExplainableModel(CheckedModel, TaskInterface):
             baseline: What words are replaced by: "mask" or "pad", the embeddings of [MASK] and [PAD], or "zero".
             steps: The steps of the integral; None: 20, doubled until the attributions sum to the difference of the
                 outputs within 1 %, up to 640.
+            attention: Return the attention weights, too.
             named_inputs: Inputs by name, as in `predict`.
 
         Returns:
             `Explanation`: `words` with `attribution`, `occlusion`, and their characters in the text;
-            `attributions` of tokens; `gap`; `faithfulness` beside random orders; `agreement` of both methods.
+            `attributions` of tokens; `gap`; `faithfulness` beside random orders; `agreement` of both methods;
+            `attention`; `save("page.html")`.
 
         Raises:
             InputError: The example is empty, or longer than the model reads; or there is no such output.
@@ -67,9 +71,10 @@ class ExplainableModel(CheckedModel, TaskInterface):
             example, texts = self._example(inputs, named_inputs)
             explain = partial(explain_task, self.encoder, self.task, *shared, example, texts)
         try:
-            return explain(target=target, baseline=baseline, steps=steps)
+            explanation = explain(target=target, baseline=baseline, steps=steps, attention=attention)
         except FloatingPointError:
             raise not_finite_error(self.path, inputs or named_inputs, has_precision=False) from None
+        return replace(explanation, model=str(self.path))
 
     def _example(self, inputs: Sequence[Any], named_inputs: Mapping[str, Any]) -> tuple[Any, dict[str, str]]:
         """Return an example of the task, and those of its inputs that are texts."""
@@ -168,7 +173,7 @@ class ExplainableModel(CheckedModel, TaskInterface):
         """Compute the attention weights of a text, or of a pair of texts.
 
         Returns:
-            `AttentionMaps`: `weights` [L, A, T, T] of `tokens`, `summary()` of each head, `plot("heads.png")`.
+            `AttentionMaps`: `weights` [L, A, T, T] of `tokens`, `summary()` of each head, `save("page.html")`.
 
         Raises:
             InputError: The text is longer than the model's maximum length.

@@ -21,7 +21,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from bertsmith.errors import InputError, MachineError
-from bertsmith.serving import native
+from bertsmith.serving import cohere_routes, huggingface_routes, native, openai_routes, tei_routes
 from bertsmith.serving.engine import Engine
 from bertsmith.serving.errors import ErrorResponse, JSONResponse, error_response
 from bertsmith.serving.limits import Limits
@@ -33,7 +33,7 @@ from bertsmith.serving.requests import ServerState, server_state
 access_logger = logging.getLogger("bertsmith.serving.access")
 """Logs each request; a record has the values in `request`."""
 
-_OPEN_PATHS = ("/", "/health/live", "/health/ready")  # need no key: they tell nothing about the models
+_OPEN_PATHS = ("/", "/health", "/health/live", "/health/ready")  # GET needs no key: nothing about the models
 _PAGE_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -82,6 +82,10 @@ def create_app(
             Route("/health/ready", _ready, methods=["GET"]),
             Route("/metrics", _metrics, methods=["GET"]),
             *native.ROUTES,
+            *openai_routes.ROUTES,
+            *tei_routes.ROUTES,
+            *cohere_routes.ROUTES,
+            *huggingface_routes.ROUTES,
         ],
         middleware=middleware,
         exception_handlers={HTTPException: lambda request, error: error_response(error)},
@@ -136,7 +140,7 @@ class _Gate:
         if origin is not None and not is_allowed and origin.partition("://")[2] != headers.get("host"):
             hint = "start the server with --cors-origin to allow it"
             raise InputError("origin_refused", "pages of other sites may not send requests", hint=hint)
-        if scope["path"] in _OPEN_PATHS:
+        if scope["path"] in _OPEN_PATHS and scope["method"] in ("GET", "HEAD"):
             return
         if self._authorization is not None:
             authorization = headers.get("authorization", "").encode()
@@ -157,7 +161,8 @@ class _Gate:
             error = MachineError("timeout", f"there was no answer in {seconds:g} s", hint="try again later")
         response = error_response(error)
         if not is_started:
-            await response(scope, receive, send)
+            as_string = scope["path"] in tei_routes.PATHS
+            await (tei_routes.error_as_string(response) if as_string else response)(scope, receive, send)
         return response.code
 
     def _note(self, scope: Scope, status: int, code: str, seconds: float) -> None:

@@ -16,6 +16,7 @@ logger = logging.getLogger(__name__)
 STATUS = {
     "invalid_json": 400,
     "json_too_deep": 400,
+    "no_inputs": 400,
     "unauthorized": 401,
     "origin_refused": 403,
     "model_unknown": 404,
@@ -55,6 +56,7 @@ class ErrorResponse(JSONResponse):
 
     Attributes:
         code: The code of the error.
+        message: A sentence, with a hint if there is one.
     """
 
     def __init__(self, status: int, code: str, message: str, param: str | None = None) -> None:
@@ -66,10 +68,12 @@ class ErrorResponse(JSONResponse):
             message: A sentence, with a hint if there is one.
             param: The part of the request that is wrong.
         """
-        self.code = code
+        self.code, self.message = code, message
         kind = _TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")
         error = {"message": message, "type": kind, "code": code, "param": param}
         headers = {"Retry-After": str(_RETRY_AFTER[status])} if status in _RETRY_AFTER else {}
+        if status == 401:
+            headers["WWW-Authenticate"] = "Bearer"
         if status in (408, 413):  # the rest of the body is not read
             headers["Connection"] = "close"
         super().__init__({"error": error, "message": message}, status, headers)

@@ -92,7 +92,7 @@ async def predict(request: Request) -> Response:
     """Predict answers by the model's task, as `bertsmith predict` and `Model.predict` do."""
     body = await read_body(request, PredictBody)
     model = served_model(request)
-    predictor = _with_settings(model.predictor, body.settings)
+    predictor = with_settings(model.predictor, body.settings)
     names = predictor.task.declaration.inputs
     if unknown := [name for name in body.inputs if name not in names]:
         message = f"the task '{predictor.task.name}' has no input '{unknown[0][:60]}'"
@@ -165,7 +165,7 @@ BODIES: dict[str, type[Body]] = {
 """The body of each route of a model."""
 
 
-def _with_settings(predictor: TaskPredictor, settings: dict[str, Any]) -> TaskPredictor:
+def with_settings(predictor: TaskPredictor, settings: dict[str, Any]) -> TaskPredictor:
     """Return the predictor with the settings of a call; the server decides on the size of batches."""
     if not settings:
         return predictor

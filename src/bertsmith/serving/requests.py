@@ -69,13 +69,17 @@ async def read_body(request: Request, body_class: type[BodyT]) -> BodyT:
     Raises:
         InputError: The body is too large, arrives too slowly, or is not the JSON that the class describes.
     """
-    value = await _read_json(request)
+    return validate(body_class, await _read_json(request))
+
+
+def validate(body_class: type[BodyT], value: Any, location: str = "") -> BodyT:
+    """Validate a body, or the part of it at a location; raise InputError for the first mistake."""
     try:
         return body_class.model_validate(value)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        location = ".".join(map(str, first["loc"]))
-        raise InputError("invalid_body", first["msg"], argument=location or None) from None
+        argument = ".".join(filter(None, [location, *map(str, first["loc"])]))
+        raise InputError("invalid_body", first["msg"], argument=argument or None) from None
 
 
 async def answer(
@@ -159,7 +163,7 @@ def _too_large(limits: Limits) -> InputError:
 def _is_deeper(value: Any, depth: int) -> bool:
     """Return True if lists and dicts are nested deeper."""
     level = [value]
-    for _ in range(depth + 1):
+    for _ in range(depth):
         children: list[Any] = []
         for container in level:
             if isinstance(container, list | dict):
