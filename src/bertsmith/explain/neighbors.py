@@ -64,7 +64,7 @@ class Occurrence:
 
 @dataclass(frozen=True)
 class Separation:
-    """How far a representation separates the groups of occurrences.
+    """The separation of groups of occurrences by a representation.
 
     Attributes:
         representation: The layer, from 0 for the embeddings' output, or "static", or "TF-IDF".
@@ -165,12 +165,12 @@ def compare_occurrences(
     if layer is not None and not 0 <= layer <= num_layers:
         hint = f"use one from 0, the embeddings' output, to {num_layers}"
         raise InputError("layer_out_of_range", f"there is no layer {layer}", argument="layer", hint=hint)
-    kept, items = _encode(encoder, tokenizer, occurrences)
-    senses = _senses(word, kept)
+    readable, items = _encode(encoder, tokenizer, occurrences)
+    senses = _senses(word, readable)
     vectors = compute_span_states(encoder, context, items, range(num_layers + 1))
     weights = encoder.embeddings.token.weight.detach().float().cpu()
     static = torch.stack([weights[item.sequences[0].ids[slice(*item.spans[0])]].mean(0) for item in items])
-    texts = [occurrence.text for occurrence in kept]
+    texts = [occurrence.text for occurrence in readable]
     tfidf = TfIdf(texts).vectors(texts)
     similarities: dict[int | str, NDArray[np.float64]] = {
         **{index: _cosines(states) for index, states in enumerate(vectors)},
@@ -189,7 +189,7 @@ def compare_occurrences(
     return WordNeighbors(
         word,
         layer,
-        _with_nearest(kept, similarities[layer]),
+        _with_nearest(readable, similarities[layer]),
         separations,
         _chance(senses) if senses else None,
         groups[layer],
@@ -204,7 +204,7 @@ def _encode(
     """Return the occurrences that the model reads, with the tokens of each."""
     limit = min(encoder.config.max_length, tokenizer.max_length)
     encodings = tokenizer.encode_batch([occurrence.text for occurrence in occurrences], max_length=limit)
-    kept: list[Occurrence] = []
+    readable: list[Occurrence] = []
     items: list[SpanItem] = []
     for occurrence, encoding in zip(occurrences, encodings, strict=True):
         indices = [
@@ -216,12 +216,12 @@ def _encode(
         ]
         if indices:
             span = (indices[0], indices[-1] + 1)
-            items.append(SpanItem(len(kept), (TokenSequence.from_encoding(encoding),), spans=(span,)))
-            kept.append(occurrence)
-    if num_lost := len(occurrences) - len(kept):
+            items.append(SpanItem(len(readable), (TokenSequence.from_encoding(encoding),), spans=(span,)))
+            readable.append(occurrence)
+    if num_lost := len(occurrences) - len(readable):
         lost = pluralize(num_lost, "occurrence is", "occurrences are")
         logger.warning("%s behind the %d tokens that the model reads, and left out", lost, limit)
-    return kept, items
+    return readable, items
 
 
 def _senses(word: str, occurrences: Sequence[Occurrence]) -> list[str]:

@@ -56,8 +56,8 @@ def render_neighbors(neighbors: WordNeighbors) -> str:
 def snippet(occurrence: Occurrence, width: int = _CONTEXT) -> str:
     """Return the word with some characters on each side."""
     start, end = max(0, occurrence.start - width), occurrence.end + width
-    left, right = "…" if start else "", "…" if end < len(occurrence.text) else ""
-    return f"{left}{occurrence.text[start:end]}{right}"
+    prefix, suffix = "…" if start else "", "…" if end < len(occurrence.text) else ""
+    return f"{prefix}{occurrence.text[start:end]}{suffix}"
 
 
 def plot_layers(neighbors: WordNeighbors) -> Figure:
@@ -91,6 +91,6 @@ def _project(vectors: NDArray[np.float32]) -> NDArray[np.float64]:
     centered = vectors.astype(np.float64) - vectors.mean(0)
     if np.abs(centered).max() < 1e-6:
         return np.zeros((len(vectors), 2))
-    left, scales, _ = np.linalg.svd(centered, full_matrices=False)
-    projected: NDArray[np.float64] = left[:, :2] * scales[:2]
+    components, scales, _ = np.linalg.svd(centered, full_matrices=False)
+    projected: NDArray[np.float64] = components[:, :2] * scales[:2]
     return projected

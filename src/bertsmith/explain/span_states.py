@@ -46,8 +46,8 @@ def compute_span_states(
 
     def forward(batch: TaskBatch) -> Sequence[Tensor]:
         states = encoder.hidden_states(batch.packed)
-        chosen = torch.stack([states[layer] for layer in layers], 1)  # [N, layers, H]
-        means = torch.stack([chosen[start:end].mean(0) for start, end in batch.tensors["spans"].tolist()])
+        selected = torch.stack([states[layer] for layer in layers], 1)  # [N, layers, H]
+        means = torch.stack([selected[start:end].mean(0) for start, end in batch.tensors["spans"].tolist()])
         return torch.split(means, batch.tensors["counts"].tolist())
 
     states = torch.cat(run_batched(items, collate, forward, context))
