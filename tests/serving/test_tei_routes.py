@@ -162,7 +162,7 @@ def test_errors_are_strings(world: World, path: str, body: dict[str, Any], statu
 
 
 def test_a_prompt_is_put_before_texts(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bertsmith.serving.answers.read_prompts", lambda folder: {"query": f"{OTHER} "})
+    monkeypatch.setattr("bertsmith.serving.compatible.read_prompts", lambda folder: {"query": f"{OTHER} "})
     assert post(world, "/embed", inputs=TEXT, prompt_name="query") == post(
         world, "/embed", inputs=f"{OTHER} {TEXT}"
     )
