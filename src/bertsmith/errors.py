@@ -33,6 +33,8 @@ PYTHON_FUNCTIONS = {
     "score": "Model.score",
     "score --pairs": "Model.score_pairs",
     "embed": "Model.embed",
+    "neighbors": "Model.neighbors",
+    "probe": "Model.probe",
 }
 """The Python function of each command that has another name in Python."""
 COMMAND_LINE_OPTIONS = {

@@ -147,6 +147,10 @@ def test_from_the_command_line(
     assert called("kaba lode", "--layer", "1", "--json") == 0
     answer = json.loads(capsys.readouterr().out)
     assert answer["tokens"] == ["[CLS]", "kaba", "lode", "[SEP]"]
+    assert answer == {
+        "tokens": answer["tokens"],
+        "heads": list(model.attention("kaba lode").select([1]).to_rows()),
+    }
     assert [(row["layer"], row["head"]) for row in answer["heads"]] == [(1, 0), (1, 1)]
     np.testing.assert_allclose(
         answer["heads"][0]["weights"], model.attention("kaba lode").weights[1, 0], atol=1e-6

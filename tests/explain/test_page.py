@@ -170,7 +170,7 @@ def open_page(
     """Open a page, and wait until its first head is drawn."""
     (folder / "page.html").write_text(page, encoding="utf-8")
     shown.open(folder / "page.html", width, scheme)
-    wait(shown, "document.querySelector('.cells canvas').width > 1")
+    wait(shown, "[...document.querySelectorAll('.box')].every(box => box.ariaBusy === 'false')")
 
 
 def wait(shown: browser.Browser, condition: str) -> None:
@@ -263,6 +263,19 @@ def test_tokens_are_chosen_by_text(shown: browser.Browser, tmp_path: Path) -> No
     ]
 
 
+def test_an_empty_first_text_has_no_weights_to_show(shown: browser.Browser, tmp_path: Path) -> None:
+    open_page(shown, tmp_path, render_attention(random_maps([[], ["a", "b"]])))
+    for form in ("matrix", "lines"):
+        choose(shown, "form", form)
+        choose(shown, "tokens", "AB")
+        shown.ask("document.querySelector('.box').focus()")
+        shown.press("ArrowDown")
+        assert reading(shown).startswith("Layer 0, head 0.")
+        choose(shown, "tokens", "BB")
+        shown.press("ArrowDown")
+        assert reading(shown).startswith("a → ")
+
+
 def test_lines_name_the_tokens_with_the_largest_weights(shown: browser.Browser, tmp_path: Path) -> None:
     open_page(shown, tmp_path, render_attention(PAIR))
     choose(shown, "form", "lines")
@@ -272,7 +285,7 @@ def test_lines_name_the_tokens_with_the_largest_weights(shown: browser.Browser, 
     ):
         shown.point(f".lines .{side} .token:nth-child(4)")
         wait(shown, f"document.querySelector('.reading').textContent.startsWith('bank {arrow}')")
-        names = reading(shown).removeprefix(f"bank {arrow} ").split(", ")
+        names = reading(shown).removeprefix(f"bank {arrow} ").split(" · ")
         assert names[0].rpartition(" ")[0] == PAIR.tokens[int(weights.argmax())]
         assert [float(name.rpartition(" ")[2]) for name in names] == pytest.approx(
             [displayed_weight(weight) for weight in sorted(weights)[: -len(names) - 1 : -1]], abs=6e-4

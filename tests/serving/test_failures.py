@@ -1,7 +1,8 @@
-"""Failures that users of other servers report, each with its issue; base64 and token ids: test_openai.py."""
+"""Failures that users of other servers report, each with its issue."""
 
 from __future__ import annotations
 
+import base64
 import gc
 import json
 import threading
@@ -119,6 +120,14 @@ def test_batches_stay_small_whatever_waits_tei_713(client: Client, worker: Worke
         assert all(answer.result().shape == (1, 32) for answer in answers)
     assert max(map(sum, worker.batches)) <= 60
     assert [len(batch) for batch in worker.batches] == [1, 8, 8, 7]
+
+
+def test_vectors_in_base64_and_of_token_ids_tei_288_tei_273(base: bs.Model, client: Client) -> None:
+    ids = base.tokenizer.encode_ids([text(3), text(5)])
+    for inputs in ([text(3), text(5)], ids):
+        reply = client.post("/v1/embeddings", {"input": inputs, "encoding_format": "base64"})
+        vectors = [np.frombuffer(base64.b64decode(item["embedding"]), "<f4") for item in reply.value["data"]]
+        np.testing.assert_array_equal(vectors, base.embed([text(3), text(5)]))
 
 
 @pytest.mark.parametrize("pooling", ["cls", "mean", "max"])

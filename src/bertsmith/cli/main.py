@@ -59,6 +59,8 @@ COMMANDS = {
     "Inspect": {
         "explain": ("inspect", "Show which words an answer depends on."),
         "attention": ("inspect", "Show where each attention head looks in a text."),
+        "neighbors": ("representations", "Compare the vectors of a word in its occurrences."),
+        "probe": ("representations", "Measure how well each layer holds the tags of words."),
         "info": ("inspect", "Describe a run, a model, data, a tokenizer, or this machine."),
     },
     "Share": {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -105,10 +105,11 @@ class AttentionMaps:
             )
         return result
 
-    def to_rows(self) -> list[dict[str, Any]]:
-        """Return the summary of each head with its `weights`, T lists of T numbers."""
-        weights = self.weights.reshape(-1, *self.weights.shape[2:]).tolist()
-        return [{**row, "weights": values} for row, values in zip(self.summary(), weights, strict=True)]
+    def to_rows(self) -> Iterator[dict[str, Any]]:
+        """Yield the summary of each head with its `weights`, T lists of T numbers."""
+        weights = self.weights.reshape(-1, *self.weights.shape[2:])
+        for row, head_weights in zip(self.summary(), weights, strict=True):
+            yield {**row, "weights": head_weights.tolist()}
 
     def save(self, file: str | Path) -> Path:
         """Write a page (.html) or a plot (.png); return its path.

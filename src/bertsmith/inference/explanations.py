@@ -13,12 +13,15 @@ from bertsmith.errors import InputError
 from bertsmith.inference.precision import CheckedModel
 from bertsmith.inference.predictor import not_finite_error
 from bertsmith.inference.task_predictor import TaskInterface
+from bertsmith.io.sources import Source
 from bertsmith.tasks.registry import TASKS
 
 if TYPE_CHECKING:  # each verb imports only what it needs
     from bertsmith.explain.attention import AttentionMaps
     from bertsmith.explain.attribution import BaselineName
     from bertsmith.explain.explanation import Explanation
+    from bertsmith.explain.neighbors import WordNeighbors
+    from bertsmith.explain.probes import ProbeReport
 
     Explain = Callable[..., Explanation]
 
@@ -82,6 +85,89 @@ class ExplainableModel(CheckedModel, TaskInterface):
             raise InputError("too_many_inputs", message, hint="pass one text for each of them")
         (example,) = self.predictor.examples({name: [value] for name, value in values.items()})
         return example, {name: value for name, value in values.items() if isinstance(value, str)}
+
+    def neighbors(
+        self,
+        word: str,
+        texts: Source,
+        *,
+        text_column: str | None = None,
+        sense_column: str | None = None,
+        layer: int | None = None,
+        max_occurrences: int = 200,
+    ) -> WordNeighbors:
+        """Compare the vectors of a word in its occurrences, layer by layer.
+
+        Args:
+            word: The word, in any case.
+            texts: A file or data in memory; texts without senses are split into sentences.
+            text_column: The column of the texts; None: "text".
+            sense_column: The column of the word's sense in each text; None: there is none.
+            layer: The layer whose nearest occurrences are returned; None: the one with the highest silhouette.
+            max_occurrences: The number of occurrences to read.
+
+        Returns:
+            `WordNeighbors`: `separations` by layer beside the static vector and TF-IDF, `occurrences` with the
+            `nearest` of each, `vectors`, and `plot("bank.png")`.
+
+        Raises:
+            InputError: The word occurs less than four times, or there is a single sense.
+        """
+        from bertsmith.explain.neighbors import compare_occurrences, find_occurrences
+        from bertsmith.inference.text_input import read_sense_texts
+
+        if not word.strip():
+            raise InputError(
+                "empty_word", "the word is empty", argument="word", hint="name a word of the texts"
+            )
+        occurrences = find_occurrences(
+            word.strip(), read_sense_texts(texts, text_column, sense_column), max_occurrences
+        )
+        shared = (self.encoder, self.tokenizer, self._fp32_context)
+        return compare_occurrences(*shared, word.strip(), occurrences, layer=layer)
+
+    def probe(
+        self,
+        train: Source,
+        validation: Source,
+        *,
+        settings: Mapping[str, Any] | None = None,
+        max_words: int = 20_000,
+        seed: int = 0,
+    ) -> ProbeReport:
+        """Train linear probes that read the label of a word from its state, one for each layer.
+
+        A control probe learns a random label for each word (Hewitt and Liang 2019). A high selectivity, the
+        difference of both accuracies, means that the label is in the state rather than learned by heart.
+
+        Args:
+            train: Sentences with a label for each word, in the formats of `finetune("tag", …)`.
+            validation: Sentences on which the probes are scored.
+            settings: Settings of these formats, such as {"tag_column": "UPOS"}.
+            max_words: The number of words of random sentences of each.
+            seed: The seed of the sentences, of the probes, and of the control task.
+
+        Returns:
+            `ProbeReport`: `layers` with `accuracy`, `control_accuracy`, and `selectivity`; `majority` and
+            `word_majority`, the accuracies without the model; `plot("probes.png")`.
+
+        Raises:
+            InputError: The data are not sentences with labels.
+        """
+        from bertsmith.explain.probes import probe_layers, read_labeled_words
+
+        train_words, validation_words = read_labeled_words(
+            self.encoder,
+            self.tokenizer,
+            self._fp32_context,
+            train,
+            validation,
+            settings=dict(settings or {}),
+            max_words=max_words,
+            seed=seed,
+        )
+        config = self.folder.config
+        return probe_layers(train_words, validation_words, config.num_hidden_layers, config.hidden_size, seed)
 
     def attention(self, text: str, text_pair: str | None = None) -> AttentionMaps:
         """Compute the attention weights of a text, or of a pair of texts.

@@ -22,6 +22,7 @@ STATUS = {
     "model_unknown": 404,
     "route_missing": 404,
     "body_too_slow": 408,
+    "answer_too_large": 413,
     "body_too_large": 413,
     "too_many_inputs": 413,
     "too_many_tokens": 413,

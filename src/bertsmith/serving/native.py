@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +12,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from bertsmith.errors import InputError
+from bertsmith.inference.fill_mask import MaskFiller
 from bertsmith.inference.predictor import Predictor
 from bertsmith.inference.scoring import Variant
 from bertsmith.inference.task_predictor import TaskPredictor, mark_empty, to_columns
@@ -27,6 +29,7 @@ from bertsmith.serving.requests import (
 )
 from bertsmith.tasks.batching import Answers
 
+_MAX_FILLED_CHARACTERS = 10_000_000  # of the texts in an answer, one for each token of each mask
 _MAX_OVERLAP = 16  # windows that a token may be in: more cost too much before their tokens are counted
 
 
@@ -130,10 +133,21 @@ async def fill_mask(request: Request) -> Response:
     body = await read_body(request, FillMaskBody)
     model = served_model(request)
     filler = replace(model.mask_filler, top_k=body.top_k)
-    check_num_inputs(request, len(body.texts))
-    answers = await answer(request, filler, [filler.check_mask(text) for text in body.texts])
+    answers = await fill_masks(request, filler, body.texts)
     predictions = [[[token.to_dict() for token in mask] for mask in text] for text in answers.predictions]
     return _response(model, filler, answers, predictions=predictions)
+
+
+async def fill_masks(request: Request, filler: MaskFiller, texts: Sequence[str]) -> Answers:
+    """Return the tokens for the masks of texts; raise InputError if the texts with the tokens are very large."""
+    check_num_inputs(request, len(texts))
+    size = sum(len(filler.check_mask(text)) * text.count(filler.tokenizer.mask_token) for text in texts)
+    if size * filler.top_k > _MAX_FILLED_CHARACTERS:
+        message = f"the answer would have more than {_MAX_FILLED_CHARACTERS:,} characters"
+        raise InputError(
+            "answer_too_large", message, argument="inputs", hint="send shorter texts, or fewer masks"
+        )
+    return await answer(request, filler, texts)
 
 
 async def score(request: Request) -> Response:

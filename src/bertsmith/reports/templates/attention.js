@@ -1,8 +1,7 @@
-"use strict";
 // Shows attention weights: each section "attention" has its data as JSON, and for each head its weights as bytes,
 // deflated and in base64, which are decoded when the head is opened. The byte b stands for the weight (b / 255)².
 
-const MAX_LINES = 2000; // more lines hide each other; the largest weights are drawn
+const MAX_LINES = 1000; // more lines hide each other; the largest weights are drawn
 const LINE_HEIGHT = 18; // pixels of a token beside the lines
 const MIN_LABELED_CELL = 10; // pixels, below which a matrix has no tokens at its sides
 const MAX_LABELED = 64; // tokens, up to which cells are that large at first
@@ -16,15 +15,12 @@ async function decode(text) {
   return new Uint8Array(await new Response(stream).arrayBuffer());
 }
 
-/** Return the page's color of weights in the current color scheme: red, green, blue. */
-function weightColor() {
-  const color = getComputedStyle(document.documentElement).getPropertyValue("--part-1").trim();
-  return [1, 3, 5].map((start) => parseInt(color.slice(start, start + 2), 16));
-}
+/** Return the page's color of weights in the current color scheme, such as "#1f5f99". */
+const weightColor = () => getComputedStyle(document.documentElement).getPropertyValue("--part-1").trim();
 
 /** Return the pixel of each byte: the color of weights, more opaque for larger ones. */
 function palette() {
-  const [red, green, blue] = weightColor();
+  const [red, green, blue] = [1, 3, 5].map((start) => parseInt(weightColor().slice(start, start + 2), 16));
   return Uint32Array.from({ length: 256 }, (_, byte) => ((byte << 24) | (blue << 16) | (green << 8) | red) >>> 0);
 }
 
@@ -32,22 +28,13 @@ function paint(canvas, width, height, pixelAt) {
   Object.assign(canvas, { width, height });
   const context = canvas.getContext("2d");
   const image = context.createImageData(width, height);
-  const pixels = new Uint32Array(image.data.buffer);
-  for (let i = 0; i < pixels.length; i++) pixels[i] = pixelAt(i);
+  new Uint32Array(image.data.buffer).forEach((_, i, pixels) => { pixels[i] = pixelAt(i); });
   context.putImageData(image, 0, 0);
 }
 
-function formatWeight(byte) {
-  const weight = (byte / 255) ** 2;
-  return weight.toFixed(weight < 0.01 ? 4 : 3);
-}
-
-function tokenLabels(parent, tokens, indices) {
-  parent.replaceChildren(...indices.map((index) => {
-    const label = document.createElement("div");
-    return Object.assign(label, { className: "token", textContent: tokens[index], title: tokens[index] });
-  }));
-}
+const formatWeight = (byte) => ((byte / 255) ** 2).toFixed(byte < 26 ? 4 : 3);
+const tokenLabel = (token) => Object.assign(document.createElement("div"),
+  { className: "token", textContent: token, title: token });
 
 class AttentionView {
   constructor(section) {
@@ -57,19 +44,23 @@ class AttentionView {
     this.controls = Object.fromEntries([...section.querySelectorAll("[name]")].map((e) => [e.getAttribute("name"), e]));
     this.buttons = [...section.querySelectorAll(".heads button")];
     this.box = this.find(".box");
-    this.cells = this.find(".cells");
     this.cursor = this.find(".cursor");
     this.reading = this.find(".reading");
     this.canvases = { matrix: this.find(".cells canvas"), lines: this.find(".lines canvas") };
     this.numHeads = this.controls.head.options.length;
-    this.row = this.column = null; // the selected positions in this.rows and this.columns
-    this.side = "rows"; // of the selected token beside the lines
+    this.row = this.column = null; // the selected cell; beside lines, row is the selected token on this side:
+    this.side = "rows";
+    this.marked = []; // the shaded tokens beside the lines
     this.listen();
     this.start().catch((error) => { this.reading.textContent = `This browser cannot show the weights: ${error}`; });
   }
 
   find(selector) { return this.section.querySelector(selector); }
   get form() { return this.controls.form.value; }
+  get otherSide() { return this.side === "rows" ? "columns" : "rows"; }
+  weightAt(row, column) { return this.weights[this.rows[row] * this.data.tokens.length + this.columns[column]]; }
+  /** Return row and column of the selected token and one on the other side of the lines. */
+  cellOf(other) { return this.side === "rows" ? [this.row, other] : [other, this.row]; }
 
   async start() {
     this.thumbnails = await decode(this.data.thumbnails);
@@ -104,7 +95,9 @@ class AttentionView {
     this.find(".lines").addEventListener("pointerleave", () => this.clear());
     this.box.addEventListener("keydown", (event) => this.moveCell(event));
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { this.drawOverview(); this.draw(); });
-    addEventListener("resize", () => { if (this.form === "lines") this.draw(); });
+    const redrawLines = () => { if (this.form === "lines") this.draw(); };
+    addEventListener("resize", redrawLines);
+    this.box.addEventListener("scroll", redrawLines);
   }
 
   /** Open the head at this index over all layers. */
@@ -118,19 +111,20 @@ class AttentionView {
     });
     this.find(".name").textContent = this.headName();
     for (const cell of this.section.querySelectorAll("[data-measure]")) {
-      const value = this.data.measures[cell.dataset.measure][index];
-      cell.textContent = value === null ? "–" : value.toFixed(2);
+      cell.textContent = this.data.measures[cell.dataset.measure][index]?.toFixed(2) ?? "–";
     }
+    this.box.ariaBusy = "true";
     const weights = await decode(this.texts[index].textContent);
     if (this.index !== index) return; // another head was opened meanwhile
     this.weights = weights;
     this.draw();
+    this.box.ariaBusy = "false";
     this.read();
   }
 
   headName() {
-    const name = (select) => select.options[select.selectedIndex].text;
-    return `Layer ${name(this.controls.layer)}, head ${name(this.controls.head)}`;
+    const [layer, head] = [this.controls.layer, this.controls.head].map((select) => select.selectedOptions[0].text);
+    return `Layer ${layer}, head ${head}`;
   }
 
   /** Open the neighbor of a head in the direction of an arrow key. */
@@ -145,16 +139,15 @@ class AttentionView {
 
   /** Choose the tokens that attend (rows) and those attended to (columns), and show them. */
   chooseTokens() {
-    const { sources } = this.data;
-    const choice = this.controls.tokens.value;
-    const indices = (side) => [...sources.keys()].filter((i) => choice === "all"
+    const [sources, choice] = [this.data.sources, this.controls.tokens.value];
+    const indicesOf = (side) => [...sources.keys()].filter((i) => choice === "all"
       || (choice === "words" ? sources[i] >= 0 : sources[i] === "AB".indexOf(choice[side])));
-    this.rows = indices(0);
-    this.columns = indices(1);
+    [this.rows, this.columns] = [indicesOf(0), indicesOf(1)];
     for (const form of ["matrix", "lines"]) {
       this.find(`.${form}`).hidden = form !== this.form;
       for (const side of ["rows", "columns"]) {
-        tokenLabels(this.find(`.${form} .${side}`), this.data.tokens, form === this.form ? this[side] : []);
+        const indices = form === this.form ? this[side] : [];
+        this.find(`.${form} .${side}`).replaceChildren(...indices.map((i) => tokenLabel(this.data.tokens[i])));
       }
     }
     this.controls.size.closest("label").hidden = this.form === "lines";
@@ -170,60 +163,65 @@ class AttentionView {
     const cell = this.form === "lines" ? LINE_HEIGHT : Number(this.controls.size.value);
     this.box.style.setProperty("--cell", `${cell}px`);
     for (const side of ["rows", "columns", "corner"]) this.find(`.matrix .${side}`).hidden = cell < MIN_LABELED_CELL;
-    this.canvases.matrix.style.width = `${cell * this.columns.length}px`;
-    this.canvases.matrix.style.height = `${cell * this.rows.length}px`;
-    if (this.row !== null && this.form === "matrix") this.select(this.row, this.column);
-  }
-
-  weightAt(row, column) {
-    return this.weights[this.rows[row] * this.data.tokens.length + this.columns[column]];
+    const [width, height] = [this.columns, this.rows].map((indices) => `${cell * indices.length}px`);
+    Object.assign(this.canvases.matrix.style, { width, height });
+    if (this.column !== null) this.select(this.row, this.column);
   }
 
   draw() {
-    if (!this.weights) return;
+    if (!this.weights || !this.rows.length || !this.columns.length) return;
     if (this.form === "lines") return this.drawLines();
-    const colors = palette();
-    const width = this.columns.length;
-    paint(this.canvases.matrix, width, this.rows.length,
-      (i) => colors[this.weightAt(Math.floor(i / width), i % width)]);
+    const [colors, width] = [palette(), this.columns.length];
+    const pixelAt = (i) => colors[this.weightAt(Math.floor(i / width), i % width)];
+    paint(this.canvases.matrix, width, this.rows.length, pixelAt);
   }
 
-  /** Draw lines for the largest weights, or for all weights of the selected token. */
+  /** Return the smallest byte of which, with all larger ones, there are few enough lines. */
+  smallestByte() {
+    const counts = new Uint32Array(256);
+    this.rows.forEach((_, row) => this.columns.forEach((_, column) => counts[this.weightAt(row, column)]++));
+    let [byte, total] = [255, counts[255]];
+    while (byte > 1 && total + counts[byte - 1] <= MAX_LINES) total += counts[--byte];
+    return byte;
+  }
+
+  /** Draw lines of the visible tokens for the largest weights, or for all weights of the selected token. */
   drawLines() {
-    const canvas = this.canvases.lines;
-    const width = canvas.clientWidth;
-    Object.assign(canvas, { width, height: LINE_HEIGHT * Math.max(this.rows.length, this.columns.length) });
-    const isSelected = (row, column) => this.row === null || (this.side === "rows" ? row : column) === this.row;
-    const byByte = Array.from({ length: 256 }, () => []); // the lines of each byte: row, column, …
-    this.rows.forEach((_, row) => this.columns.forEach((_, column) => {
-      if (isSelected(row, column)) byByte[this.weightAt(row, column)].push(row, column);
-    }));
+    const [canvas, top] = [this.canvases.lines, this.box.scrollTop];
+    const fullHeight = LINE_HEIGHT * Math.max(this.rows.length, this.columns.length);
+    const [width, height] = [canvas.clientWidth, Math.min(fullHeight, this.box.clientHeight)];
+    Object.assign(canvas, { width, height }).style.height = `${height}px`;
+    const middle = (position) => (position + 0.5) * LINE_HEIGHT - top;
+    const paths = Array.from({ length: 16 }, () => new Path2D()); // by weight
+    const add = (row, column, smallest) => {
+      const [byte, start, end] = [this.weightAt(row, column), middle(row), middle(column)];
+      if (byte < smallest || ![start, end].some((y) => y > 0 && y < height)) return;
+      paths[byte >> 4].moveTo(0, start);
+      paths[byte >> 4].lineTo(width, end);
+    };
+    if (this.row === null) {
+      const smallest = this.smallestByte();
+      this.rows.forEach((_, row) => this.columns.forEach((_, column) => add(row, column, smallest)));
+    } else this[this.otherSide].forEach((_, i) => add(...this.cellOf(i), 1));
     const context = canvas.getContext("2d");
-    Object.assign(context, { strokeStyle: `rgb(${weightColor().join(" ")})`, lineWidth: 1.5 });
-    const middle = (position) => (position + 0.5) * LINE_HEIGHT;
-    let count = 0;
-    for (let byte = 255; byte > 0 && count < MAX_LINES; byte--) {
-      context.globalAlpha = byte / 255;
-      context.beginPath();
-      for (let i = 0; i < byByte[byte].length && count < MAX_LINES; i += 2, count++) {
-        context.moveTo(0, middle(byByte[byte][i]));
-        context.lineTo(width, middle(byByte[byte][i + 1]));
-      }
-      context.stroke();
-    }
-    this.markTokens();
+    context.strokeStyle = weightColor();
+    paths.forEach((path, level) => {
+      context.globalAlpha = (level + 0.5) / 16;
+      context.stroke(path);
+    });
+    this.markTokens(Math.floor(top / LINE_HEIGHT), Math.ceil((top + height) / LINE_HEIGHT));
   }
 
-  /** Shade the tokens on the other side by their weight for the selected token. */
-  markTokens() {
-    for (const side of ["rows", "columns"]) {
-      [...this.find(`.lines .${side}`).children].forEach((label, i) => {
-        const isOther = this.row !== null && side !== this.side;
-        const weight = isOther ? this.weightAt(...(this.side === "rows" ? [this.row, i] : [i, this.row])) / 255 : 0;
-        label.style.setProperty("--share", weight.toFixed(2));
-        label.classList.toggle("on", side === this.side && i === this.row);
-      });
-    }
+  /** Shade the tokens on the other side, from `first` to `last`, by their weight for the selected token. */
+  markTokens(first, last) {
+    this.marked.forEach((label) => label.removeAttribute("style"));
+    this.find(".lines .on")?.classList.remove("on");
+    if (this.row === null) return;
+    this.find(`.lines .${this.side}`).children[this.row].classList.add("on");
+    this.marked = [...this.find(`.lines .${this.otherSide}`).children].slice(first, last);
+    this.marked.forEach((label, i) => {
+      label.style.setProperty("--share", (this.weightAt(...this.cellOf(first + i)) / 255).toFixed(2));
+    });
   }
 
   selectBeside(side, index) {
@@ -256,15 +254,14 @@ class AttentionView {
     if (this.row === null || !this.weights) {
       this.reading.textContent = `${this.headName()}. Point at the weights, or move with the arrow keys.`;
     } else if (this.form === "matrix") {
-      const weight = formatWeight(this.weightAt(this.row, this.column));
-      this.reading.textContent = `${name("rows", this.row)} → ${name("columns", this.column)}: ${weight}`;
+      this.reading.textContent = `${name("rows", this.row)} → ${name("columns", this.column)}: `
+        + formatWeight(this.weightAt(this.row, this.column));
     } else {
-      const isFrom = this.side === "rows";
-      const other = isFrom ? "columns" : "rows";
-      const weights = this[other].map((_, i) => [isFrom ? this.weightAt(this.row, i) : this.weightAt(i, this.row), i]);
-      const largest = weights.sort((a, b) => b[0] - a[0]).slice(0, 5)
-        .map(([byte, i]) => `${name(other, i)} ${formatWeight(byte)}`);
-      this.reading.textContent = `${name(this.side, this.row)} ${isFrom ? "→" : "←"} ${largest.join(", ")}`;
+      const weights = this[this.otherSide].map((_, i) => [this.weightAt(...this.cellOf(i)), i]);
+      const largest = weights.sort((a, b) => b[0] - a[0]).slice(0, 5);
+      const parts = largest.map(([byte, i]) => `${name(this.otherSide, i)} ${formatWeight(byte)}`);
+      const start = `${name(this.side, this.row)} ${this.side === "rows" ? "→" : "←"}`;
+      this.reading.textContent = `${start} ${parts.join(" · ")}`;
     }
   }
 
@@ -288,15 +285,14 @@ class AttentionView {
 
   /** Draw all heads: the largest weights of blocks of tokens, or a number of each head as a shade. */
   drawOverview() {
-    const colors = palette();
-    const { side, measures } = this.data;
+    const [colors, { side, measures }] = [palette(), this.data];
     const values = measures[this.controls.measure.value];
     const largest = values && Math.max(1e-9, ...values);
     this.buttons.forEach((button, index) => {
       const canvas = button.firstElementChild;
       if (values) paint(canvas, 1, 1, () => colors[Math.round(255 * Math.max(0, values[index]) / largest)]);
       else paint(canvas, side, side, (i) => colors[this.thumbnails[index * side * side + i]]);
-      button.title = values ? (values[index] === null ? "–" : values[index].toFixed(2)) : "";
+      button.title = values ? values[index]?.toFixed(2) ?? "–" : "";
     });
   }
 }
