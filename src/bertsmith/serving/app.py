@@ -116,6 +116,8 @@ class _Gate:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
+                if self._state.is_draining:  # the client sends its next request elsewhere
+                    message["headers"] = [*message["headers"], (b"connection", b"close")]
             await send(message)
 
         self._state.num_open += 1
