@@ -46,6 +46,7 @@ def random_maps(texts: list[list[str]], seed: int = 0) -> AttentionMaps:
         weights.astype(np.float32),
         list(range(NUM_LAYERS)),
         list(range(NUM_HEADS)),
+        ATTACK,
     )
 
 
