@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import tiny_run
+from bertsmith.serving import huggingface_routes
 from served import served
 from served_models import World
 
@@ -232,6 +233,18 @@ def test_hub_zero_shot_classification(world: World) -> None:
         for label, p in zip(labels, predictions, strict=True)
     }
     assert {row.label: row.score for row in several} == near(expected)
+
+
+def test_a_task_without_a_pipeline_answers_as_its_native_route(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(huggingface_routes.PIPELINES, "token-classification")
+    body: dict[str, Any] = {"inputs": TEXT, "parameters": {"max_length": 20}}
+    reply = world.client.post("/models/tags/token-classification", body)
+    native = world.client.post(
+        "/v1/models/tags/predict", {"inputs": {"words": TEXT}, "settings": {"max_length": 20}}
+    )
+    assert [reply.value] == native.value["predictions"]
 
 
 def test_hub_errors(world: World) -> None:

@@ -260,7 +260,9 @@ def error_as_string(response: ErrorResponse) -> JSONResponse:
     kind = _ERROR_TYPES.get(response.code) or ("Validation" if response.status_code < 500 else "Backend")
     body = {"error": response.message, "error_type": kind, "code": response.code}
     headers = {
-        name: response.headers[name] for name in ("Retry-After", "Connection") if name in response.headers
+        name: response.headers[name]
+        for name in ("Retry-After", "Connection", "Allow")
+        if name in response.headers
     }
     return JSONResponse(body, response.status_code, headers)
 
