@@ -122,15 +122,15 @@ def measure(maps: AttentionMaps, num_actions: int) -> dict[str, Any]:
 
 def report() -> None:
     parts = [
-        f"Milliseconds until a change is visible, median (minimum to maximum), at least two frames; the goal is {GOAL}."
+        f"Milliseconds until a change is visible, at least two frames: median (minimum to maximum). Goal: {GOAL}."
     ]
     for key, value in load_records("attention_page").items():
         name, _, machine = key.partition("; ")
         layers, heads, tokens, _ = value["shape"]
         parts.append(
-            f"{name}, {layers} layers, {heads} heads, {tokens} tokens ({machine}; load average {value['load']:.0f}): the page has "
-            f"{value['bytes'] / 1e6:.1f} MB, is written in {value['seconds_to_write']:.1f} s, and opens in "
-            f"{value['seconds_to_open']:.1f} s."
+            f"{name}, {layers} layers, {heads} heads, {tokens} tokens ({machine}, with other work: load average "
+            f"{value['load']:.0f}): the page has {value['bytes'] / 1e6:.1f} MB, is written in "
+            f"{value['seconds_to_write']:.1f} s, and opens in {value['seconds_to_open']:.1f} s."
         )
         rows = [[action, *describe(value[action])] for action in ACTIONS]
         parts.append(markdown_table(["action", "milliseconds", "within the goal"], rows))
