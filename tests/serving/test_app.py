@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-import time
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 import bertsmith as bs
 from bertsmith.inference.embedding import Embedder
-from served import served, wait_until
+from served import SECONDS, served, wait_until
 
 EMBED = "/v1/models/model/embed"
 BODY = {"inputs": "kaba lode"}
@@ -47,20 +48,19 @@ def test_pages_of_other_sites_are_refused_unless_they_are_named(source: str) -> 
         assert client.post(EMBED, BODY, Origin="https://example.org").status == 403
 
 
-def test_requests_that_take_too_long_get_504_and_requests_too_many_429(
+def test_a_request_that_takes_too_long_gets_504_and_one_too_many_429(
     source: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    forward = Embedder.forward
-    with served(source, limits={"max_seconds": 0.2, "max_waiting": 1}) as client:
-        monkeypatch.setattr(
-            Embedder, "forward", lambda self, items: (time.sleep(1.0), forward(self, items))[1]
-        )
-        reply = client.post(EMBED, BODY)
-        assert (reply.status, reply.code) == (504, "timeout")
-        client.state.engine.num_waiting = 1
+    may_run = threading.Event()
+    limits = {"max_seconds": 0.5, "max_waiting": 1}
+    with served(source, limits=limits) as client, ThreadPoolExecutor(1) as pool:
+        monkeypatch.setattr(Embedder, "forward", lambda embedder, items: [may_run.wait(SECONDS)])
+        slow = pool.submit(client.post, EMBED, BODY)
+        wait_until(lambda: client.state.engine.num_waiting == 1)
         reply = client.post(EMBED, BODY)
         assert (reply.status, reply.code, reply.headers["retry-after"]) == (429, "queue_full", "1")
-        client.state.engine.num_waiting = 0
+        assert (slow.result().status, slow.result().code) == (504, "timeout")
+        may_run.set()
 
 
 def test_an_unexpected_error_is_logged_and_not_shown(

@@ -233,5 +233,6 @@ def test_requests_in_flight_are_answered_at_shutdown_kserve_3360(client: Client,
         wait_until(lambda: client.get("/health/ready").status == 503)
         refused = client.post(EMBED, {"inputs": "kaba"})
         assert (refused.status, refused.code, refused.headers["retry-after"]) == (503, "draining", "1")
+        assert refused.headers["connection"] == "close"
         worker.may_run.set()
         assert all(answer.result().shape == (1, 32) for answer in (blocker, *answers))

@@ -38,7 +38,7 @@ def client(base: bs.Model) -> Iterator[Client]:
         (b'{"inputs": ["a", 5]}', 422, "invalid_body"),
         (b'{"inputs": "a", "pooling": "cls"}', 422, "invalid_body"),
         (b'{"inputs": "a", "normalize": 1}', 422, "invalid_body"),
-        (b'{"inputs": []}', 422, "no_inputs"),
+        (b'{"inputs": []}', 400, "no_inputs"),
         (b'{"inputs": ["a", "b", "c", "d"]}', 413, "too_many_inputs"),
         (b'{"inputs": "' + b"a" * 2000 + b'"}', 413, "body_too_large"),
     ],

@@ -77,7 +77,7 @@ def attention(
     if output is not None:
         _print_file(weights.save(output))
     if as_json:
-        console.print_json({"tokens": weights.tokens, "heads": weights.to_rows()})
+        console.print_json_list({"tokens": weights.tokens}, "heads", weights.to_rows())
         return
     rows = [
         (f"{row['layer']}-{row['head']}", *(format_number(row[name], 2) for name in _COLUMNS))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ class AttentionMaps:
             (row); rows sum to 1.
         layers: The indices of the layers, from 0.
         heads: The indices of the heads, from 0.
+        model: The path or name of the model.
     """
 
     tokens: list[str]
@@ -42,6 +43,7 @@ class AttentionMaps:
     weights: NDArray[np.float32] = field(repr=False)
     layers: list[int]
     heads: list[int]
+    model: str = ""
 
     @property
     def special(self) -> NDArray[np.bool_]:
@@ -105,10 +107,11 @@ class AttentionMaps:
             )
         return result
 
-    def to_rows(self) -> list[dict[str, Any]]:
-        """Return the summary of each head with its `weights`, T lists of T numbers."""
-        weights = self.weights.reshape(-1, *self.weights.shape[2:]).tolist()
-        return [{**row, "weights": values} for row, values in zip(self.summary(), weights, strict=True)]
+    def to_rows(self) -> Iterator[dict[str, Any]]:
+        """Yield the summary of each head with its `weights`, T lists of T numbers."""
+        weights = self.weights.reshape(-1, *self.weights.shape[2:])
+        for row, head_weights in zip(self.summary(), weights, strict=True):
+            yield {**row, "weights": head_weights.tolist()}
 
     def save(self, file: str | Path) -> Path:
         """Write a page (.html) or a plot (.png); return its path.

@@ -88,7 +88,9 @@ def create_app(
             *huggingface_routes.ROUTES,
         ],
         middleware=middleware,
-        exception_handlers={HTTPException: lambda request, error: error_response(error)},
+        exception_handlers={
+            HTTPException: lambda request, error: _in_form(error_response(error), request.url.path)
+        },
         lifespan=lifespan,
     )
     app.state.server = state
@@ -114,6 +116,8 @@ class _Gate:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
+                if self._state.is_draining:  # the client sends its next request elsewhere
+                    message["headers"] = [*message["headers"], (b"connection", b"close")]
             await send(message)
 
         self._state.num_open += 1
@@ -161,8 +165,7 @@ class _Gate:
             error = MachineError("timeout", f"there was no answer in {seconds:g} s", hint="try again later")
         response = error_response(error)
         if not is_started:
-            as_string = scope["path"] in tei_routes.PATHS
-            await (tei_routes.error_as_string(response) if as_string else response)(scope, receive, send)
+            await _in_form(response, scope["path"])(scope, receive, send)
         return response.code
 
     def _note(self, scope: Scope, status: int, code: str, seconds: float) -> None:
@@ -177,6 +180,11 @@ class _Gate:
         if access_logger.isEnabledFor(logging.INFO):
             values = {"route": route, "status": status, "code": code, "seconds": round(seconds, 6)}
             access_logger.info("%s %s", scope["method"], scope["path"], extra={"request": values})
+
+
+def _in_form(response: ErrorResponse, path: str) -> JSONResponse:
+    """Return an error in the form that the clients of a path read."""
+    return tei_routes.error_as_string(response) if path in tei_routes.PATHS else response
 
 
 async def _page(request: Request) -> Response:

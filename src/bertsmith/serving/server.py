@@ -68,6 +68,7 @@ def serve(
         raise InputError("invalid_api_key", message, argument="api_key", hint="choose another one")
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as listener:
         _bind(listener, host, port)
+        _allow_many_connections()
         registry = ModelRegistry(models, device, precision)
         app = create_app(registry, limits, api_key=api_key, cors_origins=cors_origins)
         Server(app).run(sockets=[listener])
@@ -77,6 +78,15 @@ def _is_loopback(host: str) -> bool:
     with suppress(ValueError):
         return ipaddress.ip_address(host).is_loopback
     return host == "localhost"
+
+
+def _allow_many_connections() -> None:
+    """Raise the number of open files to what the system allows; each connection is one."""
+    with suppress(ImportError, OSError, ValueError):
+        import resource  # not on Windows
+
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _bind(listener: socket.socket, host: str, port: int) -> None:
