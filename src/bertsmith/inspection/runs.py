@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -118,7 +119,7 @@ def describe_run(path: Path, log: RunLog | None = None, *, name: str | None = No
         name: The name in the summary; default: the path.
     """
     summary = RunSummary(name or str(path), "not started")
-    is_running = atomic.is_locked(path)
+    is_running = _is_locked(path)
     if not path.is_dir() or not holds_run(path):
         summary.status = "running" if is_running else "not started"
         return summary
@@ -145,6 +146,23 @@ def describe_run(path: Path, log: RunLog | None = None, *, name: str | None = No
     if summary.reason and not is_running:
         summary.status = "damaged"
     return summary
+
+
+def _is_locked(folder: Path) -> bool:
+    """Return True if a process holds the `atomic.folder_lock` of a folder."""
+    try:
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError:  # no such folder
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # a file system without locks
+        return False
+    finally:
+        os.close(handle)
+    return False
 
 
 def _read_report(file: Path) -> dict[str, Any]:
