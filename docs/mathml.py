@@ -16,7 +16,7 @@ def visit_math(visitor: Any, node: nodes.math) -> None:
 
 def visit_math_block(visitor: Any, node: nodes.math_block) -> None:
     formula = convert(node.astext(), display="block")
-    visitor.body.append(f'<div class="math-block">{formula}</div>')
+    visitor.body.append(f'<div class="formula">{formula}</div>')
     raise nodes.SkipNode
 
 

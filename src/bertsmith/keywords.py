@@ -88,7 +88,7 @@ class TrainingKeywords(TypedDict, total=False):
     threads: int | None
     dataloader_num_workers: int
     fsdp: bool
-    report_to: Literal["tensorboard", "none"]
+    report_to: Sequence[Literal["tensorboard", "wandb", "mlflow"]]
 
 
 class PretrainKeywords(TrainingKeywords, total=False):

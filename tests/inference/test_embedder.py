@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,6 +11,7 @@ import bertsmith as bs
 import tiny_run
 from bertsmith.errors import InputError
 from bertsmith.inference.embedding import TokenEmbedder
+from bertsmith.inference.predictor import with_class
 
 TEXT = " ".join(tiny_run.WORDS[:7])
 
@@ -56,7 +57,7 @@ def test_ids_of_another_tokenizer_are_an_error(base: bs.Model, token_id: int) ->
 
 def test_vectors_of_tokens_average_to_that_of_the_text(base: bs.Model) -> None:
     embedder = base.embedder("mean")
-    tokens = TokenEmbedder(**{field.name: getattr(embedder, field.name) for field in fields(embedder)})
+    tokens = with_class(embedder, TokenEmbedder)
     states = tokens.predict([TEXT, tiny_run.WORDS[8]])
     assert [len(state) for state in states] == [
         len(base.tokenizer(text).ids) for text in (TEXT, tiny_run.WORDS[8])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -11,15 +10,16 @@ import torch
 
 import bertsmith as bs
 import tiny_run
-from bertsmith.inference.task_predictor import LogitPredictor, TaskPredictor
+from bertsmith.inference.logits import LogitPredictor
+from bertsmith.inference.predictor import with_class
+from bertsmith.inference.task_predictor import TaskPredictor
 
 FEW = {"max_steps": 2, "threads": 1, "report_to": "none"}
 LONG = " ".join(tiny_run.WORDS * 4)
 
 
 def logits_of(predictor: TaskPredictor, texts: list[str]) -> list[dict[str, float]]:
-    values = {field.name: getattr(predictor, field.name) for field in fields(predictor)}
-    return LogitPredictor(**values).predict(predictor.examples({"text": texts}))
+    return with_class(predictor, LogitPredictor).predict(predictor.examples({"text": texts}))
 
 
 @pytest.fixture(scope="module")

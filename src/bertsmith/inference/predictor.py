@@ -8,9 +8,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
@@ -29,6 +29,7 @@ from bertsmith.tokenizer.tokenizer import Encoding, Tokenizer
 _MAX_EXCERPT = 60  # characters of a text in an error
 _MAX_OUTPUT = 1e17  # the squares of larger outputs, summed over a vector, may not be finite
 
+PredictorT = TypeVar("PredictorT", bound="Predictor")
 PrecisionCheck = Callable[[Sequence[Any]], None]
 """Compares the first answers with fp32 and raises InputError if they differ too much."""
 
@@ -107,6 +108,11 @@ class Predictor(ABC):
     def predict(self, requests: Iterable[Any]) -> list[Any]:
         """Return an answer per request, in order."""
         return list(self.predict_stream(requests))
+
+
+def with_class(predictor: Predictor, predictor_class: type[PredictorT]) -> PredictorT:
+    """Return a predictor of another class with the same fields."""
+    return predictor_class(**{field.name: getattr(predictor, field.name) for field in fields(predictor)})
 
 
 def not_finite_error(path: Path | None, request: Any, *, has_precision: bool = True) -> InputError:

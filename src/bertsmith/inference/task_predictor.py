@@ -8,7 +8,6 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import fmean
 from typing import Any, Self, overload
 
 from bertsmith.errors import InputError, option
@@ -198,23 +197,6 @@ class TaskPredictor(Predictor):
             losses += self.task.metrics.example_losses(answers) if with_losses else []
             stats.add(answers.items, answers.examples)
         return self.metrics(predictions, examples, stats), predictions, losses, stats
-
-
-@dataclass(frozen=True)
-class LogitPredictor(TaskPredictor):
-    """Answers examples by the logits of labels, or the number of a regression (`Decoder.target`)."""
-
-    def decode(
-        self, outputs: Outputs, items: Sequence[Item], requests: Sequence[Any]
-    ) -> list[dict[str, float]]:
-        """Return the logits by name, the means over the windows of a long text."""
-        logits: list[dict[str, list[float]]] = [{} for _ in requests]
-        for output, item in zip(outputs.per_item, items, strict=True):
-            labels = self.task.labels or []
-            for label in labels if len(labels) > 1 else [None]:
-                target = self.task.decoder.target(output, item, label)
-                logits[item.example].setdefault(target.name, []).append(float(target.score(output)))
-        return [{name: fmean(values) for name, values in by_name.items()} for by_name in logits]
 
 
 class TaskInterface(ABC):

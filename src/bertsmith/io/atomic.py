@@ -14,6 +14,7 @@ import re
 import shutil
 import stat
 import tempfile
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from io import BufferedReader
@@ -224,6 +225,8 @@ def folder_lock(folder: Path, writer: str, display_path: Path | None = None) -> 
     while True:
         path.mkdir(parents=True, exist_ok=True)
         handle = _open_folder(path)
+        if not _lock(handle, without_locks=True):
+            time.sleep(0.05)  # seconds: `watch` and `runs` hold the lock for an instant to see if it is free
         if not _lock(handle, without_locks=True):
             os.close(handle)
             message = f"another {writer} is writing here"

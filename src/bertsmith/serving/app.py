@@ -21,7 +21,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from bertsmith.errors import InputError, MachineError
-from bertsmith.serving import native
+from bertsmith.serving import cohere_routes, huggingface_routes, native, openai_routes, tei_routes
 from bertsmith.serving.engine import Engine
 from bertsmith.serving.errors import ErrorResponse, JSONResponse, error_response
 from bertsmith.serving.limits import Limits
@@ -33,7 +33,7 @@ from bertsmith.serving.requests import ServerState, server_state
 access_logger = logging.getLogger("bertsmith.serving.access")
 """Logs each request; a record has the values in `request`."""
 
-_OPEN_PATHS = ("/", "/health/live", "/health/ready")  # need no key: they tell nothing about the models
+_OPEN_PATHS = ("/", "/health", "/health/live", "/health/ready")  # GET needs no key: nothing about the models
 _PAGE_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -82,9 +82,15 @@ def create_app(
             Route("/health/ready", _ready, methods=["GET"]),
             Route("/metrics", _metrics, methods=["GET"]),
             *native.ROUTES,
+            *openai_routes.ROUTES,
+            *tei_routes.ROUTES,
+            *cohere_routes.ROUTES,
+            *huggingface_routes.ROUTES,
         ],
         middleware=middleware,
-        exception_handlers={HTTPException: lambda request, error: error_response(error)},
+        exception_handlers={
+            HTTPException: lambda request, error: _in_form(error_response(error), request.url.path)
+        },
         lifespan=lifespan,
     )
     app.state.server = state
@@ -104,19 +110,21 @@ class _Gate:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        status, code, start_time = 0, "", perf_counter()
+        status, code, is_accepted, start_time = 0, "", False, perf_counter()
 
         async def send_and_note(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
+                if self._state.is_draining:  # the client sends its next request elsewhere
+                    message["headers"] = [*message["headers"], (b"connection", b"close")]
             await send(message)
 
-        self._state.num_open += 1
         try:
             try:
                 async with asyncio.timeout(self._state.limits.max_seconds):
-                    self._check(scope)
+                    is_accepted = self._check(scope)
+                    self._state.num_open += is_accepted
                     await self._app(scope, receive, send_and_note)
             except ClientDisconnect:
                 code = "client_disconnected"
@@ -125,19 +133,19 @@ class _Gate:
                     error, is_started=bool(status), scope=scope, receive=receive, send=send_and_note
                 )
         finally:
-            self._state.num_open -= 1
+            self._state.num_open -= is_accepted
             self._note(scope, status, code, perf_counter() - start_time)
 
-    def _check(self, scope: Scope) -> None:
-        """Raise an error for a request that gets no answer."""
+    def _check(self, scope: Scope) -> bool:
+        """Return False for a request that a server answers while it drains; raise an error for a refused one."""
         headers = Headers(scope=scope)
         origin, allowed = headers.get("origin"), self._cors_origins
         is_allowed = origin in (None, *allowed) or "*" in allowed
         if origin is not None and not is_allowed and origin.partition("://")[2] != headers.get("host"):
             hint = "start the server with --cors-origin to allow it"
             raise InputError("origin_refused", "pages of other sites may not send requests", hint=hint)
-        if scope["path"] in _OPEN_PATHS:
-            return
+        if scope["path"] in _OPEN_PATHS and scope["method"] in ("GET", "HEAD"):
+            return False
         if self._authorization is not None:
             authorization = headers.get("authorization", "").encode()
             if not hmac.compare_digest(authorization, self._authorization):
@@ -147,6 +155,7 @@ class _Gate:
             raise MachineError(
                 "draining", "the server is stopping", hint="send the request to another server"
             )
+        return True
 
     async def _send_error(
         self, error: Exception, *, is_started: bool, scope: Scope, receive: Receive, send: Send
@@ -157,7 +166,7 @@ class _Gate:
             error = MachineError("timeout", f"there was no answer in {seconds:g} s", hint="try again later")
         response = error_response(error)
         if not is_started:
-            await response(scope, receive, send)
+            await _in_form(response, scope["path"])(scope, receive, send)
         return response.code
 
     def _note(self, scope: Scope, status: int, code: str, seconds: float) -> None:
@@ -172,6 +181,11 @@ class _Gate:
         if access_logger.isEnabledFor(logging.INFO):
             values = {"route": route, "status": status, "code": code, "seconds": round(seconds, 6)}
             access_logger.info("%s %s", scope["method"], scope["path"], extra={"request": values})
+
+
+def _in_form(response: ErrorResponse, path: str) -> JSONResponse:
+    """Return an error in the form that the clients of a path read."""
+    return tei_routes.error_as_string(response) if path in tei_routes.PATHS else response
 
 
 async def _page(request: Request) -> Response:

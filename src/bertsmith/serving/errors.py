@@ -16,11 +16,13 @@ logger = logging.getLogger(__name__)
 STATUS = {
     "invalid_json": 400,
     "json_too_deep": 400,
+    "no_inputs": 400,
     "unauthorized": 401,
     "origin_refused": 403,
     "model_unknown": 404,
     "route_missing": 404,
     "body_too_slow": 408,
+    "answer_too_large": 413,
     "body_too_large": 413,
     "too_many_inputs": 413,
     "too_many_tokens": 413,
@@ -37,6 +39,7 @@ _TYPES = {
     404: "not_found_error",
     429: "rate_limit_error",
 }
+_UNREAD = (401, 403, 404, 405, 408, 413, 415)  # the rest of the body is not read, so the connection ends
 _RETRY_AFTER = {429: 1, 503: 1}  # seconds
 
 
@@ -55,6 +58,7 @@ class ErrorResponse(JSONResponse):
 
     Attributes:
         code: The code of the error.
+        message: A sentence, with a hint if there is one.
     """
 
     def __init__(self, status: int, code: str, message: str, param: str | None = None) -> None:
@@ -66,11 +70,13 @@ class ErrorResponse(JSONResponse):
             message: A sentence, with a hint if there is one.
             param: The part of the request that is wrong.
         """
-        self.code = code
+        self.code, self.message = code, message
         kind = _TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")
         error = {"message": message, "type": kind, "code": code, "param": param}
         headers = {"Retry-After": str(_RETRY_AFTER[status])} if status in _RETRY_AFTER else {}
-        if status in (408, 413):  # the rest of the body is not read
+        if status == 401:
+            headers["WWW-Authenticate"] = "Bearer"
+        if status in _UNREAD:
             headers["Connection"] = "close"
         super().__init__({"error": error, "message": message}, status, headers)
 

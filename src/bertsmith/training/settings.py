@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from bertsmith.settings import MayChange, Settings
 
@@ -153,9 +153,18 @@ class TrainSettings(Settings):
         description="shard weights, gradients, and optimizer state over the processes (FSDP2), for a training run "
         "that does not fit into the memory of one; AdamW only",
     )
-    report_to: MayChange[Literal["tensorboard", "none"]] = Field(
-        "tensorboard", description="write TensorBoard curves as well as log.jsonl, or none"
+    report_to: MayChange[tuple[Literal["tensorboard", "wandb", "mlflow"], ...]] = Field(
+        ("tensorboard",),
+        description="trackers that get the metrics besides log.jsonl: tensorboard, wandb, mlflow, or several, "
+        "such as wandb,mlflow; none: log.jsonl only",
     )
+
+    @field_validator("report_to", mode="before")
+    @classmethod
+    def _split_names(cls, value: Any) -> Any:
+        if value in (None, "", "none"):
+            return ()
+        return [name.strip() for name in value.split(",")] if isinstance(value, str) else value
 
     @model_validator(mode="after")
     def _check_settings(self) -> TrainSettings:

@@ -187,7 +187,7 @@ class Trainer:
                     num_updates=self.plan.num_updates,
                     step=self.state.step,
                     log_bytes=self.state.log_bytes,
-                    tensorboard=self.settings.report_to == "tensorboard",
+                    trackers=self.settings.report_to,
                 )
                 self._callbacks.insert(0, stack.enter_context(self._metric_logger))
             stack.enter_context(self.context.deterministic(self.settings.deterministic))
