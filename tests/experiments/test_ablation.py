@@ -418,6 +418,8 @@ def test_each_recipe_takes_two_steps(file: Path, tmp_path: Path, shards: Shards)
     values = yaml.safe_load(file.read_text(encoding="utf-8"))
     for row in (values.get("settings", {}), *values["rows"].values()):
         row |= {name: most for name, most in AFFORDED.items() if name in row}
+        if (layers := row.get("model.num_hidden_layers", 0)) > 6:
+            row["model.num_hidden_layers"] = 6 + layers // 24  # rows stay different
     file = tmp_path / file.name
     file.write_text(yaml.safe_dump(values, sort_keys=False), encoding="utf-8")
     recipe = read_recipe(file)
@@ -435,6 +437,7 @@ def test_each_recipe_takes_two_steps(file: Path, tmp_path: Path, shards: Shards)
     verb = "classify"
     if file.stem == "features":  # its rows are layers that a tagger reads
         verb, rows = "tag", tmp_path / "train.conll"
+        own = ["model.num_hidden_layers=4" if "num_hidden_layers" in one else one for one in own]
         rows.write_text("kaba B-PER\nlode O\n\nmiso O\nnuba B-LOC\n" * 3, encoding="utf-8")
     task = {
         "verb": verb,

@@ -17,6 +17,7 @@ from pydantic import BaseModel
 from scipy.sparse.csgraph import connected_components
 
 from bertsmith import hardware
+from bertsmith.artifacts.locate import read_report
 from bertsmith.corpus.shards import Shards
 from bertsmith.device import ComputeContext, is_cpu
 from bertsmith.errors import InputError, command, option
@@ -39,7 +40,6 @@ from bertsmith.runs.run_folder import (
     holds_run,
     keeping_runs,
     previous_arguments,
-    read_report,
     write_json,
     write_report,
 )

@@ -185,10 +185,11 @@ def _draw_chunks(
     stop = np.minimum(np.maximum(stop, index + 1), last)
     split = index + 1 + rng.integers(seed, "split", np.maximum(stop - index - 1, 1), epoch, index)
     uniform = rng.uniform(seed, "partner", epoch, index)
-    can_be_not_next = np.ones(len(index), dtype=np.bool_)
+    can_be_not_next: NDArray[np.bool_] = np.ones(len(index), dtype=np.bool_)
     if settings.nsp_sampling == "same_document":
         first = offsets[sentences.position_of(index)]
-        can_be_not_next = sum(_count_same_document_starts(index, split, first, last)) > 0
+        before, behind = _count_same_document_starts(index, split, first, last)
+        can_be_not_next = before + behind > 0
 
     def chunks_of(probability: float) -> tuple[IntArray, NDArray[np.bool_]]:
         is_not_next = ((stop - index == 1) | (uniform < probability)) & can_be_not_next
