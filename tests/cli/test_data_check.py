@@ -97,7 +97,7 @@ def test_the_forecast_counts_tokens_and_measures_updates(
 ) -> None:
     from bertsmith.inspection import check
 
-    monkeypatch.setattr(check, "_BENCHMARK_SECONDS", 0.01)
+    monkeypatch.setattr(speed_probe, "_BENCHMARK_SECONDS", 0.01)
     tiny_run.tokenizer().save(corpus.parent / "tokenizer")
     out, _ = run(
         capsys, corpus, "--json", "--tokenizer", corpus.parent / "tokenizer", "--preset", "bert-tiny-uncased"
@@ -202,7 +202,7 @@ def test_large_models_are_computed_and_not_probed(corpus: Path, monkeypatch: pyt
     from bertsmith.inspection import check
     from bertsmith.pretraining import speed_probe
 
-    monkeypatch.setattr(check, "_MAX_MEASURED_SECONDS", 0.0)
+    monkeypatch.setattr(speed_probe, "_MAX_MEASURED_SECONDS", 0.0)
     monkeypatch.setattr(speed_probe, "probe_speed", lambda *_: pytest.fail("an update was made"))
     small, large = (
         check.check_corpus([corpus], preset_name=name)["forecast"]
