@@ -95,7 +95,7 @@ def test_json_is_one_document_with_everything(capsys: pytest.CaptureFixture[str]
 def test_the_forecast_counts_tokens_and_measures_updates(
     capsys: pytest.CaptureFixture[str], corpus: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from bertsmith.inspection import check
+    from bertsmith.pretraining import speed_probe
 
     monkeypatch.setattr(speed_probe, "_BENCHMARK_SECONDS", 0.01)
     tiny_run.tokenizer().save(corpus.parent / "tokenizer")
