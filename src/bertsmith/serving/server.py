@@ -16,7 +16,7 @@ from starlette.applications import Starlette
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from bertsmith.errors import InputError, option
-from bertsmith.formatting import join_names
+from bertsmith.formatting import join_names, pluralize
 from bertsmith.serving.app import create_app
 from bertsmith.serving.limits import Limits
 from bertsmith.serving.models import ModelRegistry
@@ -68,6 +68,7 @@ def serve(
         raise InputError("invalid_api_key", message, argument="api_key", hint="choose another one")
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as listener:
         _bind(listener, host, port)
+        _allow_many_connections()
         registry = ModelRegistry(models, device, precision)
         app = create_app(registry, limits, api_key=api_key, cors_origins=cors_origins)
         Server(app).run(sockets=[listener])
@@ -77,6 +78,15 @@ def _is_loopback(host: str) -> bool:
     with suppress(ValueError):
         return ipaddress.ip_address(host).is_loopback
     return host == "localhost"
+
+
+def _allow_many_connections() -> None:
+    """Raise the number of open files to what the system allows; each connection is one."""
+    with suppress(ImportError, OSError, ValueError):
+        import resource  # not on Windows
+
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _bind(listener: socket.socket, host: str, port: int) -> None:
@@ -176,6 +186,9 @@ class Server(uvicorn.Server):
         self.should_exit = self.force_exit
         if not self._state.is_draining:
             self._state.is_draining = True
+            if self._state.num_open:
+                count = pluralize(self._state.num_open, "request")
+                logger.info("finishing %s; interrupt again to stop at once", count)
             self._draining = asyncio.ensure_future(self._stop_when_idle())
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
