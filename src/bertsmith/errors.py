@@ -32,6 +32,7 @@ PYTHON_FUNCTIONS = {
     "score": "Model.score",
     "score --pairs": "Model.score_pairs",
     "embed": "Model.embed",
+    "export": "export_model",
 }
 """The Python function of each command that has another name in Python."""
 COMMAND_LINE_OPTIONS = {
