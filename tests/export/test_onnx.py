@@ -25,7 +25,7 @@ pytest.importorskip("onnxscript")
 SEQUENCE = ["batch", "sequence"]
 OUTPUTS = {  # by task: the outputs and their axes
     "classify": {"logits": ["batch", 3]},
-    "tag crf": {"logits": [*SEQUENCE, 2], "start": [2], "transitions": [2, 2], "end": [2]},
+    "tag crf": {"logits": [*SEQUENCE, 5], "start": [5], "transitions": [5, 5], "end": [5]},
     "answer": {"start_logits": SEQUENCE, "end_logits": SEQUENCE},
     "choose": {"logits": ["batch", "choices"]},
     "relate": {"logits": ["batch", 3]},
