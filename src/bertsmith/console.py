@@ -14,7 +14,7 @@ import shutil
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from io import StringIO
 from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
@@ -39,8 +39,8 @@ Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
 
-def _console(stderr: bool) -> Console:
-    """Return a console for the current stdout or stderr, which tests and pipes replace.
+def create_console(stderr: bool = False) -> Console:
+    """Return a console of Rich for the current stdout or stderr, which tests and pipes replace.
 
     Rich honors NO_COLOR and colors only terminals.
     """
@@ -60,7 +60,7 @@ def _raise_broken_pipe() -> NoReturn:
 def print_note(text: str) -> None:
     """Print a line of information on stderr; a closed stderr is ignored."""
     with suppress(OSError):
-        _console(stderr=True).print(escape_control_characters(text), markup=False)
+        create_console(stderr=True).print(escape_control_characters(text), markup=False)
 
 
 def in_notebook() -> bool:
@@ -95,14 +95,32 @@ def with_progress_bar(title: str) -> Callable[[Callable[Arguments, Result]], Cal
 
 def print_result(text: str) -> None:
     """Print a line of the result on stdout."""
-    _console(stderr=False).print(escape_control_characters(text), markup=False)
+    create_console().print(escape_control_characters(text), markup=False)
 
 
 def print_json(document: Any) -> None:
     """Print one JSON document in one line on stdout; control characters become JSON escapes."""
+    sys.stdout.write(_to_json(document) + "\n")
+
+
+def print_json_list(document: Mapping[str, Any], name: str, values: Iterable[Any]) -> None:
+    """Print a JSON document with a list at its end, of which only one value at a time is in memory.
+
+    Args:
+        document: The entries before the list.
+        name: The name of the list.
+        values: The values of the list.
+    """
+    sys.stdout.write(_to_json({**document, name: []}).removesuffix("]}"))
+    for i, value in enumerate(values):
+        sys.stdout.write((", " if i else "") + _to_json(value))
+    sys.stdout.write("]}\n")
+
+
+def _to_json(document: Any) -> str:
     is_unicode = (sys.stdout.encoding or "").lower().startswith("utf")
     line = json.dumps(document, ensure_ascii=not is_unicode, allow_nan=False)
-    sys.stdout.write(CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", line) + "\n")
+    return CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", line)
 
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
@@ -117,7 +135,7 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[obje
         columns: The headings.
         rows: The cells of each row; a tuple is a cell of several lines.
     """
-    _print_table(_console(stderr=False), title, columns, rows)
+    _print_table(create_console(), title, columns, rows)
 
 
 def format_table(
@@ -245,7 +263,7 @@ class ProgressBar:
         self._history = deque([(self._last_note, initial)])
         self._notebook_bar = _NotebookBar() if in_notebook() else None
         self._progress: Progress | None = None
-        console = _console(stderr=True)
+        console = create_console(stderr=True)
         if console.is_terminal and self._notebook_bar is None:
             from rich.progress import BarColumn, Progress, TextColumn
             from rich.table import Column

@@ -26,6 +26,7 @@ PYTHON_FUNCTIONS = {
     "data check": "check_corpus",
     "data show": "show_instance",
     "lr-find": "find_rate",
+    "runs": "list_runs",
     "evaluate": "Model.evaluate",
     "predict": "Model.predict",
     "fill-mask": "Model.fill_mask",
@@ -33,6 +34,8 @@ PYTHON_FUNCTIONS = {
     "score --pairs": "Model.score_pairs",
     "embed": "Model.embed",
     "export": "export_model",
+    "neighbors": "Model.neighbors",
+    "probe": "Model.probe",
 }
 """The Python function of each command that has another name in Python."""
 COMMAND_LINE_OPTIONS = {

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 import bertsmith as bs
 import tiny_run
 from bertsmith.cli.main import bertsmith
-from bertsmith.errors import Stopped
+from bertsmith.errors import InputError, Stopped
 from bertsmith.finetuning.report import (
     FROZEN_ENCODER,
     describe_doubled_special_tokens,
@@ -253,3 +253,11 @@ def test_an_evaluation_without_a_loss_before_it(tmp_path: Path) -> None:
     assert evaluations(tmp_path, 2.0, None) == [
         {"step": 3, "epoch": 1.5, "loss": None, "f1": 0.5, "best": False}
     ]
+
+
+@pytest.mark.parametrize("content", [b'{"kind": "train"', b"\xff\xfe", b"[" * 100])
+def test_a_log_that_another_program_changed_is_an_error(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "log.jsonl").write_bytes(b'{"kind": "train", "step": 1}\n' + content)
+    with pytest.raises(InputError) as caught:
+        evaluations(tmp_path, 2.0, None)
+    assert (caught.value.code, caught.value.location) == ("invalid_json", str(tmp_path / "log.jsonl"))

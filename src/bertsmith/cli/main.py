@@ -41,6 +41,8 @@ COMMANDS = {
     "Experiment": {
         "adapt": ("experiments", "Pre-train a model further on your text, and measure the gain on a task."),
         "ablate": ("experiments", "Repeat a paper's comparison at your size."),
+        "watch": ("watch", "Show the curves of runs while they train."),
+        "runs": ("watch", "List runs with their settings and scores."),
     },
     "Evaluate": {
         "evaluate": ("evaluate", "Score a fine-tuned model, or an ensemble, on labeled examples."),
@@ -52,10 +54,13 @@ COMMANDS = {
         "fill-mask": ("predict", "Predict the words behind [MASK]."),
         "embed": ("embed", "Turn texts into vectors, in a file or an index."),
         "search": ("embed", "Find the texts of an index that are nearest to a query."),
+        "serve": ("serve", "Serve models over HTTP."),
     },
     "Inspect": {
         "explain": ("inspect", "Show which words an answer depends on."),
         "attention": ("inspect", "Show where each attention head looks in a text."),
+        "neighbors": ("representations", "Compare the vectors of a word in its occurrences."),
+        "probe": ("representations", "Measure how well each layer holds the tags of words."),
         "info": ("inspect", "Describe a run, a model, data, a tokenizer, or this machine."),
     },
     "Share": {

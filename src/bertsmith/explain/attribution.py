@@ -10,7 +10,7 @@ Shapes: T tokens of an item, E size of the embeddings, S steps of the integral.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, get_args
 
@@ -21,7 +21,7 @@ from torch import Tensor
 
 from bertsmith.errors import InputError, option
 from bertsmith.formatting import join_names
-from bertsmith.models.encoder import Embedding, Encoder
+from bertsmith.models.encoder import Embedding
 from bertsmith.tasks.batching import Item
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
@@ -58,7 +58,7 @@ class ExplainedOutput:
     """A number that a model computes from an item, for changed tokens and embeddings of the item, too.
 
     Attributes:
-        encoder: The encoder, in evaluation mode.
+        embeddings: The word embeddings of all encoders that read the item.
         item: The item.
         forward: Returns an output [r, ...] for each item.
         score: Returns the number [] for an output.
@@ -66,7 +66,7 @@ class ExplainedOutput:
         baseline: The name of the baseline.
     """
 
-    encoder: Encoder
+    embeddings: Sequence[Embedding]
     item: Item
     forward: Callable[[Sequence[Item]], Sequence[Tensor]]
     score: Callable[[Tensor], Tensor]
@@ -95,20 +95,17 @@ class ExplainedOutput:
     def _masked_scores(self, masked: NDArray[np.bool_]) -> NDArray[np.float64]:
         ids = np.where(masked, self.baseline_ids, self.ids)
         embeddings = self._embed(ids, masked)
-        with _replaced_output(self._token_embedding, embeddings.flatten(0, 1)):
+        with _replaced_outputs(self.embeddings, embeddings.flatten(0, 1)):
             outputs = self.forward([_with_ids(self.item, row) for row in ids])
         return _checked(torch.stack([self.score(output) for output in outputs]).double().cpu().numpy())
 
-    @property
-    def _token_embedding(self) -> Embedding:
-        return self.encoder.embeddings.token
-
     def _embed(self, ids: NDArray[np.int64], masked: NDArray[np.bool_]) -> Tensor:
-        """Return the embeddings of ids; with the baseline "zero", zeros for `masked`."""
-        device = self._token_embedding.weight.device
-        embeddings: Tensor = self._token_embedding(torch.from_numpy(ids).to(device))
+        """Return the embeddings of ids, side by side for several encoders; with "zero", zeros for `masked`."""
+        device = self.embeddings[0].weight.device
+        on_device = torch.from_numpy(ids).to(device)
+        vectors = torch.cat([embedding(on_device) for embedding in self.embeddings], -1)
         keep = torch.from_numpy(~masked | (self.baseline != "zero")).to(device)
-        return embeddings * keep[..., None]
+        return vectors * keep[..., None]
 
     def integrated_gradients(self, steps: int | None = None) -> IntegratedGradients:
         """Return the attributions of the tokens.
@@ -139,7 +136,7 @@ class ExplainedOutput:
         for i in range(0, steps, rows):
             alphas = x.new_tensor((1 + nodes[i : i + rows]) / 2)[:, None, None]
             path = (start + alphas * (x - start)).requires_grad_()
-            with _replaced_output(self._token_embedding, path.flatten(0, 1)):
+            with _replaced_outputs(self.embeddings, path.flatten(0, 1)):
                 outputs = self.forward([self.item] * len(alphas))
             total = torch.stack([self.score(output) for output in outputs]).sum()
             (grads,) = torch.autograd.grad(total, path)
@@ -185,13 +182,14 @@ def _with_ids(item: Item, ids: NDArray[np.int64]) -> Item:
 
 
 @contextmanager
-def _replaced_output(embedding: Embedding, output: Tensor) -> Iterator[None]:
-    """Let an embedding return these vectors [N, E] for whatever it looks up."""
-    handle = embedding.register_forward_hook(lambda *_: output)
-    try:
+def _replaced_outputs(embeddings: Sequence[Embedding], output: Tensor) -> Iterator[None]:
+    """Let embeddings return these vectors, [N, E] side by side, for whatever they look up."""
+    with ExitStack() as hooks:
+        parts = torch.split(output, [embedding.weight.shape[1] for embedding in embeddings], 1)
+        for embedding, part in zip(embeddings, parts, strict=True):
+            handle = embedding.register_forward_hook(lambda *_, part=part: part)
+            hooks.callback(handle.remove)
         yield
-    finally:
-        handle.remove()
 
 
 def check_steps(steps: int | None) -> None:

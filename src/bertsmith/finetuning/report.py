@@ -11,6 +11,7 @@ from statistics import fmean
 from typing import Any
 
 from bertsmith import console
+from bertsmith.errors import InputError, option
 from bertsmith.finetuning.data import Examples
 from bertsmith.finetuning.settings import FileSettings, FinetuneSettings
 from bertsmith.formatting import pluralize
@@ -241,4 +242,9 @@ def learning_warnings(
 
 
 def _log_entries(run: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (run / LOG).read_text(encoding="utf-8").splitlines()]
+    file = run / LOG
+    try:
+        return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    except ValueError:
+        hint = f"another program wrote to it: name another {option('output_dir')}"
+        raise InputError("invalid_json", "a line is not JSON", location=file, hint=hint) from None

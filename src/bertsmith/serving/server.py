@@ -1,0 +1,202 @@
+"""Run the application: the socket, signals, and the end, at which accepted requests are finished."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+import signal
+import socket
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+
+import uvicorn
+from starlette.applications import Starlette
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from bertsmith.errors import InputError, option
+from bertsmith.formatting import join_names
+from bertsmith.serving.app import create_app
+from bertsmith.serving.limits import Limits
+from bertsmith.serving.models import ModelRegistry
+from bertsmith.serving.requests import ServerState
+
+_POLL_SECONDS = 0.02
+_MAX_HEAD_BYTES = 65_536  # of a request: its URL and headers
+
+logger = logging.getLogger(__name__)
+
+
+def serve(
+    models: Sequence[str],
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    api_key: str | None = None,
+    auth: bool = True,
+    cors_origins: Sequence[str] = (),
+    limits: Limits | None = None,
+    device: str = "auto",
+    precision: str = "auto",
+) -> None:
+    """Serve models over HTTP until SIGTERM or SIGINT.
+
+    Args:
+        models: Runs, model folders, or published names, each also as "NAME=PATH"; the first is the default.
+        host: The address to listen on.
+        port: The port; 0: any free one.
+        api_key: The key that requests must send as "Authorization: Bearer KEY".
+        auth: False: serve other machines without a key.
+        cors_origins: The origins whose pages may send requests.
+        limits: The limits; None: the defaults.
+        device: The device, as in `load`.
+        precision: The precision, as in `load`.
+
+    Raises:
+        InputError: A model cannot be loaded, the address cannot be used, or other machines could send requests
+            without a key.
+    """
+    if not api_key and auth and not _is_loopback(host):
+        message = "other machines can reach this address, so requests need a key"
+        hint = f"set {option('api_key')} or BERTSMITH_API_KEY; or allow everyone by {option('auth', False)}"
+        raise InputError("api_key_missing", message, argument="host", hint=hint)
+    if api_key is not None and (
+        not api_key.isascii() or not api_key.isprintable() or " " in api_key or not api_key
+    ):
+        message = "the key is not printable ASCII without spaces"
+        raise InputError("invalid_api_key", message, argument="api_key", hint="choose another one")
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as listener:
+        _bind(listener, host, port)
+        _allow_many_connections()
+        registry = ModelRegistry(models, device, precision)
+        app = create_app(registry, limits, api_key=api_key, cors_origins=cors_origins)
+        Server(app).run(sockets=[listener])
+
+
+def _is_loopback(host: str) -> bool:
+    with suppress(ValueError):
+        return ipaddress.ip_address(host).is_loopback
+    return host == "localhost"
+
+
+def _allow_many_connections() -> None:
+    """Raise the number of open files to what the system allows; each connection is one."""
+    with suppress(ImportError, OSError, ValueError):
+        import resource  # not on Windows
+
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+def _bind(listener: socket.socket, host: str, port: int) -> None:
+    """Bind a socket that does not listen yet: connections are refused until the models are loaded."""
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+    except (OSError, UnicodeError) as error:
+        reason = (getattr(error, "strerror", None) or str(error)).lower()
+        hint = f"choose another {option('port')} or {option('host')}"
+        raise InputError(
+            "address_unavailable", f"cannot listen on {host}, port {port}: {reason}", hint=hint
+        ) from None
+
+
+class _HTTPProtocol(HttpToolsProtocol):
+    """HTTP in which the head of a request is limited in bytes and in time, from the connection on."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._start_head()
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._head_timer.cancel()
+        self._start_head()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._head_bytes += len(data) * self._in_head  # of a head whose end has not arrived
+        if self._head_bytes > _MAX_HEAD_BYTES and not self.transport.is_closing():
+            self.send_400_response("The head of the request is too large.")
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        self._head_timer.cancel()
+        super().on_headers_complete()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._head_timer.cancel()
+        super().connection_lost(exc)
+
+    def _start_head(self) -> None:
+        state: ServerState = self.config.app.state.server  # type: ignore[union-attr]
+        self._in_head, self._head_bytes = True, 0
+        self._head_timer = self.loop.call_later(state.limits.max_body_seconds, self.transport.abort)
+
+
+class Server(uvicorn.Server):
+    """A server that drains on SIGTERM and SIGINT, and loads its models again on SIGHUP.
+
+    Draining refuses new requests with 503, finishes those that were accepted, and returns. A second SIGINT returns
+    at once.
+    """
+
+    def __init__(self, app: Starlette) -> None:
+        """Create a server of an application of `create_app`; `run` and `serve` take its sockets."""
+        self._state: ServerState = app.state.server
+        super().__init__(
+            uvicorn.Config(
+                app,
+                http=_HTTPProtocol,
+                log_config=None,
+                log_level="error",
+                access_log=False,
+                server_header=False,
+                ws="none",
+                lifespan="on",
+            )
+        )
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Handle signals; outside the main thread, they belong to other code."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        loop = asyncio.get_running_loop()
+        handlers = {signal.SIGTERM: self.drain, signal.SIGINT: self.drain, signal.SIGHUP: self.reload}
+        previous = {number: signal.getsignal(number) for number in handlers}
+        for number, handler in handlers.items():
+            loop.add_signal_handler(number, handler)
+        try:
+            yield
+        finally:
+            for number, previous_handler in previous.items():
+                loop.remove_signal_handler(number)
+                signal.signal(number, previous_handler)
+
+    def reload(self) -> None:
+        """Load the models again in a thread."""
+        asyncio.get_running_loop().run_in_executor(None, self._state.registry.reload)
+
+    def drain(self) -> None:
+        """Refuse new requests, and stop when all others have their answers; a second call stops at once."""
+        self.force_exit = self._state.is_draining
+        self.should_exit = self.force_exit
+        if not self._state.is_draining:
+            self._state.is_draining = True
+            self._draining = asyncio.ensure_future(self._stop_when_idle())
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen, and log the address."""
+        await super().startup(sockets)
+        for listener in sockets or ():
+            address, port = listener.getsockname()[:2]
+            url = f"http://[{address}]:{port}" if ":" in address else f"http://{address}:{port}"
+            logger.info("%s: serving %s", url, join_names([model.name for model in self._state.registry]))
+
+    async def _stop_when_idle(self) -> None:
+        while self._state.num_open:
+            await asyncio.sleep(_POLL_SECONDS)
+        self.should_exit = True
