@@ -8,11 +8,12 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
+import pytest
 from starlette.applications import Starlette
 
 from bertsmith.serving.app import create_app
@@ -43,6 +44,15 @@ class Reply(NamedTuple):
         assert self.value["message"] == error["message"]
         assert "Traceback" not in error["message"]
         return str(error["code"])
+
+
+def plain(value: Any) -> Any:
+    """Return what JSON makes of a value, with numbers that are compared approximately."""
+    if isinstance(value, Mapping):
+        return {str(name): plain(item) for name, item in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [plain(item) for item in value]
+    return pytest.approx(value, abs=1e-5) if isinstance(value, float) else value
 
 
 class Client:

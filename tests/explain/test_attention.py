@@ -15,7 +15,7 @@ import tiny_run
 from bertsmith.artifacts.folder import write_folder
 from bertsmith.cli.main import main
 from bertsmith.errors import InputError
-from bertsmith.explain.attention import AttentionMaps
+from bertsmith.explain.attention import AttentionMaps, attention_maps
 from bertsmith.models.family import build_encoder
 from bertsmith.packed import Packed
 from family_harness import CASES, a_batch, config_of, ours_at_random, reference_config, transformers
@@ -112,6 +112,21 @@ def test_from_python(model: bs.Model, tmp_path: Path) -> None:
     assert np.array_equal(one.weights[0, 0], found.weights[1, 0])
     for maps, name in ((found, "all.png"), (one, "one.png"), (found.select(heads=[1, 0, 1]), "some.png")):
         assert maps.save(tmp_path / name).read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("kind", ["byte_level_bpe", "unigram"])
+def test_other_tokenizers_have_texts_and_punctuation_too(tmp_path: Path, kind: str) -> None:
+    (tmp_path / "corpus.txt").write_text(tiny_run.corpus(60), encoding="utf-8")
+    tokenizer = bs.train_tokenizer(tmp_path / "corpus.txt", tmp_path / "tokenizer", vocab_size=400, kind=kind)
+    config = config_of("roberta", vocab_size=tokenizer.vocab_size)
+    encoder = build_encoder(config, torch.Generator().manual_seed(0)).eval()
+    encoding = tokenizer.encode("Kaba lode.", "mide!")
+    packed = Packed.from_lists([encoding.ids], [encoding.type_ids])
+    (maps,) = attention_maps(encoder, tokenizer, packed)
+    assert maps.tokens == encoding.tokens
+    assert maps.sources.tolist() == [-1 if source is None else source for source in encoding.sequence_ids]
+    marks = [i for i, token in enumerate(maps.tokens) if "." in token or "!" in token]
+    assert np.flatnonzero(maps.punctuation).tolist() == marks != []
 
 
 def test_what_cannot_be_shown(model: bs.Model, tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from bertsmith.errors import InputError
 from bertsmith.explain.attention import AttentionMaps
 from bertsmith.explain.explanation import Explanation, WordAttribution
 from bertsmith.explain.page import render_attention, render_explanations, save_explanations, save_page
+from bertsmith.reports.page import notebook_frame
 
 ATTACK = "</script><img src=x onerror=\"document.title='attacked'\">"
 NUM_LAYERS, NUM_HEADS = 3, 2
@@ -45,6 +46,7 @@ def random_maps(texts: list[list[str]], seed: int = 0) -> AttentionMaps:
         weights.astype(np.float32),
         list(range(NUM_LAYERS)),
         list(range(NUM_HEADS)),
+        ATTACK,
     )
 
 
@@ -143,6 +145,11 @@ def test_a_notebook_shows_the_page_in_a_frame() -> None:
     (tag, attributes, _), _ = Elements(PAIR._repr_html_()).found
     assert (tag, attributes["sandbox"]) == ("iframe", "allow-scripts")
     assert attributes["srcdoc"] == render_attention(PAIR)
+
+
+def test_a_notebook_does_not_show_a_page_that_is_too_large() -> None:
+    assert "<iframe" in notebook_frame("a" * 16_000_000)
+    assert "<iframe" not in notebook_frame("a" * 16_000_001)
 
 
 def test_the_command_writes_one_page_of_two_models(base: bs.Model, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 import bertsmith as bs
 from bertsmith.inference.embedding import Embedder
-from served import SECONDS, served, wait_until
+from served import SECONDS, raw_post, served, wait_until
 
 EMBED = "/v1/models/model/embed"
 BODY = {"inputs": "kaba lode"}
@@ -32,6 +32,14 @@ def test_requests_need_the_key(source: str) -> None:
         assert client.post(EMBED, BODY, Authorization="Bearer secret").status == 200
         assert client.get("/health/live").status == client.get("/health/ready").status == 200
         assert client.get("/").status == 200
+
+
+def test_a_body_that_is_refused_unread_ends_the_connection(source: str) -> None:
+    with served(source, api_key="secret") as client:
+        for path in (EMBED, "/nothing"):
+            with client.connect(raw_post(path, b"x" * 100, length=10**9)) as connection:
+                assert connection.recv(1000).startswith(b"HTTP/1.1 401 ")
+                wait_until(lambda connection=connection: connection.recv(1000) == b"")
 
 
 def test_pages_of_other_sites_are_refused_unless_they_are_named(source: str) -> None:

@@ -277,3 +277,5 @@ def test_all_clients_send_the_key(world: World, key: str) -> None:
                 call()
         assert server.post("/", {"inputs": "[MASK]"}).status == 401
         assert server.get("/health").status == 200
+        reply = server.post("/v1/rerank", {"query": TEXT, "documents": [TEXT]}, Authorization="Bearer secret")
+        assert (reply.status, reply.code) == (404, "route_missing")  # no model scores pairs

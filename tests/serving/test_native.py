@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import random
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import pytest
 
+from served import plain
 from served_models import World
 
 QUESTION = {"question": "lode", "context": "kaba migi pede lode kaba"}
@@ -87,3 +90,27 @@ def test_models_are_described_by_name(world: World) -> None:
     assert listed[0]["routes"] == ["embed", "fill-mask", "score"]
     paths = set(world.client.get("/openapi.json").value["paths"])
     assert {f"/v1/models/{m['id']}/{route}" for m in listed for route in m["routes"]} <= paths
+
+
+def test_answers_in_a_mix_of_clients_are_those_of_each_alone(world: World) -> None:
+    texts = ["kaba", "lode migi pede", "ride soba tuzu kaba " * 5, "migi"]
+    requests = [
+        (f"/v1/models/{model}/{route}", {"inputs": inputs})
+        for text in texts
+        for model, route, inputs in (
+            ("bert", "embed", text),
+            ("bert", "fill-mask", f"{text} [MASK]"),
+            ("bert", "score", text),
+            ("tags", "predict", {"words": [text, "lode"]}),
+            ("answers", "predict", {"question": "kaba", "context": text}),
+            ("answers", "embed", text),
+        )
+    ]
+    alone = {i: plain(world.client.post(*request).value) for i, request in enumerate(requests)}
+    order = random.Random(0).choices(range(len(requests)), k=300)
+    with ThreadPoolExecutor(32) as pool:
+        replies = list(pool.map(lambda i: (i, world.client.post(*requests[i])), order))
+    assert len(replies) == len(order)
+    for i, reply in replies:
+        assert reply.status == 200
+        assert reply.value == alone[i]

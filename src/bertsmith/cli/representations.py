@@ -125,7 +125,7 @@ def probe(
     device: str,
     as_json: bool,
 ) -> None:
-    """Measure by layer how well a linear probe reads the tag of a word.
+    """Measure how well a linear probe reads the tag of a word from each layer of MODEL.
 
     \b
     Example:

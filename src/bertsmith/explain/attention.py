@@ -34,6 +34,7 @@ class AttentionMaps:
             (row); rows sum to 1.
         layers: The indices of the layers, from 0.
         heads: The indices of the heads, from 0.
+        model: The path or name of the model.
     """
 
     tokens: list[str]
@@ -42,6 +43,7 @@ class AttentionMaps:
     weights: NDArray[np.float32] = field(repr=False)
     layers: list[int]
     heads: list[int]
+    model: str = ""
 
     @property
     def special(self) -> NDArray[np.bool_]:

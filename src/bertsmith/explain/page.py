@@ -36,7 +36,7 @@ _CURVES_CAPTION = (
 
 def render_attention(maps: AttentionMaps) -> str:
     """Return the HTML page of attention weights, which needs no network; tokens are escaped."""
-    return render("attention.html", views=[attention_view(maps)], script=load_script("attention.js"))
+    return render("attention.html", maps=maps, view=attention_view(maps), script=load_script("attention.js"))
 
 
 def render_explanations(explanations: Sequence[Explanation]) -> str:
@@ -99,6 +99,7 @@ def _draws(explanation: Explanation) -> list[Callable[[Axes], None]]:
     words.sort(key=lambda word: word.tokens)
     labels = plots.displayable_labels([visible(word.word) for word in words], "word")
     (target,) = plots.displayable_labels([visible(explanation.target)], "output")
+    (model,) = plots.displayable_labels([visible(Path(explanation.model).name)], "model")
 
     def draw_bars(axes: Axes) -> None:
         values = [word.attribution for word in words]
@@ -107,7 +108,7 @@ def _draws(explanation: Explanation) -> list[Callable[[Axes], None]]:
         axes.set_yticks(range(len(words)), labels, parse_math=False)
         axes.invert_yaxis()
         axes.set_xlabel(f"attribution to {target}", parse_math=False)
-        axes.set_title(Path(explanation.model).name, fontsize="small", parse_math=False)
+        axes.set_title(model, fontsize="small", parse_math=False)
 
     faithfulness = explanation.faithfulness
     return [draw_bars] if faithfulness is None else [draw_bars, partial(_draw_curves, faithfulness)]
@@ -125,7 +126,7 @@ def _draw_curves(faithfulness: Faithfulness, axes: Axes) -> None:
     axes.plot(faithfulness.deletion, color=plots.BAR, label="most important first")
     axes.plot(faithfulness.random, color=plots.INK, linestyle=":", label="random order")
     axes.plot(faithfulness.reversed, color=plots.ALERT, linestyle="--", label="least important first")
-    axes.legend(frameon=False, labelcolor=plots.INK, fontsize="x-small")
+    axes.legend(frameon=False, labelcolor=plots.INK, fontsize="small")
     axes.set_xlabel("masked words")
     axes.set_ylabel("output")
 

@@ -183,4 +183,4 @@ class ExplainableModel(CheckedModel, TaskInterface):
         maps = compute_attention(self.encoder, self.tokenizer, self._fp32_context, text, text_pair)
         if not np.isfinite(maps.weights).all():
             raise not_finite_error(self.path, text, has_precision=False)
-        return maps
+        return replace(maps, model=str(self.path))

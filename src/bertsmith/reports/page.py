@@ -104,8 +104,8 @@ def notebook_frame(page: str) -> str:
     if len(page) > _MAX_FRAME_BYTES:
         size = formatting.format_bytes(len(page))
         return f"<p>A page of {size} is too large for a notebook: save it as a file.</p>"
-    style = "width: 100%; height: 46rem; border: 0"
-    return Markup('<iframe sandbox="allow-scripts" style="{}" srcdoc="{}"></iframe>').format(style, page)
+    start = '<iframe sandbox="allow-scripts" style="width: 100%; height: 46rem; border: 0" srcdoc="'
+    return f'{start}{escape(page)}"></iframe>'
 
 
 def sentence(text: str) -> Markup:

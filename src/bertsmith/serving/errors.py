@@ -39,6 +39,7 @@ _TYPES = {
     404: "not_found_error",
     429: "rate_limit_error",
 }
+_UNREAD = (401, 403, 404, 405, 408, 413, 415)  # the rest of the body is not read, so the connection ends
 _RETRY_AFTER = {429: 1, 503: 1}  # seconds
 
 
@@ -75,7 +76,7 @@ class ErrorResponse(JSONResponse):
         headers = {"Retry-After": str(_RETRY_AFTER[status])} if status in _RETRY_AFTER else {}
         if status == 401:
             headers["WWW-Authenticate"] = "Bearer"
-        if status in (408, 413):  # the rest of the body is not read
+        if status in _UNREAD:
             headers["Connection"] = "close"
         super().__init__({"error": error, "message": message}, status, headers)
 

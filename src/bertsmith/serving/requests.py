@@ -29,7 +29,7 @@ class ServerState:
         engine: Answers requests.
         limits: The limits.
         metrics: The metrics.
-        num_open: The number of requests that have no complete answer yet.
+        num_open: The number of accepted requests that have no complete answer yet.
         is_draining: True if new requests are refused.
     """
 

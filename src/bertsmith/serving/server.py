@@ -16,7 +16,7 @@ from starlette.applications import Starlette
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from bertsmith.errors import InputError, option
-from bertsmith.formatting import join_names
+from bertsmith.formatting import join_names, pluralize
 from bertsmith.serving.app import create_app
 from bertsmith.serving.limits import Limits
 from bertsmith.serving.models import ModelRegistry
@@ -186,6 +186,8 @@ class Server(uvicorn.Server):
         self.should_exit = self.force_exit
         if not self._state.is_draining:
             self._state.is_draining = True
+            count = pluralize(self._state.num_open, "request")
+            logger.info("stopping: finishing %s; interrupt again to stop at once", count)
             self._draining = asyncio.ensure_future(self._stop_when_idle())
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:

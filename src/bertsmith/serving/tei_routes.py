@@ -202,9 +202,9 @@ async def decode(request: Request) -> Response:
     if not all(0 <= i < len(tokenizer) for row in rows for i in row):
         hint = f"use ids from 0 to {len(tokenizer) - 1:,}"
         raise InputError("token_id_out_of_range", "no token has one of the ids", argument="ids", hint=hint)
-    return JSONResponse(
-        [tokenizer.decode(row, keep_special_tokens=not body.skip_special_tokens) for row in rows]
-    )
+    keep = not body.skip_special_tokens
+    texts = [await asyncio.to_thread(tokenizer.decode, row, keep_special_tokens=keep) for row in rows]
+    return JSONResponse(texts)
 
 
 async def info(request: Request) -> Response:

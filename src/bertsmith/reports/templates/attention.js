@@ -43,9 +43,7 @@ class AttentionView {
     this.texts = section.querySelectorAll('script[type="text/plain"]');
     this.controls = Object.fromEntries([...section.querySelectorAll("[name]")].map((e) => [e.getAttribute("name"), e]));
     this.buttons = [...section.querySelectorAll(".heads button")];
-    this.box = this.find(".box");
-    this.cursor = this.find(".cursor");
-    this.reading = this.find(".reading");
+    [this.box, this.cursor, this.reading] = [".box", ".cursor", ".reading"].map((name) => this.find(name));
     this.canvases = { matrix: this.find(".cells canvas"), lines: this.find(".lines canvas") };
     this.numHeads = this.controls.head.options.length;
     this.row = this.column = null; // the selected cell; beside lines, row is the selected token on this side:
@@ -192,12 +190,13 @@ class AttentionView {
     const [width, height] = [canvas.clientWidth, Math.min(fullHeight, this.box.clientHeight)];
     Object.assign(canvas, { width, height }).style.height = `${height}px`;
     const middle = (position) => (position + 0.5) * LINE_HEIGHT - top;
+    const isVisible = (position) => middle(position) > 0 && middle(position) < height;
     const paths = Array.from({ length: 16 }, () => new Path2D()); // by weight
     const add = (row, column, smallest) => {
-      const [byte, start, end] = [this.weightAt(row, column), middle(row), middle(column)];
-      if (byte < smallest || ![start, end].some((y) => y > 0 && y < height)) return;
-      paths[byte >> 4].moveTo(0, start);
-      paths[byte >> 4].lineTo(width, end);
+      const byte = this.weightAt(row, column);
+      if (byte < smallest || !(isVisible(row) || isVisible(column))) return;
+      paths[byte >> 4].moveTo(0, middle(row));
+      paths[byte >> 4].lineTo(width, middle(column));
     };
     if (this.row === null) {
       const smallest = this.smallestByte();
