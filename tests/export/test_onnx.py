@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import runpy
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,9 @@ from click.testing import CliRunner
 import bertsmith as bs
 import task_files
 from bertsmith.cli.main import bertsmith
+from bertsmith.errors import InputError
+from bertsmith.export import verification
+from bertsmith.export.formats import FORMATS
 
 onnxruntime = pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
@@ -117,3 +122,71 @@ def test_an_embedding_model_has_the_files_of_sentence_transformers(
     inputs = {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": np.zeros_like(ids)}
     vector = session.run(None, inputs)[0][0].mean(0)
     np.testing.assert_allclose(vector / np.linalg.norm(vector), model.embed("kaba lode"), atol=1e-5)
+
+
+def test_the_example_answers_without_torch_as_predict_does(
+    exported: tuple[bs.Model, Path, dict[str, Any]],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    model, folder, _ = exported
+    texts = ["kaba lode", "mizu", "a text with unknown words kagi kafo"]
+    monkeypatch.setattr(sys, "argv", ["onnx_runtime.py", str(folder), *texts])
+    monkeypatch.setitem(sys.modules, "torch", None)  # importing it is an error
+    runpy.run_path(str(Path(__file__).parents[2] / "examples" / "onnx_runtime.py"), run_name="__main__")
+    monkeypatch.undo()
+    rows = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
+    predictions = model.predict(texts)
+    assert [row[0] for row in rows] == [prediction.label for prediction in predictions]
+    np.testing.assert_allclose([float(row[1]) for row in rows], [p.score for p in predictions], atol=1e-4)
+
+
+def test_nothing_is_written_if_the_score_in_int8_is_outside_of_its_interval(
+    base: bs.Model, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verification, "score_interval", lambda *_: (1.5, 2.0))
+    with pytest.raises(InputError) as error:
+        bs.export_model(finetuned("classify", base, root), tmp_path / "out", to="onnx-int8")
+    assert error.value.code == "export_score_differs"
+    assert not list(tmp_path.iterdir())
+
+
+def test_nothing_is_written_if_an_output_differs(
+    base: bs.Model, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def open_changed(file: Path) -> Any:
+        session = onnx.open(file)
+        return lambda inputs: {name: values + 1e-3 for name, values in session(inputs).items()}
+
+    onnx = FORMATS["onnx"]
+    monkeypatch.setitem(FORMATS, "onnx", onnx._replace(open=open_changed))
+    with pytest.raises(InputError) as error:
+        bs.export_model(finetuned("classify", base, root), tmp_path / "out")
+    assert error.value.code == "export_differs"
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_cannot_be_exported_is_an_error(
+    base: bs.Model, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moods, recurrent = (
+        finetuned("classify", base, root),
+        finetuned("classify", base, root, "task.head=bilstm"),
+    )
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "notes.txt").write_text("mine")
+    cases: list[tuple[str, dict[str, Any]]] = [
+        ("export_recurrent", {"model": recurrent}),
+        ("unknown_export_format", {"to": "tflite"}),
+        ("output_exists", {"output_dir": tmp_path / "full"}),
+        ("export_data_without_task", {"model": base, "data": validation(moods)}),
+    ]
+    for code, arguments in cases:
+        with pytest.raises(InputError) as error:
+            bs.export_model(**({"model": moods, "output_dir": tmp_path / "out"} | arguments))
+        assert error.value.code == code
+    monkeypatch.setitem(FORMATS, "openvino", FORMATS["openvino"]._replace(packages=("no_such_package",)))
+    with pytest.raises(InputError) as error:
+        bs.export_model(moods, tmp_path / "out", to="openvino")
+    assert error.value.code == "export_package_missing"
+    assert [path.name for path in tmp_path.iterdir()] == ["full"]
