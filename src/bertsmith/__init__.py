@@ -1,7 +1,7 @@
 """bertsmith: from a folder of text to a BERT model.
 
 train_tokenizer     learn a vocabulary from text
-prepare, pretrain   tokenize a corpus into shards; train a BERT on them
+prepare, pretrain   tokenize a corpus; train a BERT on it (plan_pretraining)
 distill, adapt      train a student (distill_task: of a task); adapt to text
 finetune            train a BERT on labeled examples of a task
 finetune_repeatedly with several seeds or folds; finetune_glue; find_rate
@@ -70,6 +70,7 @@ if TYPE_CHECKING:
     from bertsmith.models.parameter_count import count_parameters as count_parameters
     from bertsmith.packed import Packed as Packed
     from bertsmith.pretraining.extend_vocabulary import extend_tokenizer as extend_tokenizer
+    from bertsmith.pretraining.plan import plan_pretraining as plan_pretraining
     from bertsmith.pretraining.run import pretrain as pretrain
     from bertsmith.tokenizer.tokenizer import Tokenizer as Tokenizer
     from bertsmith.tokenizer_training.train import train_tokenizer as train_tokenizer
@@ -108,6 +109,7 @@ _MODULES = {
     "inspect_tokenizers": "inspection.inspect",
     "list_runs": "inspection.runs",
     "load": "inference.model",
+    "plan_pretraining": "pretraining.plan",
     "prepare": "corpus.prepare",
     "presets": "models.family",
     "pretrain": "pretraining.run",

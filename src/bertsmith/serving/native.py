@@ -93,8 +93,8 @@ async def show_model(request: Request) -> Response:
 
 async def predict(request: Request) -> Response:
     """Predict answers by the model's task, as `bertsmith predict` and `Model.predict` do."""
-    body = await read_body(request, PredictBody)
     model = served_model(request)
+    body = await read_body(request, PredictBody)
     predictor = with_settings(model.predictor, body.settings)
     names = predictor.task.declaration.inputs
     if unknown := [name for name in body.inputs if name not in names]:
@@ -118,8 +118,8 @@ async def predict(request: Request) -> Response:
 
 async def embed(request: Request) -> Response:
     """Embed texts with the pooling of the model's folder, as `bertsmith embed` and `Model.embed` do."""
-    body = await read_body(request, EmbedBody)
     model = served_model(request)
+    body = await read_body(request, EmbedBody)
     embedder = model.embedder
     if body.normalize is not None:
         embedder = replace(embedder, config=embedder.config._replace(normalize=body.normalize))
@@ -130,8 +130,8 @@ async def embed(request: Request) -> Response:
 
 async def fill_mask(request: Request) -> Response:
     """Predict the words behind each mask of texts, as `bertsmith fill-mask` and `Model.fill_mask` do."""
-    body = await read_body(request, FillMaskBody)
     model = served_model(request)
+    body = await read_body(request, FillMaskBody)
     filler = replace(model.mask_filler, top_k=body.top_k)
     answers = await fill_masks(request, filler, body.texts)
     predictions = [[[token.to_dict() for token in mask] for mask in text] for text in answers.predictions]
@@ -152,8 +152,8 @@ async def fill_masks(request: Request, filler: MaskFiller, texts: Sequence[str])
 
 async def score(request: Request) -> Response:
     """Score texts by their pseudo-log-likelihood, as `bertsmith score` and `Model.score` do."""
-    body = await read_body(request, ScoreBody)
     model = served_model(request)
+    body = await read_body(request, ScoreBody)
     scorer = model.scorer if body.variant is None else replace(model.scorer, variant=body.variant)
     check_num_inputs(request, len(body.texts))
     answers = await answer(request, scorer, body.texts)

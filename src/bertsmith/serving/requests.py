@@ -79,7 +79,9 @@ def validate(body_class: type[BodyT], value: Any, location: str = "") -> BodyT:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         argument = ".".join(filter(None, [location, *map(str, first["loc"])]))
-        raise InputError("invalid_body", first["msg"], argument=argument or None) from None
+        field = body_class.model_fields.get(str(first["loc"][0])) if first["loc"] else None
+        hint = field.description if field is not None else None
+        raise InputError("invalid_body", first["msg"], argument=argument or None, hint=hint) from None
 
 
 async def answer(

@@ -186,8 +186,9 @@ class Server(uvicorn.Server):
         self.should_exit = self.force_exit
         if not self._state.is_draining:
             self._state.is_draining = True
-            count = pluralize(self._state.num_open, "request")
-            logger.info("stopping: finishing %s; interrupt again to stop at once", count)
+            if self._state.num_open:
+                count = pluralize(self._state.num_open, "request")
+                logger.info("finishing %s; interrupt again to stop at once", count)
             self._draining = asyncio.ensure_future(self._stop_when_idle())
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
