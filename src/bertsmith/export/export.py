@@ -13,7 +13,7 @@ import torch
 from bertsmith.artifacts.config_schema import read_json
 from bertsmith.artifacts.locate import CONFIG_FILE
 from bertsmith.artifacts.sentence_transformers import sentence_transformers_files
-from bertsmith.device import ComputeContext
+from bertsmith.device import CPU, ComputeContext
 from bertsmith.errors import InputError
 from bertsmith.export.exported_model import ExportedModel
 from bertsmith.export.formats import Format, get_format, write_onnx
@@ -63,7 +63,7 @@ def export_model(
     formats = {name: get_format(name) for name in names}
     out = Path(output_dir)
     check_output_folder(out)
-    original = load(model.path if isinstance(model, Model) else model, "cpu", precision="fp32")
+    original = load(model.path if isinstance(model, Model) else model, CPU, precision="fp32")
     task = _task_of(original)
     padded = _padded_model(original, task)
     verifier = Verifier(original, padded, None if task is None else original.predictor, data)
@@ -91,9 +91,7 @@ def _padded_model(model: Model, task: FittedTask | None) -> PaddedModel:
     with torch.inference_mode(False):
         encoder = model.folder.encoder()
         copied = (
-            None
-            if task is None
-            else load_task(model.path, model.folder, ComputeContext.create("cpu", "fp32"))
+            None if task is None else load_task(model.path, model.folder, ComputeContext.create(CPU, "fp32"))
         )
         return PaddedModel(encoder, None if copied is None else copied.model)
 
