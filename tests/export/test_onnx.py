@@ -147,7 +147,7 @@ def test_nothing_is_written_if_the_score_in_int8_is_outside_of_its_interval(
     monkeypatch.setattr(verification, "score_interval", lambda *_: (1.5, 2.0))
     with pytest.raises(InputError) as error:
         bs.export_model(finetuned("classify", base, root), tmp_path / "out", to="onnx-int8")
-    assert error.value.code == "export_score_differs"
+    assert error.value.code == "export_differs"
     assert not list(tmp_path.iterdir())
 
 

@@ -109,7 +109,7 @@ def export(model: str, to: tuple[str, ...], output_dir: str, data: str | None, a
     """
     from bertsmith.export.export import export_model
 
-    show(export_model(model, output_dir, to=to, data=data), as_json, _print_files)
+    show(export_model(options.load_model(model, "auto"), output_dir, to=to, data=data), as_json, _print_files)
 
 
 def _print_files(report: dict[str, Any]) -> None:

@@ -140,10 +140,10 @@ def get_format(name: str) -> Format:
     if name not in FORMATS:
         message, hint = f"there is no format {name!r}", f"use one of {', '.join(FORMATS)}"
         raise InputError("unknown_export_format", message, argument="to", hint=hint)
-    chosen = FORMATS[name]
-    missing = [package for package in chosen.packages if importlib.util.find_spec(package) is None]
+    target = FORMATS[name]
+    missing = [package for package in target.packages if importlib.util.find_spec(package) is None]
     if missing:
         message = f"the format {name} needs the package {missing[0]}"
-        hint = f"pip install 'bertsmith[{chosen.extra}]'"
+        hint = f"pip install 'bertsmith[{target.extra}]'"
         raise InputError("export_package_missing", message, hint=hint)
-    return chosen
+    return target

@@ -94,13 +94,13 @@ class Verifier:
         report["difference"] = max(float((a - b).abs().max()) for a, b in pairs)
         if not is_int8 and not report["difference"] <= MAX_DIFFERENCE:
             message = f"an output differs by {report['difference']:.2g}, more than {MAX_DIFFERENCE:g}"
-            raise self._error("export_differs", message)
+            raise self._error(message)
         if is_int8 and self._predictor is None:
             cosine = min(float(torch.cosine_similarity(a.flatten(), b.flatten(), 0)) for a, b in pairs)
             report["cosine"] = cosine
             if not cosine >= _MIN_INT8_COSINE:
                 message = f"the cosine of an output in int8 with that in fp32 is {cosine:.4f}"
-                raise self._error("export_differs", message)
+                raise self._error(message)
         return report | {"seconds": seconds, "seconds_before": seconds_before}
 
     def _read_examples(self, predictor: TaskPredictor, data: Source | None) -> None:
@@ -135,12 +135,12 @@ class Verifier:
                 f"{name} is {after:.4f} in int8, outside of {low:.4f} to {high:.4f}, the 95 % interval of "
                 f"{before:.4f} in fp32"
             )
-            raise self._error("export_score_differs", message)
+            raise self._error(message)
         return {"metric": name, "score": after, "score_before": before, "interval": [low, high]}
 
-    def _error(self, code: str, message: str) -> InputError:
+    def _error(self, message: str) -> InputError:
         hint = f"nothing was written; export to another format: {option('to', 'onnx')}"
-        return InputError(code, message, location=self._original.path, hint=hint)
+        return InputError("export_differs", message, location=self._original.path, hint=hint)
 
     def _run_original(self, items: Sequence[Item]) -> Sequence[Tensor]:
         """Return the original's outputs for items of single sequences; without heads its hidden states."""
