@@ -10,6 +10,7 @@ load, info, search  open a run as a Model; describe a folder; query an index
 list_runs           the runs of a folder with their scores and settings
 quickstart          all steps on the documentation that Python has
 card, push          write a model card; upload a model to a hub
+export_model        write a model for ONNX Runtime, OpenVINO, …
 Model               predict, evaluate, explain, fill_mask, score, embed, …
 check_corpus        report errors and costs of a corpus; show_instance
 inspect_tokenizers  compare vocabularies; extend_tokenizer: add words
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from bertsmith.experiments.glue import finetune_glue as finetune_glue
     from bertsmith.experiments.multirun import finetune_repeatedly as finetune_repeatedly
     from bertsmith.export.card import card as card
+    from bertsmith.export.export import export_model as export_model
     from bertsmith.export.push import push as push
     from bertsmith.finetuning.lr_finder import find_rate as find_rate
     from bertsmith.finetuning.run import finetune as finetune
@@ -93,6 +95,7 @@ _MODULES = {
     "compare": "inference.significance",
     "count_parameters": "models.parameter_count",
     "ensemble": "inference.ensemble",
+    "export_model": "export.export",
     "extend_tokenizer": "pretraining.extend_vocabulary",
     "find_rate": "finetuning.lr_finder",
     "ablate": "experiments.ablation",

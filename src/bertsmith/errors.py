@@ -33,6 +33,7 @@ PYTHON_FUNCTIONS = {
     "score": "Model.score",
     "score --pairs": "Model.score_pairs",
     "embed": "Model.embed",
+    "export": "export_model",
     "neighbors": "Model.neighbors",
     "probe": "Model.probe",
 }

@@ -19,6 +19,7 @@ from scipy.stats import ttest_rel
 import bertsmith as bs
 import tiny_run
 from bertsmith import hardware
+from bertsmith.cli import tables
 from bertsmith.corpus.shards import Shards
 from bertsmith.errors import InputError, Stopped
 from bertsmith.experiments.ablation import ablate
@@ -471,3 +472,27 @@ def test_each_recipe_takes_two_steps(file: Path, tmp_path: Path, shards: Shards)
     assert list(report.setups) == list(recipe.rows)
     assert all(setup.updates == 2 for setup in report.setups.values())
     assert all(one.verdict == "is undecided" for one in report.orderings)
+
+
+def test_scores_are_printed_in_points_beside_the_papers_and_less_perplexity_is_better(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    recipe = AblationRecipe(
+        rows={"a": {}, "b": {}},
+        losses=["mlm_perplexity"],
+        paper={"SST-2": {"a": 92.9, "b": 92.5}, "MLM perplexity": {"a": 3.54, "b": 3.99}},
+        quoted={"SST-2": {"reference": 92.8}},
+        departures={"data": "other text"},
+    )
+    found = {
+        row: {i: {"sst2": score + i / 50, "mlm_perplexity": 60.0 + i} for i in range(2)}
+        for row, score in (("a", 0.83), ("b", 0.71))
+    }
+    report = make_report(recipe, found)
+    tables.print_ablation({"output_dir": "out", **report.to_dict()})
+    out = capsys.readouterr().out
+    assert "84.00" in out  # the mean of 0.83 and 0.85
+    assert "61.0" not in out.split("60.5000")[0]  # a perplexity is no fraction
+    assert "92.8" in out
+    assert {(one.better, one.metric) for one in report.orderings} == {("a", "sst2"), ("a", "mlm_perplexity")}
+    assert report.departures == {"data": "other text"}

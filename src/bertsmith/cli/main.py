@@ -64,6 +64,7 @@ COMMANDS = {
         "info": ("inspect", "Describe a run, a model, data, a tokenizer, or this machine."),
     },
     "Share": {
+        "export": ("export", "Write a model for ONNX Runtime, transformers.js, or OpenVINO."),
         "card": ("export", "Write the model card of a model."),
         "push": ("export", "Upload a model and its card to the Hugging Face hub."),
     },
