@@ -89,7 +89,7 @@ class Client:
 def raw_post(path: str, body: bytes, length: int | None = None) -> bytes:
     """Return the bytes of a POST request."""
     size = len(body) if length is None else length
-    return f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {size}\r\n\r\n".encode() + body
+    return f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {size}\r\n\r\n".encode() + body
 
 
 def wait_until(holds: Any) -> None:

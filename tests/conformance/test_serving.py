@@ -48,6 +48,8 @@ def test_answers_over_http_are_those_of_predict(name: str, base: bs.Model, tmp_p
         described = client.get("/v1/models/run").value
         assert described["task"] == name.split()[0]
         assert set(inputs) <= set(described["inputs"])
+        assert client.post(path, {"inputs": described["example"]}).status == 200
+        assert not set(described["example"]) & set(described["optional_inputs"])
         schema = client.get("/openapi.json").value["paths"][path]["post"]["requestBody"]
         assert set(inputs) <= set(json.dumps(schema).split('"'))
         for value in (5, {"a": 1}, [[[["kaba"]]]], [None], [{"text": "a"}], [5, "kaba"], ["kaba", ["lode"]]):

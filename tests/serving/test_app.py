@@ -29,7 +29,8 @@ def test_requests_need_the_key(source: str) -> None:
             reply = client.post(EMBED, BODY, **headers)
             assert (reply.status, reply.code) == (401, "unauthorized")
         assert client.get("/v1/models").status == client.get("/metrics").status == 401
-        assert client.post(EMBED, BODY, Authorization="Bearer secret").status == 200
+        for scheme in ("Bearer", "bearer"):
+            assert client.post(EMBED, BODY, Authorization=f"{scheme} secret").status == 200
         assert client.get("/health/live").status == client.get("/health/ready").status == 200
         assert client.get("/").status == 200
 
@@ -54,6 +55,18 @@ def test_pages_of_other_sites_are_refused_unless_they_are_named(source: str) -> 
         assert reply.status == 200
         assert reply.headers["access-control-allow-origin"] == site
         assert client.post(EMBED, BODY, Origin="https://example.org").status == 403
+
+
+def test_other_names_of_the_server_are_refused(source: str) -> None:
+    site = "https://example.com"
+    with served(source, hosts=["localhost", "::1"], cors_origins=[site]) as client:
+        for host in ("evil.example", f"evil.example:{client.port}", "localhost.evil.example", "", "[::1"):
+            reply = client.post(EMBED, BODY, Host=host, Origin=f"http://{host}")
+            assert (reply.status, reply.code) == (403, "host_refused")
+            assert client.get("/", Host=host).code == "host_refused"
+        for host in ("localhost", "LOCALHOST:1", "[::1]:8000", "example.com"):
+            assert client.post(EMBED, BODY, Host=host).status == 200
+            assert client.post(EMBED, BODY, Host=host, Origin=site).status == 200
 
 
 def test_a_request_that_takes_too_long_gets_504_and_one_too_many_429(

@@ -37,6 +37,8 @@ def test_settings_of_a_call_are_those_of_predict(world: World) -> None:
         ({"max_length": 10**6}, "max_length_too_large"),
         ({"stride": 1}, "stride_too_small"),
         ({"batch_size": 1}, "fixed_setting_changed"),
+        ({"encoding": "cp1252"}, "setting_without_effect"),
+        ({"n_best": 2, "context_column": "a"}, "setting_without_effect"),
         ({"head": "bilstm"}, "fixed_setting_changed"),
         ({"second_encoder": "/etc"}, "fixed_setting_changed"),
     ],
@@ -88,8 +90,22 @@ def test_models_are_described_by_name(world: World) -> None:
     assert [model["id"] for model in listed] == list(world.models)
     assert world.client.get("/v1/models/tags").value == next(m for m in listed if m["id"] == "tags")
     assert listed[0]["routes"] == ["embed", "fill-mask", "score"]
+    assert listed[0]["mask_token"] == "[MASK]"
     paths = set(world.client.get("/openapi.json").value["paths"])
     assert {f"/v1/models/{m['id']}/{route}" for m in listed for route in m["routes"]} <= paths
+
+
+@pytest.mark.parametrize("name", ["nli", "grades", "tags", "answers"])
+def test_the_example_of_a_model_has_what_it_needs(world: World, name: str) -> None:
+    path = f"/v1/models/{name}"
+    described = world.client.get(path).value
+    assert world.client.post(f"{path}/predict", {"inputs": described["example"]}).status == 200
+    assert {*described["example"], *described["optional_inputs"]} == set(described["inputs"])
+    body = world.client.get("/openapi.json").value["paths"][f"{path}/predict"]["post"]["requestBody"]
+    properties = body["content"]["application/json"]["schema"]["properties"]
+    assert properties["inputs"]["required"] == list(described["example"])
+    assert "max_length" in properties["settings"]["properties"]
+    assert "encoding" not in properties["settings"]["properties"]
 
 
 def test_answers_in_a_mix_of_clients_are_those_of_each_alone(world: World) -> None:

@@ -50,3 +50,14 @@ def test_zero_shot_classification(world: World, multi_label: bool) -> None:
 def test_fill_mask(world: World) -> None:
     pipe, text = reference(world, "fill-mask", "bert"), f"{TEXT} [MASK]"
     assert post(world, pipe.task, "bert", text, top_k=3) == near(pipe(text, top_k=3))
+
+
+def test_question_answering_by_windows(world: World) -> None:
+    inputs, tag = {"question": TEXT, "context": " ".join(WORDS) * 3}, "question-answering"
+    parameters = {"max_seq_len": 32, "doc_stride": 4, "align_to_words": True, "top_k": 3}
+    settings = {"max_length": 32, "stride": 4, "n_best": 3}
+    expected = world["answers"].predict(**inputs, **settings).n_best
+    answers = post(world, tag, "answers", inputs, **parameters)
+    assert [row["answer"] for row in answers if row["answer"]] == [s["answer"] for s in expected][
+        : len(answers)
+    ]

@@ -49,7 +49,15 @@ def test_a_wrong_body_gets_a_reason(client: Client, body: bytes, status: int, co
 
 
 def test_the_error_names_the_part_of_the_body(client: Client) -> None:
-    assert client.post(EMBED, {"inputs": "a", "normalize": "yes"}).value["error"]["param"] == "normalize"
+    for body, param in (
+        ({"inputs": "a", "normalize": "yes"}, "normalize"),
+        ({"inputs": ["a", 5]}, "inputs"),
+        ({"inputs": "a", "pooling": "cls"}, "pooling"),
+        ({}, "inputs"),
+    ):
+        assert client.post(EMBED, body).value["error"]["param"] == param
+    reply = client.post("/v2/rerank", {"query": "a", "documents": ["a", 5]})
+    assert (reply.code, reply.value["error"]["param"]) == ("invalid_body", "documents.1")
 
 
 def test_an_input_that_costs_too_many_tokens_is_refused(client: Client) -> None:

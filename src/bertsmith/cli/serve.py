@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import signal
 from typing import Any
 
 import rich_click as click
@@ -43,6 +44,7 @@ def serve(models: tuple[str, ...], no_auth: bool, json_logs: bool, **arguments: 
     metrics for Prometheus. SIGTERM and Ctrl-C finish the accepted requests; SIGHUP loads the models again. Other
     addresses than that of this machine need a key. The command needs the extra `serve`.
     """
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there are models that it can load again
     log_handlers.logger.handlers = [
         log_handlers.JSONHandler() if json_logs else log_handlers.ConsoleHandler()
     ]

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Sequence, Set
+from contextlib import asynccontextmanager, suppress
 from importlib import resources
 from time import perf_counter
+from urllib.parse import urlsplit
 
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
@@ -48,6 +49,7 @@ def create_app(
     *,
     api_key: str | None = None,
     cors_origins: Sequence[str] = (),
+    hosts: Sequence[str] = (),
 ) -> Starlette:
     """Create the application; its state `server` is a `ServerState`.
 
@@ -56,6 +58,8 @@ def create_app(
         limits: The limits; None: the defaults.
         api_key: The key that requests need; None: none.
         cors_origins: The origins whose pages may send requests, such as "https://example.com"; "*": all.
+        hosts: The names by which requests may address the server, besides those in `cors_origins`, so that no
+            other name leads to it (DNS rebinding); empty: any.
     """
     limits, metrics = limits or Limits(), ServerMetrics()
     state = ServerState(registry, Engine(limits, metrics), limits, metrics)
@@ -65,7 +69,8 @@ def create_app(
         async with state.engine:
             yield
 
-    middleware = [Middleware(_Gate, state=state, api_key=api_key, cors_origins=tuple(cors_origins))]
+    names = {*hosts, *map(_host_name, cors_origins)} if hosts and "*" not in cors_origins else set()
+    middleware = [Middleware(_Gate, state=state, api_key=api_key, origins=cors_origins, hosts=names)]
     if cors_origins:
         cors = Middleware(
             CORSMiddleware,
@@ -101,10 +106,10 @@ class _Gate:
     """Refuses requests without a key or while the server drains, ends slow ones, answers errors, and counts."""
 
     def __init__(
-        self, app: ASGIApp, *, state: ServerState, api_key: str | None, cors_origins: tuple[str, ...]
+        self, app: ASGIApp, state: ServerState, api_key: str | None, origins: Sequence[str], hosts: Set[str]
     ) -> None:
-        self._app, self._state, self._cors_origins = app, state, cors_origins
-        self._authorization = None if api_key is None else f"Bearer {api_key}".encode()
+        self._app, self._state, self._cors_origins, self._hosts = app, state, origins, hosts
+        self._key = None if api_key is None else api_key.encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -126,7 +131,7 @@ class _Gate:
                     is_accepted = self._check(scope)
                     self._state.num_open += is_accepted
                     await self._app(scope, receive, send_and_note)
-            except ClientDisconnect:
+            except (ClientDisconnect, asyncio.CancelledError):  # the server cancels when it stops at once
                 code = "client_disconnected"
             except Exception as error:
                 code = await self._send_error(
@@ -139,6 +144,9 @@ class _Gate:
     def _check(self, scope: Scope) -> bool:
         """Return False for a request that a server answers while it drains; raise an error for a refused one."""
         headers = Headers(scope=scope)
+        if self._hosts and _host_name(headers.get("host", "//localhost")) not in self._hosts:
+            hint = "use localhost, or start the server with --cors-origin or --api-key"
+            raise InputError("host_refused", "the server has no such name", argument="Host", hint=hint)
         origin, allowed = headers.get("origin"), self._cors_origins
         is_allowed = origin in (None, *allowed) or "*" in allowed
         if origin is not None and not is_allowed and origin.partition("://")[2] != headers.get("host"):
@@ -146,9 +154,9 @@ class _Gate:
             raise InputError("origin_refused", "pages of other sites may not send requests", hint=hint)
         if scope["path"] in _OPEN_PATHS and scope["method"] in ("GET", "HEAD"):
             return False
-        if self._authorization is not None:
-            authorization = headers.get("authorization", "").encode()
-            if not hmac.compare_digest(authorization, self._authorization):
+        if self._key is not None:
+            scheme, _, key = headers.get("authorization", "").partition(" ")
+            if not hmac.compare_digest(key.encode(), self._key) or scheme.lower() != "bearer":
                 hint = "send the header 'Authorization: Bearer KEY'"
                 raise InputError("unauthorized", "the key is missing or wrong", hint=hint)
         if self._state.is_draining:
@@ -181,6 +189,13 @@ class _Gate:
         if access_logger.isEnabledFor(logging.INFO):
             values = {"route": route, "status": status, "code": code, "seconds": round(seconds, 6)}
             access_logger.info("%s %s", scope["method"], scope["path"], extra={"request": values})
+
+
+def _host_name(url: str) -> str:
+    """Return the name of an origin or of the header Host, without the port; an invalid one is its own name."""
+    with suppress(ValueError):
+        return urlsplit(url if "//" in url else f"//{url}").hostname or url
+    return url
 
 
 def _in_form(response: ErrorResponse, path: str) -> JSONResponse:

@@ -63,7 +63,7 @@ class SimilarityInputs(CompatibleBody):
 def choose_model(
     request: Request, name: str | None, can: Callable[[ServedModel], bool], verb: str
 ) -> ServedModel:
-    """Return the model of a name; without one the first model that can answer.
+    """Return the model of a name, or without one the first that can answer; raise InputError if it cannot.
 
     Args:
         request: The request.
@@ -72,10 +72,9 @@ def choose_model(
         verb: What it must be able to do, for the error.
     """
     registry = server_state(request).registry
-    if name:
-        return registry[name]
-    if (model := next(filter(can, registry), None)) is None:
-        message = f"none of the served models can {verb}"
+    models = [registry[name]] if name else registry
+    if (model := next(filter(can, models), None)) is None:
+        message = f"the model '{name}' cannot {verb}" if name else f"none of the served models can {verb}"
         raise InputError("route_missing", message, hint="GET /v1/models lists the models and their routes")
     return model
 

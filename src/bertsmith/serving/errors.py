@@ -18,6 +18,7 @@ STATUS = {
     "json_too_deep": 400,
     "no_inputs": 400,
     "unauthorized": 401,
+    "host_refused": 403,
     "origin_refused": 403,
     "model_unknown": 404,
     "route_missing": 404,

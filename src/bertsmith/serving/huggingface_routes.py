@@ -50,13 +50,15 @@ class TaggingParameters(Body):
 
 
 class AnsweringParameters(Body):
-    """The parameters of question-answering."""
+    """The parameters of question-answering; `align_to_words` has no effect."""
 
     top_k: int = Field(1, ge=1, le=100)
     max_answer_len: int | None = None
     max_question_len: int | None = None
     max_seq_len: int | None = None
     handle_impossible_answer: bool | None = None
+    doc_stride: int | None = None
+    align_to_words: bool | None = None
 
 
 class MaskParameters(Body):
@@ -199,6 +201,7 @@ async def _question_answering(call: PipelineCall) -> Any:
         "max_answer_length": options.max_answer_len,
         "max_query_length": options.max_question_len,
         "max_length": options.max_seq_len,
+        "stride": options.doc_stride,
     }
     answers = []
     for prediction in await compatible.predict(call.request, call.model, call.columns(), settings):

@@ -33,5 +33,5 @@ class Limits(Settings):
         30.0,
         gt=0,
         le=86_400,
-        description="seconds from a request's first byte to its answer; then it gets 504",
+        description="seconds from a request's first byte to its answer, else 504; also to read the answer",
     )

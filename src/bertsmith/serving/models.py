@@ -25,6 +25,20 @@ logger = logging.getLogger(__name__)
 
 PredictorT = TypeVar("PredictorT", bound=Predictor)
 
+_NO_ROUTE = (
+    "continuation_prefix_missing",
+    "model_is_causal",
+    "model_too_short",
+    "no_masked_lm_head",
+    "not_fine_tuned",
+    "special_token_undefined",
+    "unknown_task",
+    "unsupported_architecture",
+    "unsupported_modules",
+    "unsupported_pooling",
+)
+"""The codes of errors that say that a sound model has no such predictor."""
+
 
 @dataclass
 class ServedModel:
@@ -94,6 +108,14 @@ class ServedModel:
         """The scorer of texts; raises InputError if there is none."""
         return self._get("score", Scorer)
 
+    @property
+    def example(self) -> dict[str, Any]:
+        """The inputs of a request with an example of the task, with all that this model needs."""
+        task = self.predictor.task
+        required = [n for n in task.declaration.inputs if n not in task.declaration.optional_inputs]
+        example = dict.fromkeys(required, "what a day") | task.data.example_inputs()
+        return {name: [value] for name, value in example.items()}
+
     def to_dict(self) -> dict[str, Any]:
         """Return the model as the routes under /v1/models describe it, with the keys of OpenAI's API first."""
         config = self.model.folder.config
@@ -113,19 +135,24 @@ class ServedModel:
             values |= {
                 "task": task.name,
                 "inputs": list(task.declaration.inputs),
-                "optional_inputs": list(task.declaration.optional_inputs),
+                "optional_inputs": [n for n in task.declaration.optional_inputs if n not in self.example],
+                "example": self.example,
                 "labels": task.labels,
             }
         if "embed" in self.routes:
             pooling, normalize, *_ = self.embedder.config
             values["embedding"] = {"pooling": pooling, "normalize": normalize}
+        if "fill-mask" in self.routes:
+            values["mask_token"] = self.model.tokenizer.mask_token
         return values
 
     def _create(self, route: str, create: Callable[[], PredictorT]) -> PredictorT | None:
-        """Return a predictor whose errors name the model; None if the model has none, and remember why."""
+        """Return a predictor whose errors name the model; None, and the reason, if a sound model has none."""
         try:
             predictor = create()
         except InputError as error:
+            if error.code not in _NO_ROUTE:
+                raise
             self.missing[route] = error.message
             return None
         if predictor.check is not None:
@@ -142,7 +169,11 @@ class ServedModel:
 
 
 class ModelRegistry:
-    """Served models by name; the first one is the default."""
+    """Served models by name; the first one is the default.
+
+    Attributes:
+        is_closed: True if no more models are loaded.
+    """
 
     def __init__(self, sources: Sequence[str], device: str = "auto", precision: str = "auto") -> None:
         """Load models.
@@ -156,7 +187,8 @@ class ModelRegistry:
         Raises:
             InputError: A model cannot be loaded, or two have one name.
         """
-        self._device, self._precision, self._reloading = device, precision, Lock()
+        self._device, self._precision, self.is_closed = device, precision, False
+        self._waiting, self._reloading = Lock(), Lock()
         self._models: dict[str, ServedModel] = {}
         for source in sources:
             name, path = _name_and_path(source)
@@ -186,10 +218,16 @@ class ModelRegistry:
     def reload(self) -> None:
         """Load all models again and replace each at once; log an error and keep a model that cannot be loaded.
 
-        Requests that were accepted before are answered by the model that accepted them.
+        Requests that were accepted before are answered by the model that accepted them. A call during a reload
+        waits for it; further ones then do nothing.
         """
+        if not self._waiting.acquire(blocking=False):
+            return
         with self._reloading:
+            self._waiting.release()
             for name, served in list(self._models.items()):
+                if self.is_closed:
+                    return
                 try:
                     self._models[name] = ServedModel.load(name, served.source, self._device, self._precision)
                     logger.info("%s: loaded again", name)
@@ -201,5 +239,8 @@ def _name_and_path(source: str) -> tuple[str, str]:
     """Return the name and the path of "NAME=SOURCE" or "SOURCE"."""
     name, equals, path = source.partition("=")
     if equals and "/" not in name and not Path(source).exists():
+        if not name or not path:
+            message = f"{shorten(source, 60)!r} lacks the {'model' if name else 'name'}"
+            raise InputError("invalid_model_name", message, argument="models", hint="write NAME=MODEL")
         return name, path
     return Path(source).resolve().name or source, source

@@ -186,6 +186,13 @@ def with_settings(predictor: TaskPredictor, settings: dict[str, Any]) -> TaskPre
     if "batch_size" in settings:
         message, hint = "the server decides on the size of batches", "remove it"
         raise InputError("fixed_setting_changed", message, argument="settings.batch_size", hint=hint)
+    declaration = predictor.task.declaration
+    without_effect = set(declaration.settings_type.model_fields).difference(
+        declaration.call_settings, declaration.fixed_settings
+    )
+    if name := next((name for name in settings if name in without_effect), None):
+        message, hint = "it changes no prediction", f"use one of {', '.join(declaration.call_settings)}"
+        raise InputError("setting_without_effect", message, argument=f"settings.{name}", hint=hint)
     predictor = predictor.with_settings(settings, "settings")
     stride, limit = getattr(predictor.task.settings, "stride", None), predictor.task.encoder.max_length
     if stride is not None and stride * _MAX_OVERLAP < limit:

@@ -22,7 +22,7 @@ class EmbeddingsBody(compatible.CompatibleBody):
 
     input: Any
     model: str | None = None
-    encoding_format: Literal["float", "base64"] = "float"
+    encoding_format: Literal["float", "base64"] | None = "float"
     dimensions: int | None = Field(None, ge=1)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from importlib.metadata import version
 from typing import Any
+from urllib.parse import quote
 
 from bertsmith.serving import native
 from bertsmith.serving.models import ModelRegistry, ServedModel
@@ -34,7 +35,7 @@ def openapi(registry: ModelRegistry) -> dict[str, Any]:
     """Return the OpenAPI document of the routes of all models."""
     paths: dict[str, Any] = {"/v1/models": {"get": _operation(native.list_models)}}
     for model in registry:
-        path = f"/v1/models/{model.name}"
+        path = f"/v1/models/{quote(model.name, safe='')}"
         paths[path] = {"get": _operation(native.show_model)}
         for name in model.routes:
             paths[f"{path}/{name}"] = {"post": _post(model, name)}
@@ -60,10 +61,13 @@ def _post(model: ServedModel, name: str) -> dict[str, Any]:
         schema["properties"]["inputs"] = {
             "type": "object",
             "properties": dict.fromkeys(declaration.inputs, texts),
-            "required": [name for name in declaration.inputs if name not in declaration.optional_inputs],
+            "required": list(model.example),
+            "examples": [model.example],
             "additionalProperties": False,
         }
-        schema["properties"]["settings"] = declaration.settings_type.model_json_schema()
+        settings = schema["properties"]["settings"] = declaration.settings_type.model_json_schema()
+        values = settings["properties"].items()
+        settings["properties"] = {name: v for name, v in values if name in declaration.call_settings}
     handlers = {route.path.rpartition("/")[2]: route.endpoint for route in native.ROUTES}
     operation = _operation(handlers[name])
     operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -49,6 +50,14 @@ class Body(BaseModel):
 
 BodyT = TypeVar("BodyT", bound=BaseModel)
 
+_MESSAGES = {
+    "dict_type": "this is not a JSON object",
+    "extra_forbidden": "there is no such field",
+    "missing": "this is missing",
+    "model_type": "this is not a JSON object",
+}
+"""The messages of errors that pydantic words for Python."""
+
 
 def server_state(request: Request) -> ServerState:
     """Return the parts of the server."""
@@ -77,11 +86,17 @@ def validate(body_class: type[BodyT], value: Any, location: str = "") -> BodyT:
     try:
         return body_class.model_validate(value)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        argument = ".".join(filter(None, [location, *map(str, first["loc"])]))
-        field = body_class.model_fields.get(str(first["loc"][0])) if first["loc"] else None
+        first, path = error.errors(include_url=False)[0], list[str]()
+        for part in first["loc"]:
+            with suppress(LookupError, TypeError):  # pydantic also names the types of a union
+                value = value[part]
+                path.append(str(part))
+        path += [str(first["loc"][-1])] if first["type"] == "missing" else []
+        argument = ".".join(filter(None, [location, *path]))
+        field = body_class.model_fields.get(path[0]) if path else None
         hint = field.description if field is not None else None
-        raise InputError("invalid_body", first["msg"], argument=argument or None, hint=hint) from None
+        message = _MESSAGES.get(first["type"]) or first["msg"].replace("Input should", "this should")
+        raise InputError("invalid_body", message, argument=argument or None, hint=hint) from None
 
 
 async def answer(

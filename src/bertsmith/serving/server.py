@@ -24,6 +24,7 @@ from bertsmith.serving.requests import ServerState
 
 _POLL_SECONDS = 0.02
 _MAX_HEAD_BYTES = 65_536  # of a request: its URL and headers
+_LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 
 logger = logging.getLogger(__name__)
 
@@ -57,6 +58,7 @@ def serve(
         InputError: A model cannot be loaded, the address cannot be used, or other machines could send requests
             without a key.
     """
+    host = host.strip("[]")  # of an IPv6 address, as in URLs
     if not api_key and auth and not _is_loopback(host):
         message = "other machines can reach this address, so requests need a key"
         hint = f"set {option('api_key')} or BERTSMITH_API_KEY; or allow everyone by {option('auth', False)}"
@@ -66,11 +68,12 @@ def serve(
     ):
         message = "the key is not printable ASCII without spaces"
         raise InputError("invalid_api_key", message, argument="api_key", hint="choose another one")
+    hosts = (*_LOOPBACK_NAMES, host) if not api_key and _is_loopback(host) else ()
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as listener:
-        _bind(listener, host, port)
+        _listen(listener, host, port)
         _allow_many_connections()
         registry = ModelRegistry(models, device, precision)
-        app = create_app(registry, limits, api_key=api_key, cors_origins=cors_origins)
+        app = create_app(registry, limits, api_key=api_key, cors_origins=cors_origins, hosts=hosts)
         Server(app).run(sockets=[listener])
 
 
@@ -89,11 +92,12 @@ def _allow_many_connections() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
-def _bind(listener: socket.socket, host: str, port: int) -> None:
-    """Bind a socket that does not listen yet: connections are refused until the models are loaded."""
+def _listen(listener: socket.socket, host: str, port: int) -> None:
+    """Listen before the models are loaded, so that a second server fails at once; connections wait until then."""
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
+        listener.listen()
     except (OSError, UnicodeError) as error:
         reason = (getattr(error, "strerror", None) or str(error)).lower()
         hint = f"choose another {option('port')} or {option('host')}"
@@ -103,11 +107,23 @@ def _bind(listener: socket.socket, host: str, port: int) -> None:
 
 
 class _HTTPProtocol(HttpToolsProtocol):
-    """HTTP in which the head of a request is limited in bytes and in time, from the connection on."""
+    """HTTP with limits of the bytes and the time of a request's head, and of the time to take an answer."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        state: ServerState = self.config.app.state.server  # type: ignore[union-attr]
+        self._limits = state.limits
+        transport.set_write_buffer_limits(high=0)  # writing is paused until the client has taken everything
         self._start_head()
+        self._write_timer = self._head_timer  # until writing is paused
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._write_timer = self.loop.call_later(self._limits.max_seconds, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        self._write_timer.cancel()
+        super().resume_writing()
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -115,10 +131,21 @@ class _HTTPProtocol(HttpToolsProtocol):
         self._start_head()
 
     def data_received(self, data: bytes) -> None:
+        self._has_body_end = False
         super().data_received(data)
-        self._head_bytes += len(data) * self._in_head  # of a head whose end has not arrived
+        if self._in_head and not self._has_body_end:  # otherwise only some of the data belong to the head
+            self._head_bytes += len(data)
         if self._head_bytes > _MAX_HEAD_BYTES and not self.transport.is_closing():
             self.send_400_response("The head of the request is too large.")
+
+    def on_message_complete(self) -> None:
+        self._has_body_end = True
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        if self.cycle.response_complete and self.cycle.more_body:  # nothing limits the rest of the body
+            self.transport.close()
+        super().on_response_complete()
 
     def on_headers_complete(self) -> None:
         self._in_head = False
@@ -127,19 +154,19 @@ class _HTTPProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._head_timer.cancel()
+        self._write_timer.cancel()
         super().connection_lost(exc)
 
     def _start_head(self) -> None:
-        state: ServerState = self.config.app.state.server  # type: ignore[union-attr]
         self._in_head, self._head_bytes = True, 0
-        self._head_timer = self.loop.call_later(state.limits.max_body_seconds, self.transport.abort)
+        self._head_timer = self.loop.call_later(self._limits.max_body_seconds, self.transport.abort)
 
 
 class Server(uvicorn.Server):
     """A server that drains on SIGTERM and SIGINT, and loads its models again on SIGHUP.
 
-    Draining refuses new requests with 503, finishes those that were accepted, and returns. A second SIGINT returns
-    at once.
+    Draining refuses new requests with 503, finishes those that were accepted, and returns, after `max_seconds` at
+    the latest. A second signal ends all connections at once.
     """
 
     def __init__(self, app: Starlette) -> None:
@@ -177,19 +204,20 @@ class Server(uvicorn.Server):
                 signal.signal(number, previous_handler)
 
     def reload(self) -> None:
-        """Load the models again in a thread."""
-        asyncio.get_running_loop().run_in_executor(None, self._state.registry.reload)
+        """Load the models again in a thread that does not keep the process alive."""
+        threading.Thread(target=self._state.registry.reload, daemon=True).start()
 
     def drain(self) -> None:
         """Refuse new requests, and stop when all others have their answers; a second call stops at once."""
-        self.force_exit = self._state.is_draining
-        self.should_exit = self.force_exit
-        if not self._state.is_draining:
-            self._state.is_draining = True
-            if self._state.num_open:
-                count = pluralize(self._state.num_open, "request")
-                logger.info("finishing %s; interrupt again to stop at once", count)
-            self._draining = asyncio.ensure_future(self._stop_when_idle())
+        if self._state.is_draining:
+            self._stop_at_once()
+            return
+        self._state.is_draining = self._state.registry.is_closed = True
+        if self._state.num_open:
+            count = pluralize(self._state.num_open, "request")
+            logger.info("finishing %s; a second signal stops at once", count)
+        self._draining = asyncio.ensure_future(self._stop_when_idle())
+        asyncio.get_running_loop().call_later(self._state.limits.max_seconds, self._stop_at_once)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen, and log the address."""
@@ -203,3 +231,10 @@ class Server(uvicorn.Server):
         while self._state.num_open:
             await asyncio.sleep(_POLL_SECONDS)
         self.should_exit = True
+
+    def _stop_at_once(self) -> None:
+        self.should_exit = True
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
+        for task in self.server_state.tasks:
+            task.cancel()

@@ -108,6 +108,10 @@ class TaskData(ABC):
     def from_inputs(self, columns: Mapping[str, Sequence[Any]], locations: Sequence[str]) -> list[Any]:
         """Return unlabeled examples from lists of equal length, named as in `Task.inputs`."""
 
+    def example_inputs(self) -> dict[str, Any]:
+        """Return inputs of an example to try the model, where it needs more than a text for each required one."""
+        return {}
+
     @abstractmethod
     def to_row(self, example: Any) -> dict[str, Any]:
         """Return an example as a JSON row that `read` reads again."""

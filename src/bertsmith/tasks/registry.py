@@ -50,6 +50,7 @@ class Task:
         annotation_unit: The unit of what is lost where text is truncated, such as "tag"; "" if labels concern the
             whole text.
         fixed_settings: Settings that a trained model keeps.
+        call_settings: Settings that change the predictions for given inputs.
         averaged_metadata: Metadata that may differ between the models of an ensemble and are averaged.
         output_format: The official file format of predictions.
         example_file: A typical name of a training file, for help.
@@ -72,6 +73,7 @@ class Task:
     accepts_label_names: bool = False
     annotation_unit: str = ""
     fixed_settings: tuple[str, ...] = ("head", "second_encoder")
+    call_settings: tuple[str, ...] = ("max_length",)
     averaged_metadata: tuple[str, ...] = ()
     output_format: OutputFormat | None = None
     example_file: str = "train.csv"

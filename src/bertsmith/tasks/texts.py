@@ -158,6 +158,10 @@ class TextData(TaskData):
             for text, second, location in zip(texts, seconds, locations, strict=True)
         ]
 
+    def example_inputs(self) -> dict[str, Any]:
+        """Return a second text for a model of pairs."""
+        return {} if self.settings.second_column is None else {"text_pair": "it was a good day"}
+
     def to_row(self, example: TextExample) -> dict[str, Any]:
         """Return the row with the column names of the settings."""
         settings = self.settings

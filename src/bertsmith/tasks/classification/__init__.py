@@ -20,5 +20,6 @@ TASK = Task(
     optional_inputs=("text_pair",),
     accepts_label_names=True,
     fixed_settings=("head", "second_encoder", "pooler"),
+    call_settings=("max_length", "stride", "specials_in_text"),
     averaged_metadata=("weights",),
 )

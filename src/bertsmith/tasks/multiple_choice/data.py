@@ -327,6 +327,10 @@ class MultipleChoiceData(TaskData):
         choices = columns.get("choices") or [None] * len(contexts)
         return [_unlabeled_example(*row) for row in zip(contexts, questions, choices, locations, strict=True)]
 
+    def example_inputs(self) -> dict[str, Any]:
+        """Return choices."""
+        return {"choices": ["a good day", "a bad day"]}
+
     def to_row(self, example: ChoiceExample) -> dict[str, Any]:
         """Return the context, the question, the choices, and the index of the correct one."""
         settings, names = self.settings, self.settings.choice_columns

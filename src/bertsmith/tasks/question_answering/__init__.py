@@ -23,6 +23,14 @@ TASK = Task(
     inputs=("question", "context"),
     annotation_unit="answer",
     fixed_settings=("head", "second_encoder", "transform"),
+    call_settings=(
+        "max_length",
+        "max_query_length",
+        "stride",
+        "n_best",
+        "max_answer_length",
+        "null_threshold",
+    ),
     output_format=OutputFormat("squad", "one object of each question's id with its answer: SQuAD's"),
     example_file="train.json",
 )

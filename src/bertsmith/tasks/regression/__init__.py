@@ -19,4 +19,5 @@ TASK = Task(
     inputs=("text", "text_pair"),
     optional_inputs=("text_pair",),
     fixed_settings=("head", "second_encoder", "pooler"),
+    call_settings=("max_length", "stride", "specials_in_text"),
 )

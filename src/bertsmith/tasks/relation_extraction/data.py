@@ -321,8 +321,7 @@ class RelationData(TaskData):
     def from_inputs(
         self, columns: Mapping[str, Sequence[Any]], locations: Sequence[str]
     ) -> list[RelationExample]:
-        """Return examples of texts with tags; of texts and [start, end) in characters; or of lists of words and
-        [start, end) in words."""
+        """Return examples of texts with tags, or with [start, end) in characters or words."""
         if ("head" in columns) != ("tail" in columns):
             missing = "tail" if "head" in columns else "head"
             hint = "give both, or mark both entities by tags in the texts"
@@ -338,6 +337,10 @@ class RelationData(TaskData):
             examples.append(RelationExample(*entities, None, location))
         return examples
 
+    def example_inputs(self) -> dict[str, Any]:
+        """Return a text with two marked entities."""
+        return {"text": "<e1>Ada</e1> wrote to <e2>Charles</e2>."}
+
     def to_row(self, example: RelationExample) -> dict[str, Any]:
         """Return the text, both spans, and the relation."""
         row: dict[str, Any] = {} if example.id is None else {"id": example.id}
@@ -346,9 +349,8 @@ class RelationData(TaskData):
 
     def tuple_columns(self, num_values: int) -> list[str]:
         """Return the columns of a text with tags and its relation, or of a text, both spans, and the relation."""
-        settings = self.settings
-        text, label = settings.text_column or "text", settings.label_column or "relation"
-        spans = [settings.head_column or "head", settings.tail_column or "tail"]
+        text, label = self.settings.text_column or "text", self.settings.label_column or "relation"
+        spans = [self.settings.head_column or "head", self.settings.tail_column or "tail"]
         return [text, *(spans if num_values > 3 else []), label]
 
     def fit_metadata(self, examples: Sequence[RelationExample], label_names: LabelNames | None) -> Metadata:

@@ -111,6 +111,11 @@ class TagData(TaskData):
             examples.append(TagExample(words, None, location, text=text, predicate=index))
         return examples
 
+    def example_inputs(self) -> dict[str, Any]:
+        """Return a sentence, and for semantic roles its predicate."""
+        sentence = {"words": ["Ada", "wrote", "a", "letter"]}
+        return {**sentence, "predicate": 1} if self.metadata.get("roles") else sentence
+
     def tuple_columns(self, num_values: int) -> list[str]:
         """Return the columns of words and tags."""
         return list(self._keys[:2])
