@@ -57,7 +57,6 @@ def test_question_answering_by_windows(world: World) -> None:
     parameters = {"max_seq_len": 32, "doc_stride": 4, "align_to_words": True, "top_k": 3}
     settings = {"max_length": 32, "stride": 4, "n_best": 3}
     expected = world["answers"].predict(**inputs, **settings).n_best
-    answers = post(world, tag, "answers", inputs, **parameters)
-    assert [row["answer"] for row in answers if row["answer"]] == [s["answer"] for s in expected][
-        : len(answers)
-    ]
+    texts = [row["answer"] for row in post(world, tag, "answers", inputs, **parameters) if row["answer"]]
+    assert len(texts) >= 2  # the empty answer may be another one
+    assert texts == [span["answer"] for span in expected][: len(texts)]
