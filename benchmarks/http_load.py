@@ -3,8 +3,9 @@
     python http_load.py < job.json > result.json
 
 The job: `port`, `clients` (connections that each wait for an answer before they send again), `requests` (a file of
-JSON lines with `path`, `body`, and, to be compared, `reply`), and `seconds` or `count`; with `rate`, requests are
-sent at this rate, whether the earlier ones are answered or not, on as many connections as that needs.
+JSON lines with `path`, `body` or bytes `raw` in Latin-1, and, to be compared, `reply`), and `seconds` or `count`.
+With `rate`, requests are sent at this rate, whether the earlier ones are answered or not, on as many connections as
+that needs.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ def read_requests(file: str) -> list[Request]:
     requests = []
     for line in Path(file).read_text(encoding="utf-8").splitlines():
         values = json.loads(line)
-        body = json.dumps(values["body"]).encode()
+        body = values["raw"].encode("latin-1") if "raw" in values else json.dumps(values["body"]).encode()
         head = f"POST {values['path']} HTTP/1.1\r\nHost: {HOST}\r\nContent-Type: application/json\r\n"
         data = f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
         requests.append(Request(data, values.get("reply")))
