@@ -7,6 +7,7 @@ finetune            train a BERT on labeled examples of a task
 finetune_repeatedly with several seeds or folds; finetune_glue; find_rate
 ablate, compare     compare recipes; test two models; ensemble: Ensemble
 load, info, search  open a run as a Model; describe a folder; query an index
+list_runs           the runs of a folder with their scores and settings
 quickstart          all steps on the documentation that Python has
 card, push          write a model card; upload a model to a hub
 Model               predict, evaluate, explain, fill_mask, score, embed, …
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
     from bertsmith.inspection.check import check_corpus as check_corpus
     from bertsmith.inspection.info import info as info
     from bertsmith.inspection.inspect import inspect_tokenizers as inspect_tokenizers
+    from bertsmith.inspection.runs import list_runs as list_runs
     from bertsmith.inspection.show import show_instance as show_instance
     from bertsmith.io.documents import Reading as Reading
     from bertsmith.io.sources import Texts as Texts
@@ -101,6 +103,7 @@ _MODULES = {
     "finetune_repeatedly": "experiments.multirun",
     "info": "inspection.info",
     "inspect_tokenizers": "inspection.inspect",
+    "list_runs": "inspection.runs",
     "load": "inference.model",
     "prepare": "corpus.prepare",
     "presets": "models.family",

@@ -39,8 +39,8 @@ Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
 
-def _console(stderr: bool) -> Console:
-    """Return a console for the current stdout or stderr, which tests and pipes replace.
+def create_console(stderr: bool = False) -> Console:
+    """Return a console of Rich for the current stdout or stderr, which tests and pipes replace.
 
     Rich honors NO_COLOR and colors only terminals.
     """
@@ -60,7 +60,7 @@ def _raise_broken_pipe() -> NoReturn:
 def print_note(text: str) -> None:
     """Print a line of information on stderr; a closed stderr is ignored."""
     with suppress(OSError):
-        _console(stderr=True).print(escape_control_characters(text), markup=False)
+        create_console(stderr=True).print(escape_control_characters(text), markup=False)
 
 
 def in_notebook() -> bool:
@@ -95,7 +95,7 @@ def with_progress_bar(title: str) -> Callable[[Callable[Arguments, Result]], Cal
 
 def print_result(text: str) -> None:
     """Print a line of the result on stdout."""
-    _console(stderr=False).print(escape_control_characters(text), markup=False)
+    create_console().print(escape_control_characters(text), markup=False)
 
 
 def print_json(document: Any) -> None:
@@ -117,7 +117,7 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[obje
         columns: The headings.
         rows: The cells of each row; a tuple is a cell of several lines.
     """
-    _print_table(_console(stderr=False), title, columns, rows)
+    _print_table(create_console(), title, columns, rows)
 
 
 def format_table(
@@ -245,7 +245,7 @@ class ProgressBar:
         self._history = deque([(self._last_note, initial)])
         self._notebook_bar = _NotebookBar() if in_notebook() else None
         self._progress: Progress | None = None
-        console = _console(stderr=True)
+        console = create_console(stderr=True)
         if console.is_terminal and self._notebook_bar is None:
             from rich.progress import BarColumn, Progress, TextColumn
             from rich.table import Column

@@ -26,6 +26,7 @@ PYTHON_FUNCTIONS = {
     "data check": "check_corpus",
     "data show": "show_instance",
     "lr-find": "find_rate",
+    "runs": "list_runs",
     "evaluate": "Model.evaluate",
     "predict": "Model.predict",
     "fill-mask": "Model.fill_mask",

@@ -60,11 +60,13 @@ class TrainingKeywords(TypedDict, total=False):
         "constant_with_warmup",
         "warmup_stable_decay",
         "one_cycle",
+        "one_cycle_linear",
         "step",
         "inverse_sqrt",
         "reduce_lr_on_plateau",
     ]
     decay_ratio: float
+    pct_start: float
     lr_decay_factor: float
     lr_milestones: Sequence[float]
     weight_decay: float
@@ -86,7 +88,7 @@ class TrainingKeywords(TypedDict, total=False):
     threads: int | None
     dataloader_num_workers: int
     fsdp: bool
-    report_to: Literal["tensorboard", "none"]
+    report_to: Sequence[Literal["tensorboard", "wandb", "mlflow"]]
 
 
 class PretrainKeywords(TrainingKeywords, total=False):

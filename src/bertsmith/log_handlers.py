@@ -6,9 +6,12 @@ only after `logging.basicConfig(level=logging.INFO)`.
 
 from __future__ import annotations
 
+import json
 import logging
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 
 from bertsmith import console
 from bertsmith.formatting import escape_control_characters, format_message
@@ -25,6 +28,25 @@ class ConsoleHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         console.print_note(self.format(record))
+
+
+class JSONHandler(ConsoleHandler):
+    """Print a JSON object per record on stderr, with the values that it has in `request`."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        values = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            **getattr(record, "request", {}),
+        }
+        if record.exc_info:
+            values["exception"] = self.formatter.formatException(record.exc_info) if self.formatter else ""
+        try:
+            print(json.dumps(values, ensure_ascii=False), file=sys.stderr, flush=True)
+        except (OSError, ValueError):  # stderr is full or closed
+            self.handleError(record)
 
 
 class NotebookHandler(ConsoleHandler):

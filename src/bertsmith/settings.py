@@ -367,7 +367,7 @@ def _settings_error(cls: type[Settings], error: ValidationError, location: str |
     errors = error.errors()
     unknown = [details for details in errors if details["type"] in ("extra_forbidden", "invalid_key")]
     first = (unknown or errors)[0]
-    name = ".".join(str(part) for part in first["loc"])
+    name = ".".join(part for part in first["loc"] if isinstance(part, str))  # without the index in a list
     if unknown:
         name = name[:_MAX_NAME_LENGTH]
         what = "group of settings" if isinstance(first["input"], Mapping) else "setting"

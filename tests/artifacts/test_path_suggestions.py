@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import types
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import bertsmith as bs
 from bertsmith.artifacts.locate import check_model_name, locate
 from bertsmith.errors import InputError
 
@@ -120,3 +124,49 @@ def test_a_folder_that_replaces_the_shipped_model_is_reported(
         (tmp_path / name / "config.json").write_text("{}")
         assert locate(name) == Path(name)
     assert len(caplog.records) == 1
+
+
+def write_config(folder: Path, architecture: str, model_type: str) -> None:
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(
+        json.dumps({"architectures": [architecture], "model_type": model_type}), encoding="utf-8"
+    )
+
+
+def test_a_published_name_offline_is_the_only_pretrained_model_of_its_family_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    write_config(tmp_path / "mine" / "model", "RobertaForMaskedLM", "roberta")
+    with pytest.raises(InputError):
+        locate("owner/of-no-family")
+    write_config(tmp_path / "small", "AlbertForPreTraining", "albert")
+    write_config(tmp_path / "moods" / "model", "RobertaForSequenceClassification", "roberta")
+    for name in ("roberta-base", "FacebookAI/roberta-base", "roberta-large"):
+        caplog.clear()
+        assert locate(name) == Path("mine/model")
+        assert "mine/model is used instead" in caplog.text
+    assert locate("albert-base-v2") == Path("small")
+    for name in ("bert-base-uncased", "owner/of-no-family"):  # no folder of the family: what exists is listed
+        with pytest.raises(InputError) as caught:
+            locate(name)
+        assert caught.value.code == "hub_not_installed"
+        assert "pre-trained models here: mine, small" in str(caught.value.hint)
+    write_config(tmp_path / "mine-too" / "model", "RobertaForMaskedLM", "roberta")
+    with pytest.raises(InputError) as caught:  # two: neither is chosen
+        locate("roberta-base")
+    assert "mine, mine-too, small" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize("output_dir", ["roberta-bas", "roberta_base"])
+def test_a_missing_model_is_not_taken_for_the_folder_of_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, output_dir: str
+) -> None:
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    rows = [{"text": "a", "label": "x"}]
+    options: dict[str, Any] = {"train": rows, "validation": rows}
+    for run in (bs.finetune, partial(bs.finetune_repeatedly, restarts=2)):
+        with pytest.raises(InputError) as caught:
+            run("classify", "roberta-base", output_dir, **options)
+        assert caught.value.code == "hub_not_installed"
+        assert output_dir not in str(caught.value.hint)

@@ -222,7 +222,7 @@ def test_a_log_that_finds_no_room_is_one_sentence(tmp_path: Path) -> None:
             self.real.close()
             raise full()
 
-    with MetricLogger(tmp_path, title="", num_updates=1, step=0, tensorboard=False) as recorder:
+    with MetricLogger(tmp_path, title="", num_updates=1, step=0) as recorder:
         recorder._log = Full(recorder._log)  # type: ignore[assignment]
         with pytest.raises(MachineError) as caught:
             recorder.record(1, "train", {"loss": 1.0})

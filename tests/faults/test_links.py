@@ -156,9 +156,7 @@ def test_another_name_of_a_log_keeps_its_content(tmp_path: Path) -> None:
     for name in ("log.jsonl", "speed.jsonl"):
         (tmp_path / name).write_text('{"step": 1}\n')
         os.link(tmp_path / name, tmp_path / "run" / name)
-    with MetricLogger(
-        tmp_path / "run", title="", num_updates=2, step=1, log_bytes=12, tensorboard=False
-    ) as recorder:
+    with MetricLogger(tmp_path / "run", title="", num_updates=2, step=1, log_bytes=12) as recorder:
         recorder.record(2, "train", {"loss": 1.0})
     for name in ("log.jsonl", "speed.jsonl"):
         assert (tmp_path / name).read_text() == '{"step": 1}\n'

@@ -154,6 +154,25 @@ def test_afterwards_everything_is_as_it_was(
     assert_equal(made.state(), still)
 
 
+def test_it_stops_where_the_mean_loss_is_four_times_its_best(
+    base: bs.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S85: 20 rates, so that the mean reaches over one of them: its decay is exp(-1)."""
+    made = Made(base, tiny_run.table(tmp_path / "train.csv", tiny_run.examples(30)))
+    losses = [1.0] * 8 + [0.25] * 6 + [1.1] * 6
+
+    def step(strategy: Any, update: Any, rate: float, step: int) -> dict[str, torch.Tensor]:
+        return {"loss": torch.tensor(losses[step - 1])}
+
+    monkeypatch.setattr("bertsmith.training.lr_range_test.train_step", step)
+    rates = np.geomspace(1e-6, 10, 20).tolist()
+    seen = lr_range_test(made.trained, made.phase, made.settings, made.place, rates)
+    # The mean is lowest after 14 updates, 0.252, and after 3, 4, and 5 more 1.058, 1.084, and 1.094.
+    assert len(seen) == 17
+    losses[14:] = [0.9] * 6  # its mean never is four times the lowest
+    assert len(lr_range_test(made.trained, made.phase, made.settings, made.place, rates)) == 20
+
+
 def test_an_interruption_leaves_it_as_it_was_too(base: bs.Model, tmp_path: Path) -> None:
     made = Made(base, tiny_run.table(tmp_path / "train.csv", tiny_run.examples(30)))
     before = made.state()
@@ -212,9 +231,9 @@ def test_the_verb_writes_a_plot_and_one_document(base: bs.Model, tmp_path: Path)
     out.unlink()
     document = json.loads(call(*words, "--json").stdout)
     assert (len(document["rates"]), list(document["seeds"]), document["plot"]) == (15, ["0", "1"], str(out))
-    assert {"losses", "smoothed", "lowest_at", "falls_clearly", "diverges_at"} == document["seeds"][
-        "0"
-    ].keys()
+    seed = document["seeds"]["0"]
+    assert {"losses", "smoothed", "lowest_at", "steepest_at", "falls_clearly", "diverges_at"} == seed.keys()
+    assert document["seconds"] > 0
 
 
 @pytest.mark.parametrize(

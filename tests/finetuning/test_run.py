@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,6 +19,7 @@ from bertsmith.finetuning.job import FinetuneJob
 from bertsmith.finetuning.settings import DropoutSettings, FileSettings
 from bertsmith.models.family import preset
 from bertsmith.tasks.registry import get_task
+from bertsmith.tasks.settings import ClassSettings
 
 FEW = ["train.max_steps=2", "train.threads=1", "train.precision=fp32", "train.report_to=none"]
 
@@ -49,6 +52,65 @@ def test_split_is_exact_stratified_and_repeatable(base: bs.Model, tmp_path: Path
     same, other = ([{example.text for example in part} for part in split[:2]] for split in splits)
     assert same == [{row["text"] for row in part} for part in (train, validation)]
     assert other != same
+
+
+def test_a_split_into_three_keeps_the_test_examples_from_every_choice(base: bs.Model, tmp_path: Path) -> None:
+    """S90, S91: 80/20 at seed 42, then a tenth of the 80; the test is scored once, by the best weights."""
+    rows = [(f"{text} {i}", label) for i, (text, label) in enumerate(tiny_run.examples(100))]
+    file = tiny_run.table(tmp_path / "all.csv", rows)
+    settings = ["train.threads=1", "train.precision=fp32", "train.report_to=none", "files.seed=42"]
+    splits = {"test_split": 0.2, "validation_split": 0.1}
+    options = {"train": file, "settings": [*settings, "train.num_train_epochs=2"], **splits}
+    seen: list[int] = []
+    evaluate = FinetuneJob.evaluate
+
+    def counted(job: FinetuneJob) -> Any:
+        metrics, answers = evaluate(job)
+        seen.append(len(answers.examples))
+        return metrics, answers
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(FinetuneJob, "evaluate", counted)
+        run = bs.finetune("classify", base, tmp_path / "a", **options)
+    names = ("train", "validation", "test")
+    files = {name: tmp_path / "a" / "split" / f"{name}.jsonl" for name in names}
+    lines = {name: path.read_text().splitlines() for name, path in files.items()}
+    assert {name: len(part) for name, part in lines.items()} == {"train": 72, "validation": 8, "test": 20}
+    assert len({line for part in lines.values() for line in part}) == 100
+    assert set(seen) == {8}  # whatever chose weights and thresholds saw the validation examples only
+    report = run.report["test"]
+    assert report["examples"] == 20
+    again = bs.load(tmp_path / "a", precision="fp32").evaluate(files["test"])
+    assert report["accuracy"] == pytest.approx(again.accuracy)
+    assert report["confusion"] == again.confusion
+    figure = f"{report['accuracy']:.4f}"
+    for page in ((tmp_path / "a" / "report.html").read_text(), bs.card(tmp_path / "a")):
+        assert re.search(rf"20 test examples, which chose nothing, .*accuracy (is )?{figure}", page)
+    task = get_task("classify")
+    parts = [
+        [
+            {example.text for example in part}
+            for part in split_examples(task, file_settings, ClassSettings())[:3]
+        ]
+        for file_settings in (FileSettings(train=str(file), seed=seed, **splits) for seed in (42, 42, 43))
+    ]
+    assert parts[0] == parts[1] != parts[2]
+    assert parts[0][2] == {json.loads(line)["text"] for line in lines["test"]}
+
+
+def test_a_test_split_beside_a_validation_file_and_one_that_leaves_nothing(
+    base: bs.Model, tmp_path: Path
+) -> None:
+    file = tiny_run.table(tmp_path / "all.csv", tiny_run.examples(30))
+    validation = tiny_run.table(tmp_path / "validation.csv", tiny_run.examples(9, seed=5))
+    run = bs.finetune(
+        "classify", base, tmp_path / "a", train=file, validation=validation, test_split=0.3, settings=FEW
+    )
+    assert (run.report["validation"]["examples"], run.report["train_examples"]) == (9, 21)
+    assert run.report["test"]["examples"] == 9
+    with pytest.raises(InputError) as caught:
+        bs.finetune("classify", base, tmp_path / "b", train=file, validation=validation, test_split=0.001)
+    assert (caught.value.code, caught.value.argument) == ("split_impossible", "test_split")
 
 
 @pytest.mark.parametrize("again", ["resume", "overwrite"])

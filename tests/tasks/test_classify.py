@@ -225,6 +225,30 @@ def test_pairs_are_refused_where_single_texts_were_learnt(moods: bs.Model, tmp_p
     assert (caught.value.code, caught.value.location) == ("single_texts_expected", f"{file}:2")
 
 
+def test_the_report_has_the_figures_of_a_calculation_by_hand() -> None:
+    """S87: of each class in the given order, their macro and weighted means, and the confusion matrix."""
+    labels = ["sadness", "joy", "anger"]
+    head = classifier(labels, ClassSettings(), pairs=False)
+    truth = ["sadness", "sadness", "sadness", "joy", "joy", "anger"]
+    guesses = ["sadness", "sadness", "joy", "joy", "anger", "anger"]
+    answers = [ClassPrediction(label, None, {}, tokens=1, tokens_read=1) for label in guesses]
+    scores = head.metrics.compute(answers, [example(label) for label in truth])
+    assert scores.confusion == [[2, 1, 0], [0, 1, 1], [0, 0, 1]]
+    rows = {**scores.classes, **scores.averages}
+    assert list(rows) == [*labels, "macro average", "weighted average"]
+    cells = [[row[name] for name in ("precision", "recall", "f1", "support")] for row in rows.values()]
+    assert cells == [
+        pytest.approx([1, 2 / 3, 4 / 5, 3]),
+        pytest.approx([1 / 2, 1 / 2, 1 / 2, 2]),
+        pytest.approx([1 / 2, 1, 2 / 3, 1]),
+        pytest.approx([2 / 3, 13 / 18, 59 / 90, 6]),
+        pytest.approx([3 / 4, 4 / 6, 61 / 90, 6]),
+    ]
+    assert scores.accuracy == pytest.approx(4 / 6)
+    assert [row[0] for row in scores.tables[0].rows] == list(rows)
+    assert scores.tables[0].rows[3] == ["macro average", "0.6667", "0.7222", "0.6556", "6"]
+
+
 def test_many_labels_have_a_sparse_confusion_matrix() -> None:
     labels = [f"l{i}" for i in range(5_000)]
     head = classifier(labels, ClassSettings(), pairs=False)

@@ -44,10 +44,14 @@ def test_the_lowest_rate_is_found_through_noise_and_a_tenth_of_it_suggested(
         assert math.log10(reading.lowest) == pytest.approx(lowest, abs=0.35)
         assert reading.diverges is not None
         assert reading.lowest < reading.diverges < 10 * reading.lowest
-    rate, said = suggest_learning_rate(readings, 1.0)
-    assert rate is not None
-    assert math.log10(rate) == pytest.approx(lowest - 1, abs=0.35)
-    assert said.startswith(f"suggestion: train.learning_rate={rate:g}, ")
+    suggestion = suggest_learning_rate(readings, 1.0)
+    assert suggestion.rate is not None
+    assert suggestion.steepest is not None
+    assert math.log10(suggestion.rate) == pytest.approx(lowest - 1, abs=0.35)
+    # The loss falls over the decade and a half below the lowest rate.
+    assert 10 ** (lowest - 1.7) < suggestion.steepest < 10 ** (lowest + 0.1)
+    assert suggestion.message.startswith(f"suggestion: train.learning_rate={suggestion.rate:g}, ")
+    assert f"or {suggestion.steepest:g}, where it falls fastest" in suggestion.message
 
 
 @example(begin=1.0, noise=0.25, ends_in_fire=False, seed=43774)
@@ -59,29 +63,29 @@ def test_the_lowest_rate_is_found_through_noise_and_a_tenth_of_it_suggested(
 )
 def test_noise_alone_suggests_nothing(begin: float, noise: float, ends_in_fire: bool, seed: int) -> None:
     losses = curve(1e-2, begin=begin, fall=0, rise=3.0 * ends_in_fire, noise=noise * begin, seed=seed)
-    rate, said = suggest_learning_rate([LRCurve.from_losses(RATES, losses)], 1.0)
-    assert rate is None
-    assert said.startswith("no suggestion: the loss does not fall clearly at any rate")
+    suggestion = suggest_learning_rate([LRCurve.from_losses(RATES, losses)], 1.0)
+    assert (suggestion.rate, suggestion.steepest) == (None, None)
+    assert suggestion.message.startswith("no suggestion: the loss does not fall clearly at any rate")
 
 
 def test_a_fall_without_an_end_suggests_nothing() -> None:
     reading = LRCurve.from_losses(RATES, curve(1e-3, rise=0))
     assert (reading.clear, reading.diverges) == (True, None)
-    rate, said = suggest_learning_rate([reading, LRCurve.from_losses(RATES, curve(1e-3))], 1.0)
-    assert (rate, said) == (
-        None,
-        "no suggestion: the loss does not rise again up to the highest rate, 1 (--high tries more)",
-    )
+    suggestion = suggest_learning_rate([reading, LRCurve.from_losses(RATES, curve(1e-3))], 1.0)
+    assert suggestion.rate is None
+    assert suggestion.message.startswith("no suggestion: the loss does not rise again up to the highest rate")
 
 
 def test_seeds_that_disagree_suggest_nothing() -> None:
     near = [LRCurve.from_losses(RATES, curve(lowest)) for lowest in (1e-3, 1.5e-3, 2e-3)]
-    assert suggest_learning_rate(near, 1.0)[0] is not None
-    rate, said = suggest_learning_rate([*near, LRCurve.from_losses(RATES, curve(2e-2))], 1.0)
-    assert rate is None
-    assert said.startswith("no suggestion: the seeds do not agree, their losses are lowest at rates from ")
-    unclear = suggest_learning_rate([*near, LRCurve.from_losses(RATES, curve(1e-3, fall=0, rise=0))], 1.0)[1]
-    assert unclear.startswith("no suggestion: with 1 seed the loss does not fall clearly at any rate")
+    assert suggest_learning_rate(near, 1.0).rate is not None
+    apart = suggest_learning_rate([*near, LRCurve.from_losses(RATES, curve(2e-2))], 1.0)
+    assert apart.rate is None
+    assert apart.message.startswith(
+        "no suggestion: the seeds do not agree, their losses are lowest at rates from "
+    )
+    unclear = suggest_learning_rate([*near, LRCurve.from_losses(RATES, curve(1e-3, fall=0, rise=0))], 1.0)
+    assert unclear.message.startswith("no suggestion: with 1 seed the loss does not fall clearly at any rate")
 
 
 @pytest.mark.parametrize("ended", [0, 1, 19, 20, 21, 60, 99])
@@ -99,3 +103,10 @@ def test_what_explodes_does_not_move_the_lowest() -> None:
     assert LRCurve.from_losses(RATES, exploded).lowest == pytest.approx(
         LRCurve.from_losses(RATES, losses).lowest, rel=0.5
     )
+
+
+def test_the_steepest_rate_of_a_logistic_fall_is_its_middle() -> None:
+    """By hand: the loss 1 / (1 + 10^(2·(x + 4))) falls fastest at the rate 10^-4, and rises from 10^-2 on."""
+    decades = np.log10(RATES)
+    losses = 1 / (1 + 10 ** (2 * (decades + 4))) + np.maximum(0, decades + 2)
+    assert math.log10(LRCurve.from_losses(RATES, losses.tolist()).steepest) == pytest.approx(-4, abs=0.1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, get_args
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertsmith.training.run_plan import learning_rate, warmup_updates
+from bertsmith.training.lr_schedule import adam_beta1, learning_rate, warmup_updates
 from bertsmith.training.settings import SchedulerType, TrainSettings
 
 
@@ -88,6 +89,33 @@ def test_one_cycle_is_torchs(updates: int, warmup_steps: int) -> None:
     assert (ours[0], ours[warmup_steps - 1]) == (pytest.approx(3.0 / 25), 3.0)
 
 
+@pytest.mark.parametrize("pct_start", [0.5, 0.25])
+@pytest.mark.parametrize("updates", [8001, 40])
+def test_one_cycle_of_lines_is_torchs_with_its_cycle_of_the_momentum(updates: int, pct_start: float) -> None:
+    """S86: 16,000 rows in batches of 6 are 8,001 updates in 3 epochs; lr/10, lr in the middle, lr/100."""
+    optimizer = torch.optim.AdamW([torch.nn.Parameter(torch.zeros(1))], lr=2e-5)
+    cycle: dict[str, Any] = {"anneal_strategy": "linear", "div_factor": 10, "final_div_factor": 10}
+    theirs = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, max_lr=2e-5, total_steps=updates, pct_start=pct_start, **cycle
+    )
+    settings = schedule(2e-5, "one_cycle_linear", pct_start=pct_start)
+    for update in range(1, updates + 1):
+        group = optimizer.param_groups[0]
+        assert learning_rate(update, 0, updates, settings) == pytest.approx(group["lr"], rel=1e-9)
+        assert adam_beta1(update, updates, settings) == pytest.approx(group["betas"][0], rel=1e-9)
+        optimizer.step()
+        if update < updates:
+            theirs.step()
+    rates = [learning_rate(update, 0, updates, settings) for update in range(1, updates + 1)]
+    assert rates[-1] == pytest.approx(2e-7)
+    assert abs(rates.index(max(rates)) + 1 - pct_start * updates) < 1
+
+
+def test_beta_1_is_the_setting_in_all_other_schedules() -> None:
+    others = [name for name in get_args(SchedulerType) if name != "one_cycle_linear"]
+    assert {adam_beta1(5, 10, schedule(1.0, name, adam_beta1=0.8)) for name in others} == {0.8}
+
+
 @pytest.mark.parametrize("lr_milestones", [(0.5, 0.75), (0.29,), (0.1, 0.7, 0.9)])
 def test_steps_are_torchs_milestones(lr_milestones: tuple[float, ...]) -> None:
     optimizer = sgd()
@@ -113,11 +141,14 @@ def test_rates_rise_to_the_peak_then_fall_and_only_the_last_may_be_none(
     rates = [learning_rate(u, first, updates, settings) for u in range(1, updates + 1)]
     assert all(0 < rate <= 2.0 for rate in rates[:-1])
     assert 0 <= rates[-1] <= 2.0
-    if first and shape != "linear_google":
+    if shape == "one_cycle_linear":  # without a warm-up
+        first = math.ceil(updates / 2)
+        assert max(rates) == max(rates[first - 1 : first + 1])
+    elif first and shape != "linear_google":
         assert max(rates) == rates[first - 1] == 2.0
         stays = ("constant_with_warmup", "warmup_stable_decay", "reduce_lr_on_plateau", "step")
         assert shape in stays or rates.count(2.0) == 1
-    rising = first - (shape == "linear_google")
+    rising = first - (shape in ("linear_google", "one_cycle_linear"))
     assert rates[: max(0, rising)] == sorted(rates[: max(0, rising)])
     assert rates[first:] == sorted(rates[first:], reverse=True)
 

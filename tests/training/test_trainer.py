@@ -176,3 +176,25 @@ def test_the_state_of_the_best_evaluation_is_in_checkpoints(tmp_path: Path) -> N
     assert saved is not None
     assert saved.best_state == output.state.best_state == {"threshold": 0.375}
     assert (saved.best_step, saved.best_score, saved.num_bad_evals) == (2, 0.75, 1)
+
+
+@pytest.mark.parametrize("optim", ["adamw", "muon"])
+def test_one_cycle_of_lines_cycles_beta_1_of_every_group_of_adamw(tmp_path: Path, optim: str) -> None:
+    """S86: 0.95, 0.85 at the peak, 0.95, in the optimizer itself."""
+    betas: list[set[float]] = []
+
+    class Record(TrainerCallback):
+        def on_step_end(self, trainer: Trainer, result: StepResult) -> None:
+            groups = trainer.strategy.optimizer.param_groups
+            betas.append({group["betas"][0] for group in groups if "betas" in group})
+
+    values = {"max_steps": 8, "batch_size": 2, "report_to": "none", "optim": optim}
+    settings = TrainSettings.of({**values, "lr_scheduler_type": "one_cycle_linear"}, "test")
+    phases, budget = [Phase(SyntheticStream(60, 12, 0.3), 1.0, 2)], TrainingBudget({"max_steps": 8}, 8, 1)
+    job = TrainingJob(phases, settings, tmp_path, "test", "", budget, callbacks=[Record()])
+    Trainer(tiny_module(), job, ComputeContext.create("cpu", "fp32")).fit()
+    assert all(len(values) == 1 for values in betas)
+    cycle = [values.pop() for values in betas]
+    assert (cycle[0], cycle[3], cycle[7]) == pytest.approx((0.95, 0.85, 0.95))
+    assert cycle[:4] == sorted(cycle[:4], reverse=True)
+    assert cycle[3:] == sorted(cycle[3:])

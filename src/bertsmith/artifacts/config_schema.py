@@ -40,7 +40,7 @@ _OMITTED_DEFAULTS = (
 )
 # Prefix of the model type of models that Hugging Face's class of that type cannot compute, so that other tools
 # report an unknown type and never open them as another model.
-_TYPE_PREFIX = "bertsmith-"
+TYPE_PREFIX = "bertsmith-"
 # Hugging Face's other names of the same activations.
 _ACTIVATIONS = {
     "gelu_python": "gelu",
@@ -205,7 +205,7 @@ def config_to_hf(config: ModelConfig) -> dict[str, Any]:
         if not (name in model_family.structure or value is None or is_default):
             values[_key(name, model_family)] = value
     if config.norm == "pre" or config.backwards:
-        values["model_type"] = f"{_TYPE_PREFIX}{model_family.model_type}"
+        values["model_type"] = f"{TYPE_PREFIX}{model_family.model_type}"
     derived = {key: value(config) for key, value in model_family.derived.items()}
     return values | _fixed_values(model_family, config) | derived
 
@@ -228,7 +228,7 @@ def family_from_hf(hf_config: HFConfig, names: list[str], location: str) -> Fami
             hint = f"add it: {', '.join(FAMILIES)}"
             raise InputError("model_type_missing", message, location=location, hint=hint)
         return matching[0]
-    model_type = hf_config.model_type.removeprefix(_TYPE_PREFIX)
+    model_type = hf_config.model_type.removeprefix(TYPE_PREFIX)
     if model_type not in FAMILIES:
         message = f"unknown model type {shorten(repr(hf_config.model_type), _MAX_VALUE_LENGTH)}"
         hint = f"supported: {', '.join(FAMILIES)}"

@@ -13,11 +13,13 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from bertsmith.artifacts.config_schema import TYPE_PREFIX
 from bertsmith.errors import InputError, option
-from bertsmith.formatting import pluralize
+from bertsmith.formatting import join_names, pluralize
 from bertsmith.io import atomic
 from bertsmith.io.compression import check_name
 from bertsmith.io.jsonl import load_json
+from bertsmith.models.family import preset, resolve_preset
 from bertsmith.suggestions import not_found_error, similar_path
 
 logger = logging.getLogger(__name__)
@@ -40,7 +42,8 @@ def locate(name: str | Path) -> Path:
 
     "bert-mini-uncased-en" is included in the package and needs no network. A published name
     ("bert-base-uncased", "owner/model") is looked up in the cache of huggingface_hub (extra `hub`) and
-    downloaded unless HF_HUB_OFFLINE is set.
+    downloaded unless HF_HUB_OFFLINE is set. If that fails, the name stands for the only pre-trained model of the
+    same family in the current folder, which is logged.
 
     Raises:
         InputError: There is no such model.
@@ -58,7 +61,35 @@ def locate(name: str | Path) -> Path:
         raise InputError("not_a_model", message, location=name, hint=hint)
     if path.name == str(name) and (_PRETRAINED / path.name / CONFIG_FILE).is_file():
         return _PRETRAINED / path.name
-    return _from_hub(str(name), check_model_name(str(name)))
+    similar = check_model_name(str(name))
+    try:
+        return _from_hub(str(name), similar)
+    except InputError as error:
+        family = _family_of(str(name))
+        candidates = _pretrained_here(family)
+        if family is None or len(candidates) != 1:
+            raise
+        message = "%s: %s; %s is used instead, the only pre-trained model of its family in this folder"
+        logger.warning(message, name, error.message, candidates[0])
+        return candidates[0]
+
+
+def _family_of(name: str) -> str | None:
+    """Return the model type of a published name of which there is a preset; None for other names."""
+    preset_name = resolve_preset(name.rpartition("/")[2])
+    return None if preset_name is None else preset(preset_name).model_type
+
+
+def _pretrained_here(model_type: str | None = None) -> list[Path]:
+    """Return the model folders in the current folder that have a head of pre-training, of one family or of all."""
+    folders = [part for path in sorted(Path().iterdir()) for part in (path, path / "model")]
+    configs = {folder: read_report(folder / CONFIG_FILE) for folder in folders}
+    return [
+        folder
+        for folder, config in configs.items()
+        if str(config.get("architectures")).endswith(("ForPreTraining']", "ForMaskedLM']"))
+        and model_type in (None, str(config.get("model_type")).removeprefix(TYPE_PREFIX))
+    ]
 
 
 def check_model_name(name: str) -> str | None:
@@ -100,10 +131,12 @@ def check_model_name(name: str) -> str | None:
 
 def _from_hub(name: str, similar: str | None) -> Path:
     suggestion = f"did you mean {similar}? Otherwise: " if similar else ""
+    models = [str(folder.parent if folder.name == "model" else folder) for folder in _pretrained_here()]
+    existing = f"; pre-trained models here: {join_names(models)}" if models else ""
     try:
         from huggingface_hub import snapshot_download
     except ImportError:
-        hint = f"{suggestion}if it is a published model: pip install 'bertsmith[hub]'"
+        hint = f"{suggestion}if it is a published model: pip install 'bertsmith[hub]'{existing}"
         raise InputError("hub_not_installed", "no such folder", location=name, hint=hint) from None
     offline = os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "ON", "YES", "TRUE"}
     for cached_only in (True,) if offline else (True, False):
@@ -120,7 +153,7 @@ def _from_hub(name: str, similar: str | None) -> Path:
         reason = f"its snapshot has no {CONFIG_FILE} or no weights"
     source = "the cache (HF_HUB_OFFLINE is set)" if offline else f"the Hugging Face hub ({reason})"
     message = f"no such folder, and no model of this name could be loaded from {source}"
-    hint = f"{suggestion}name a run, a model folder, or a published model"
+    hint = f"{suggestion}name a run, a model folder, or a published model{existing}"
     raise InputError("model_not_found", message, location=name, hint=hint)
 
 

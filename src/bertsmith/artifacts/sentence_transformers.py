@@ -95,6 +95,13 @@ def read_sentence_embedding_config(folder: Path) -> SentenceEmbeddingConfig | No
     return SentenceEmbeddingConfig(pooling, len(classes) > 2, _max_length(folder))
 
 
+def read_prompts(folder: Path) -> dict[str, str]:
+    """Return the texts that a folder puts before texts for a purpose, such as "query: ", by name."""
+    path = folder / _LIBRARY_CONFIG
+    prompts = read_json(path).get("prompts") if path.is_file() else None
+    return {name: text for name, text in (prompts or {}).items() if isinstance(text, str)}
+
+
 def _max_length(folder: Path) -> int | None:
     """Return the tokens per text: the library's setting, or else the tokenizer's."""
     for name, key in ((_TRANSFORMER_CONFIG, "max_seq_length"), ("tokenizer_config.json", "model_max_length")):

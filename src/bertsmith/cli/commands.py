@@ -159,18 +159,18 @@ class Group(click.RichGroup):
         return super().resolve_command(ctx, args)
 
 
-def task_options(settings_type: type[Settings]) -> list[SettingOption]:
+def task_options(settings_type: type[Settings], panel: str = "Task") -> list[SettingOption]:
     """Return an option for each setting of a task: `--text-column`, `--header/--no-header`."""
-    return [_option(name, field) for name, field in settings_type.model_fields.items()]
+    return [_option(name, field, panel) for name, field in settings_type.model_fields.items()]
 
 
-def _option(name: str, field: FieldInfo) -> SettingOption:
+def _option(name: str, field: FieldInfo, panel: str) -> SettingOption:
     flag = f"--{name.replace('_', '-')}"
     default = field.get_default(call_default_factory=True)
     text = (field.description or "").replace("; none:", "; default:")
     shown = "" if default in (None, "") else f" [{format_default(default)}]"
     attributes: dict[str, Any] = {"default": None, "help": f"{text[:1].upper()}{text[1:]}{shown}"}
-    attributes |= {"setting": f"task.{name}", "panel": "Task"}
+    attributes |= {"setting": f"task.{name}", "panel": panel}
     is_union = typing.get_origin(field.annotation) in (types.UnionType, typing.Union)
     types_of = typing.get_args(field.annotation) if is_union else (field.annotation,)
     if bool in types_of:

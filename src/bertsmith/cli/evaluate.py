@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import rich_click as click
 
-from bertsmith import console, log_handlers
+from bertsmith import console, hardware, log_handlers
 from bertsmith.cli import options, pretraining_tables, tables
 from bertsmith.cli.commands import Command, RunCommand
 from bertsmith.cli.options import DIR, FILE, RUN, Integer
@@ -50,10 +50,12 @@ def evaluate(
 
     if len(runs) > 1 and report is not None:
         raise click.UsageError("--report is for one run; evaluate each RUN by itself")
+    start = hardware.clock()
     models = [options.load_model(run, device, precision) for run in runs]
     if len(models) == 1:
         scores = models[0].evaluate(data, report=report, **settings)
-        tables.show(scores.to_dict(), as_json, lambda _: tables.print_scores(runs[0], data, scores))
+        seconds = hardware.clock() - start
+        tables.show(scores.to_dict(), as_json, lambda _: tables.print_scores(runs[0], data, scores, seconds))
         return
     ensemble = Ensemble(models)
     ensemble_scores = ensemble.scores(data, **settings)
@@ -64,7 +66,8 @@ def evaluate(
         return
     names = list(dict.fromkeys((ensemble.task.primary_metric, *ensemble.task.metrics.logged_metrics)))
     tables.print_ensemble(runs, names, ensemble_scores)
-    tables.print_scores(f"ensemble of {len(runs)}", data, ensemble_scores.ensemble)
+    seconds = hardware.clock() - start
+    tables.print_scores(f"ensemble of {len(runs)}", data, ensemble_scores.ensemble, seconds)
 
 
 @click.command(cls=RunCommand)

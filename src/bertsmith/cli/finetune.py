@@ -35,6 +35,11 @@ class _FinetuneGroup(TaskGroup):
         @click.option(
             "--validation-split", type=options.Fraction(), help="Hold out this fraction of --train instead."
         )
+        @click.option(
+            "--test-split",
+            type=options.Fraction(),
+            help="Hold out this fraction of --train first, and score it once at the end.",
+        )
         @options.output_dir
         @options.combine(*([_label_names] if task.accepts_label_names else []))
         @_max_rows
@@ -147,7 +152,7 @@ class _RateGroup(TaskGroup):
         @click.option("--seeds", type=Integer(1, 1000), default=3, help="Number of repetitions.")
         @click.option("--steps", type=Integer(1, 1_000_000), default=100, help="Updates of each seed.")
         @click.option("--low", type=options.RATE, default=1e-7, help="First learning rate.")
-        @click.option("--high", type=options.RATE, default=1.0, help="Last learning rate.")
+        @click.option("--high", type=options.RATE, default=10.0, help="Last learning rate.")
         @options.combine(*([_label_names] if task.accepts_label_names else []))
         @_max_rows
         @options.recipe
@@ -175,9 +180,10 @@ Example:
   bertsmith lr-find {name} --model bert --train {task.example_file} \\
     --output rates.png
 
-The rate rises from --low to --high over the updates (Smith 2017). The model does not change. The command
-suggests a tenth of the rate with the lowest loss if the loss of every seed falls clearly and then diverges,
-and the seeds agree within half a decade."""
+The rate rises from --low to --high over the updates, or until the mean loss is four times its lowest value
+(Smith 2017). The model does not change. The command suggests a tenth of the rate with the lowest loss, and
+the rate at which it falls fastest, if the loss of every seed falls clearly and then diverges, and the seeds
+agree within half a decade."""
         return run
 
 

@@ -41,6 +41,8 @@ COMMANDS = {
     "Experiment": {
         "adapt": ("experiments", "Pre-train a model further on your text, and measure the gain on a task."),
         "ablate": ("experiments", "Repeat a paper's comparison at your size."),
+        "watch": ("watch", "Show the curves of runs while they train."),
+        "runs": ("watch", "List runs with their settings and scores."),
     },
     "Evaluate": {
         "evaluate": ("evaluate", "Score a fine-tuned model, or an ensemble, on labeled examples."),
@@ -52,6 +54,7 @@ COMMANDS = {
         "fill-mask": ("predict", "Predict the words behind [MASK]."),
         "embed": ("embed", "Turn texts into vectors, in a file or an index."),
         "search": ("embed", "Find the texts of an index that are nearest to a query."),
+        "serve": ("serve", "Serve models over HTTP."),
     },
     "Inspect": {
         "explain": ("inspect", "Show which words an answer depends on."),

@@ -221,20 +221,17 @@ reading = combine(
 )
 """Options that control how files become documents."""
 model_device = click.option("--device", default="auto", metavar="NAME", help="cpu, cuda, or auto.")
-inference = combine(
-    model_device,
-    choice(
-        "--precision",
-        "auto",
-        "fp32",
-        "bf16",
-        "int8",
-        default="auto",
-        help="Precision of the encoder. auto: as in training, or bf16 where it is faster. int8 and bf16 are "
-        "compared with fp32 first.",
-    ),
-    as_json,
+precision = choice(
+    "--precision",
+    "auto",
+    "fp32",
+    "bf16",
+    "int8",
+    default="auto",
+    help="Precision of the encoder. auto: as in training, or bf16 where it is faster. int8 and bf16 are compared "
+    "with fp32 first.",
 )
+inference = combine(model_device, precision, as_json)
 """Options of the commands that compute with a finished model."""
 
 

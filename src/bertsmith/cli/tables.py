@@ -96,6 +96,12 @@ def _print_run(output_dir: str, report: Report) -> None:
             if isinstance(value, float)
         ],
     )
+    if test := report.get("test"):
+        rows = [
+            (name, format_number(test[name])) for name in report["baseline"] if isinstance(test[name], float)
+        ]
+        title = f"{output_dir}: {pluralize(test['examples'], 'test example')}, scored once with these weights"
+        console.print_table(title, ["score", "this model"], rows)
     for name, value in report.get("chosen_on_validation", {}).items():
         name = name.replace("_", " ")
         console.print_note(f"{name} {value:.4g}, chosen on the validation data and saved with the model")
@@ -215,8 +221,8 @@ def _interval(comparison: Report) -> str:
 # Evaluation
 
 
-def print_scores(name: str, data: str, scores: Metrics) -> None:
-    """Print the scores of a model on labeled data, and the tables of its task."""
+def print_scores(name: str, data: str, scores: Metrics, seconds: float) -> None:
+    """Print the scores of a model on labeled data, the tables of its task, and the duration."""
     title = f"{name} on {data} ({pluralize(int(scores.values['examples']), 'example')})"
     values = scores.values.items()
     rows = [(score, format_number(value)) for score, value in values if isinstance(value, float)]
@@ -225,6 +231,7 @@ def print_scores(name: str, data: str, scores: Metrics) -> None:
         console.print_table(table.title, table.columns, [tuple(row) for row in table.rows])
     for note in scores.notes:
         console.print_note(note)
+    console.print_note(f"scored in {console.format_duration(seconds)}")
 
 
 def print_ensemble(runs: Sequence[str], names: Sequence[str], scores: EnsembleScores) -> None:

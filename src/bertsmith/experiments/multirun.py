@@ -167,6 +167,7 @@ def finetune_repeatedly(
     train: Source,
     validation: Source | None = None,
     validation_split: float | None = None,
+    test_split: float | None = None,
     sample: int | None = None,
     label_names: str | Path | LabelNames | None = None,
     restarts: int | None = None,
@@ -190,6 +191,7 @@ def finetune_repeatedly(
         train: The training data, as in `finetune`.
         validation: The validation data, as in `finetune`.
         validation_split: The ratio of training examples to hold out instead, as in `finetune`.
+        test_split: The ratio of training examples to hold out from all runs, as in `finetune`.
         sample: The number of training examples to draw at random.
         label_names: Names of labels that are numbers, as in `finetune`.
         restarts: The number of runs with different seeds, from train.seed on. The data stay the same; the initial
@@ -219,11 +221,17 @@ def finetune_repeatedly(
     runs = plan_runs(
         declaration, recipe, changes, restarts=restarts, folds=folds, grid=grid, function=finetune_repeatedly
     )
+    base = load(model)  # before the folder exists, which a mistyped name would resemble
     with atomic.folder_lock(out, "run"), run_folder.keeping_runs(out), without_repeats() as repeat_filter:
         _prepare_folder(out, runs, [train, validation], resume=resume, overwrite=overwrite)
         data = {"train": train, "validation": validation, "validation_split": validation_split}
-        options: dict[str, Any] = {"sample": sample, "label_names": label_names, "recipe": recipe}
-        fine_tune = partial(finetune, task, load(model), **data, **options, states=out / FEATURES)
+        options: dict[str, Any] = {
+            "test_split": test_split,
+            "sample": sample,
+            "label_names": label_names,
+            "recipe": recipe,
+        }
+        fine_tune = partial(finetune, task, base, **data, **options, states=out / FEATURES)
         report = summarize_runs(*_make_runs(fine_tune, out, runs, changes, repeat_filter))
         if folds is not None:
             for summary in report.cells or [report.summary]:

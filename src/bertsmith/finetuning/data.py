@@ -32,13 +32,15 @@ class Examples:
 
     Attributes:
         train: The training examples.
-        validation: The validation examples.
+        validation: The validation examples, which choose the weights and thresholds.
+        test: The test examples, which choose nothing.
         metadata: The metadata of all training examples.
         summary: Tables, and possible mistakes, also those that reading the files corrected.
     """
 
     train: list[Any]
     validation: list[Any]
+    test: list[Any]
     metadata: Metadata
     summary: DataSummary
 
@@ -47,6 +49,7 @@ def file_settings(
     train: Source,
     validation: Source | None = None,
     validation_split: float | None = None,
+    test_split: float | None = None,
     sample: int | None = None,
     label_names: str | Path | LabelNames | None = None,
 ) -> dict[str, Any]:
@@ -55,6 +58,7 @@ def file_settings(
         "train": name_of(train, "train"),
         "validation": None if validation is None else name_of(validation, "validation"),
         "validation_split": validation_split,
+        "test_split": test_split,
         "sample": sample,
         "label_names": None if label_names is None else label_names_to_list(read_label_names(label_names)),
     }
@@ -72,36 +76,44 @@ def load_examples(
         settings: The task's settings.
         sources: The data named in `files`, in memory or as paths, by "train" and "validation".
     """
-    train, validation, metadata = split_examples(task, files, settings, sources)
+    train, validation, test, metadata = split_examples(task, files, settings, sources)
     summary = create_report(task, metadata, settings).data_summary(train, validation)
-    diagnostics = task.part("data")(settings, metadata).read_warnings([*train, *validation])
+    diagnostics = task.part("data")(settings, metadata).read_warnings([*train, *validation, *test])
     if files.validation is not None and Path(files.validation).resolve() == Path(files.train).resolve():
         consequence = "so its scores say little of other texts"
         message = f"{files.validation}: the validation file is the training file, {consequence}"
         diagnostics = [Diagnostic("one file for both", message), *diagnostics]
     elif overlap := find_overlap(train, validation):
         diagnostics = [overlap, *diagnostics]
-    return Examples(train, validation, metadata, summary | DataSummary(diagnostics=diagnostics))
+    return Examples(train, validation, test, metadata, summary | DataSummary(diagnostics=diagnostics))
 
 
 def split_examples(
     task: Task, files: FileSettings, settings: Any, sources: Mapping[str, Source] = {}
-) -> tuple[list[Any], list[Any], Metadata]:
-    """Return the training and validation examples, and the metadata of all training examples."""
+) -> tuple[list[Any], list[Any], list[Any], Metadata]:
+    """Return the training, validation, and test examples, and the metadata of all examples of `train`."""
     _check_split(files)
     examples, metadata = read_training(task, files, settings, sources)
+    test: list[Any] = []
+    if files.test_split is not None:
+        examples, test = _split(examples, _hold_out(examples, files.test_split, files.seed, "test_split"))
     if files.validation is not None:
         data: TaskData = task.part("data")(settings, metadata)
         validation = data.read(_source(data, "validation", files.validation, sources))
         data.check_validation(validation, metadata)
-        return examples, validation, metadata
+        return examples, validation, test, metadata
     if files.folds is not None:
         is_validation = [fold + 1 == files.fold for fold in assign_folds(examples, files.folds, files.seed)]
     else:
         assert files.validation_split is not None
-        is_validation = _hold_out(examples, files.validation_split, files.seed)
-    pairs = list(zip(examples, is_validation, strict=True))
-    return [e for e, held_out in pairs if not held_out], [e for e, held_out in pairs if held_out], metadata
+        is_validation = _hold_out(examples, files.validation_split, files.seed, "validation_split")
+    return *_split(examples, is_validation), test, metadata
+
+
+def _split(examples: Sequence[Any], is_held_out: Sequence[bool]) -> tuple[list[Any], list[Any]]:
+    """Return the examples that are not held out, and those that are."""
+    pairs = list(zip(examples, is_held_out, strict=True))
+    return [e for e, held_out in pairs if not held_out], [e for e, held_out in pairs if held_out]
 
 
 def read_training(
@@ -118,12 +130,15 @@ def read_training(
 
 
 def write_split(examples: Examples, data: TaskData, folder: Path) -> None:
-    """Write training and validation examples as .jsonl files that the task reads again."""
-    for name, part in (("train", examples.train), ("validation", examples.validation)):
+    """Write training, validation, and test examples as .jsonl files that the task reads again."""
+    parts = {"train": examples.train, "validation": examples.validation}
+    if examples.test:
+        parts["test"] = examples.test
+    for name, part in parts.items():
         lines = [json.dumps(data.to_row(example), ensure_ascii=False) + "\n" for example in part]
         write_whole(folder / f"{name}.jsonl", "".join(lines))
-    num_train, num_validation = pluralize(len(examples.train), "example"), f"{len(examples.validation):,}"
-    logger.info("%s for training and %s for validation, both in %s", num_train, num_validation, folder)
+    sizes = ", ".join(f"{name} {len(part):,}" for name, part in parts.items())
+    logger.info("the examples as split, in %s: %s", folder, sizes)
 
 
 def assign_folds(examples: Sequence[Any], folds: int, seed: int) -> list[int]:
@@ -165,8 +180,8 @@ def _groups(examples: Sequence[Any]) -> list[list[int]]:
     return list(groups.values())
 
 
-def _hold_out(examples: Sequence[Any], ratio: float, seed: int) -> list[bool]:
-    """Return True for each validation example of a random, stratified split.
+def _hold_out(examples: Sequence[Any], ratio: float, seed: int, argument: str) -> list[bool]:
+    """Return True for each example that a random, stratified split holds out.
 
     Examples with the same group key stay together. If all keys differ, the sizes are exact. A label with a single
     group stays among the training examples.
@@ -186,9 +201,9 @@ def _hold_out(examples: Sequence[Any], ratio: float, seed: int) -> list[bool]:
         )
     except ValueError:
         num_examples = f"{pluralize(len(examples), 'example')} ({len(groups):,} different)"
-        message = f"{num_examples} cannot be split with {option('validation_split', f'{ratio:g}')}"
+        message = f"{num_examples} cannot be split with {option(argument, f'{ratio:g}')}"
         hint = "choose another share, or add examples: each part needs all labels"
-        raise InputError("split_impossible", message, argument="validation_split", hint=hint) from None
+        raise InputError("split_impossible", message, argument=argument, hint=hint) from None
     indices = {i for g in held_out for i in groups[g]}
     return [i in indices for i in range(len(examples))]
 

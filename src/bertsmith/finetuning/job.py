@@ -248,6 +248,15 @@ class FinetuneJob:
             metrics = task.score(predictions, examples, self.text_stats["validation"])
         return metrics, Answers(outputs, items, examples, predictions)
 
+    def evaluate_test(self) -> Metrics:
+        """Return the metrics of the test examples, with the decoder as the validation examples calibrated it."""
+        task, examples = self.task, self.examples.test
+        items = task.encode(examples, self.base.tokenizer)
+        with self.timer.step("the test"):
+            outputs = task.model.run(self.encoder, items, self.context)
+            predictions = task.decoder.decode(outputs, items, examples)
+            return task.score(predictions, examples, task.text_stats(self.base.tokenizer, items, examples))
+
     def evaluate_in_training(self) -> EvaluationResult:
         """Evaluate, and return the metrics for the log and the decoder's state."""
         values = self.evaluate()[0].values
@@ -268,6 +277,8 @@ class FinetuneJob:
                 self.task, self.examples, self.settings, output, metrics, self.out, self.updates_per_epoch
             )
             report |= data_report(self.task, self.examples, self.text_stats, metrics, answers)
+            if self.examples.test:
+                report["test"] = self.evaluate_test().to_dict()
             report |= {"settings": self.settings.model_dump(mode="json")}
             figures = write_figures(self.out, report)
         write_report(self.out, report | {"wall_time": self.timer.to_list()}, figures)

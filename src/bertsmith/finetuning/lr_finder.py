@@ -48,8 +48,10 @@ class RateTest:
         rates: The learning rates of the updates, ascending.
         losses: By seed, the loss of each update's batches before the update; fewer than rates if it diverged.
         readings: By seed, the evaluation of the curve.
-        suggestion: A learning rate for training; None if the curves suggest none.
+        suggestion: A tenth of the rate with the lowest loss; None if the curves suggest no rate.
+        steepest: The rate at which the loss falls fastest, likewise.
         message: The reason, in a sentence.
+        seconds: The duration of the test.
     """
 
     task: str
@@ -57,20 +59,25 @@ class RateTest:
     losses: Mapping[int, list[float]]
     readings: Mapping[int, LRCurve]
     suggestion: float | None
+    steepest: float | None
     message: str
+    seconds: float
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result as one JSON object."""
         return {
             "task": self.task,
             "suggestion": self.suggestion,
+            "steepest": self.steepest,
             "said": self.message,
+            "seconds": self.seconds,
             "rates": self.rates,
             "seeds": {
                 str(seed): {
                     "losses": self.losses[seed],
                     "smoothed": list(reading.smoothed),
                     "lowest_at": reading.lowest,
+                    "steepest_at": reading.steepest,
                     "falls_clearly": reading.clear,
                     "diverges_at": reading.diverges,
                 }
@@ -81,7 +88,10 @@ class RateTest:
     def plot(self) -> bytes:
         """Return the curves as a PNG."""
         curves = {seed: (self.losses[seed], reading.smoothed) for seed, reading in self.readings.items()}
-        return plot_lr_range_test(self.rates, curves, self.suggestion)
+        marks = {"minimum / 10": self.suggestion, "steepest": self.steepest}
+        return plot_lr_range_test(
+            self.rates, curves, {n: rate for n, rate in marks.items() if rate is not None}
+        )
 
     _repr_png_ = plot  # the picture that a notebook shows
 
@@ -94,7 +104,7 @@ def find_rate(
     seeds: int = 3,
     steps: int = 100,
     low: float = 1e-7,
-    high: float = 1.0,
+    high: float = 10.0,
     output: str | Path | None = None,
     overwrite: bool = False,
     sample: int | None = None,
@@ -103,10 +113,11 @@ def find_rate(
     settings: Changes = (),
     **keywords: Unpack[FinetuneKeywords],
 ) -> RateTest:
-    """Raise the learning rate from `low` to `high`, update by update, and suggest one from the losses.
+    """Raise the learning rate from `low` to `high`, update by update, and suggest two from the losses.
 
-    The model is not changed (Smith 2017). A rate is suggested only if every curve falls clearly and then diverges,
-    and the seeds agree within half a decade on the rate of the lowest loss.
+    The model is not changed (Smith 2017). A curve ends early where the running mean of its losses is four times
+    its lowest value. Rates are suggested only if every curve falls clearly and then diverges, and the seeds agree
+    within half a decade on the rate of the lowest loss.
 
     Args:
         task: The name of the task.
@@ -127,7 +138,7 @@ def find_rate(
     Raises:
         InputError: The user can fix the error.
     """
-    declaration, plot = get_task(task), None if output is None else Path(output)
+    start, declaration, plot = hardware.clock(), get_task(task), None if output is None else Path(output)
     if plot is not None:
         atomic.check_output_file(plot, overwrite=overwrite)
     _check(seeds, steps, low, high)
@@ -156,14 +167,17 @@ def find_rate(
             title = f"lr-find {task}, seed {seed}"
             losses[seed] = _losses(title, module, phase, train_settings, seed_context, rates)
             readings[seed] = LRCurve.from_losses(rates, losses[seed])
-    rate, reason = suggest_learning_rate(list(readings.values()), high)
+    suggestion = suggest_learning_rate(list(readings.values()), high)
+    seconds = hardware.clock() - start
     logger.info(
-        "%s per seed, %.2g passes over %s; the model is not changed",
+        "%s per seed, %.2g passes over %s, in %s; the model is not changed",
         pluralize(steps, "update"),
         steps * train_settings.batch_size * train_settings.gradient_accumulation_steps / len(items),
         pluralize(len(examples), "example"),
+        console.format_duration(seconds),
     )
-    result = RateTest(task, rates, losses, readings, rate, reason)
+    rate, steepest, message = suggestion.rate, suggestion.steepest, suggestion.message
+    result = RateTest(task, rates, losses, readings, rate, steepest, message, seconds)
     if plot is not None:
         plot.parent.mkdir(parents=True, exist_ok=True)
         atomic.write_bytes(plot, result.plot())

@@ -33,6 +33,7 @@ def finetune(
     train: Source,
     validation: Source | None = None,
     validation_split: float | None = None,
+    test_split: float | None = None,
     sample: int | None = None,
     label_names: str | Path | LabelNames | None = None,
     recipe: str | Path | None = None,
@@ -52,7 +53,9 @@ def finetune(
             (pandas, polars, pyarrow), a dataset, a dict of columns, a list of dicts, or of tuples (text, label).
         validation: Validation examples, likewise.
         validation_split: Without `validation`, the ratio of examples to hold out, after `sample`: equal texts stay
-            together, classes keep their proportions, and both parts are written to output_dir/split.
+            together, classes keep their proportions, and the parts are written to output_dir/split.
+        test_split: The ratio of examples of `train` to hold out first, likewise. They choose neither weights nor
+            thresholds, and are scored once, when the run has finished.
         sample: The number of examples of `train` to draw at random.
         label_names: Names for labels that are numbers or codes: a list in the order of the numbers, a mapping from
             each code to its name, or a file of either.
@@ -74,11 +77,11 @@ def finetune(
     """
     hardware.check_single_process("finetune")
     start, out, declaration = hardware.clock(), atomic.output_path(output_dir), get_task(task)
+    base = load(model)  # before the run folder exists, which a mistyped name would resemble
     with atomic.folder_lock(out, "run"):
-        base = load(model)
         changes = resolve(settings_type(declaration), settings, keywords, finetune, hidden=OWN_ARGUMENTS)
         is_resuming = run_folder.check_resume(out, resume=resume, overwrite=overwrite)
-        files = file_settings(train, validation, validation_split, sample, label_names)
+        files = file_settings(train, validation, validation_split, test_split, sample, label_names)
         if is_resuming:
             run_settings, explicit = resumed_settings(declaration, out, files, recipe, changes)
         else:
@@ -88,7 +91,7 @@ def finetune(
         if not is_resuming:
             job.complete_train_settings()
             run_folder.start_run(out, job.settings, base.path, *filter(is_path, sources.values()))
-        if run_settings.files.validation is None:
+        if run_settings.files.validation is None or job.examples.test:
             write_split(job.examples, job.task.data, out / "split")
         if run_settings.train.freeze_encoder:
             job.cache_features(Path(states or out / FEATURES), [*job.items, *job.validation_items])

@@ -34,6 +34,12 @@ class FileSettings(Settings):
     validation_split: float | None = Field(
         None, gt=0, lt=1, description="without a validation file: share of train to hold out"
     )
+    test_split: float | None = Field(
+        None,
+        gt=0,
+        lt=1,
+        description="share of train to hold out before the validation examples, scored once at the end",
+    )
     folds: int | None = Field(
         None,
         ge=2,

@@ -1,12 +1,12 @@
-"""Embed texts: the hidden states of the last layer, pooled to one vector per text."""
+"""Embed texts: the hidden states of the last layer, pooled to one vector per text, or one vector per token."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from bertsmith.errors import InputError
 from bertsmith.inference.predictor import Predictor
 from bertsmith.models.config import Pooling
 from bertsmith.models.feature_extraction import pool
+from bertsmith.packed import Packed
 from bertsmith.tasks.batching import Item, TaskBatch, TokenSequence, pack, run_batched
 from bertsmith.tasks.windows import TextStats
 from bertsmith.tokenizer.tokenizer import validate_texts
@@ -29,10 +30,12 @@ class Embedder(Predictor):
 
     Attributes:
         config: The pooling, whether vectors have unit length, and the number of tokens that are read.
+        truncation_side: The side at which longer texts are truncated, "right" or "left"; None: they are an error.
     """
 
     chunk_size: ClassVar[int] = 4096
     config: SentenceEmbeddingConfig
+    truncation_side: Literal["right", "left"] | None = "right"
 
     @property
     def size(self) -> int:
@@ -53,30 +56,68 @@ class Embedder(Predictor):
         limit = self.encoder.config.max_length
         return TextStats(self.tokenizer, min(limit, self.config.max_length or limit))
 
-    def preprocess(self, requests: Sequence[str]) -> list[Item]:
-        """Tokenize and truncate texts."""
-        encodings = self.tokenizer.encode_batch(requests, max_length=self.stats.limit, with_offsets=False)
+    def preprocess(self, requests: Sequence[str | Sequence[int]]) -> list[Item]:
+        """Tokenize and truncate texts; a text may also be given as the ids of its tokens."""
+        limit, truncation = self.stats.limit, "none" if self.truncation_side is None else "longest_first"
+        texts, encode = [text for text in requests if isinstance(text, str)], self.tokenizer.encode_tokens
+        if self.truncation_side == "left":
+            size = limit - len(encode([]).ids)
+            ids = iter(self.tokenizer.encode_ids(texts))
+            encodings = [encode((next(ids) if isinstance(r, str) else r)[-size:]) for r in requests]
+        else:
+            options: Any = {"max_length": limit, "truncation": truncation}
+            of_texts = iter(self.tokenizer.encode_batch(texts, with_offsets=False, **options))
+            encodings = [next(of_texts) if isinstance(r, str) else encode(r, **options) for r in requests]
         return [Item(i, (TokenSequence.from_encoding(encoding),)) for i, encoding in enumerate(encodings)]
 
-    def forward(self, prepared: Sequence[Item]) -> NDArray[np.float32]:
-        """Return the vectors."""
+    def forward(self, prepared: Sequence[Item]) -> Any:
+        """Return the pooled hidden states, float32 [n, H]."""
         encoder = self.context.autocast_encoder(self.encoder)
+        return torch.cat(
+            self._run(prepared, lambda packed: torch.split(pool(encoder, packed, self.config.pooling), 1))
+        ).numpy()
 
-        def pooled(batch: TaskBatch) -> Sequence[Tensor]:
-            return torch.split(pool(encoder, batch.packed, self.config.pooling), 1)
+    def shares_forward(self, other: Predictor) -> bool:
+        """Return True for the same weights and pooling."""
+        return (
+            type(other) is type(self)
+            and isinstance(other, Embedder)
+            and other.encoder is self.encoder
+            and other.config.pooling == self.config.pooling
+        )
+
+    def _run(self, prepared: Sequence[Item], compute: Callable[[Packed], Sequence[Tensor]]) -> list[Tensor]:
+        """Return what is computed for each text, in batches of similar lengths."""
 
         def collate(items: Sequence[Item]) -> TaskBatch:
             return TaskBatch(pack(items), (1,) * len(items), {}, {})
 
-        vectors: NDArray[np.float32] = torch.cat(run_batched(prepared, collate, pooled, self.context)).numpy()
-        if self.config.normalize:
-            vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
-        return vectors
+        return run_batched(prepared, collate, lambda batch: compute(batch.packed), self.context)
 
     def decode(
-        self, outputs: NDArray[np.float32], items: Sequence[Item], requests: Sequence[str]
+        self, outputs: Any, items: Sequence[Item], requests: Sequence[str | Sequence[int]]
     ) -> list[NDArray[np.float32]]:
-        """Return the rows."""
+        """Return the vectors, scaled to unit length if the configuration says so."""
+        vectors = np.array(outputs, dtype=np.float32).reshape(-1, self.size)
+        if self.config.normalize:
+            vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+        return list(vectors)
+
+
+@dataclass(frozen=True)
+class TokenEmbedder(Embedder):
+    """Embeds each token of a text: the hidden states of the last layer, without pooling."""
+
+    def forward(self, prepared: Sequence[Item]) -> Any:
+        """Return the hidden states of each text, float32 [T, H], special tokens included."""
+        encoder = self.context.autocast_encoder(self.encoder)
+        states = self._run(prepared, lambda packed: encoder(packed).float().split(packed.lengths.tolist()))
+        return [state.numpy() for state in states]
+
+    def decode(
+        self, outputs: Any, items: Sequence[Item], requests: Sequence[str | Sequence[int]]
+    ) -> list[NDArray[np.float32]]:
+        """Return the hidden states."""
         return list(outputs)
 
 

@@ -55,10 +55,12 @@ class MaskFiller(TokenPredictor):
     Attributes:
         max_length: Tokens that are read at a time, special tokens included; None: the model's maximum.
         top_k: The number of tokens per mask.
+        targets: The ids of the tokens to choose from; empty: all.
     """
 
     max_length: int | None = None
     top_k: int = 5
+    targets: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if self.top_k < 1:
@@ -67,12 +69,13 @@ class MaskFiller(TokenPredictor):
 
     def __call__(self, texts: Sequence[str]) -> list[list[list[MaskPrediction]]]:
         """Return for each mask of each text the `top_k` most probable tokens."""
-        texts, check = list(map(self._check_mask, validate_texts(texts))), TextCheck()
+        texts, check = list(map(self.check_mask, validate_texts(texts))), TextCheck()
         check.add(texts)
         check.log(self.tokenizer)
         return self.predict(texts)
 
-    def _check_mask(self, text: str) -> str:
+    def check_mask(self, text: str) -> str:
+        """Return a text; raise InputError if it has no mask."""
         if (mask := self.tokenizer.mask_token) not in text:
             message, hint = f"there is no {mask} in the text {text!r}", f"put {mask} in place of a word"
             raise InputError("mask_missing", message, hint=hint)
@@ -102,14 +105,21 @@ class MaskFiller(TokenPredictor):
         )
         return MaskedText(encoding, masks, [text.around(0, row) for row in masks])
 
+    def sizes(self, prepared: Sequence[MaskedText]) -> list[int]:
+        """Return the number of tokens of the windows of each text."""
+        return [sum(item.size for item in text.items) for text in prepared]
+
     def forward(self, prepared: Sequence[MaskedText]) -> list[Tensor]:
         """Return the probabilities and ids of the most probable tokens of each text's masks, [n, top_k, 2]."""
-        vocab_size = self.tokenizer.vocab_size
+        targets = torch.tensor(self.targets or range(self.tokenizer.vocab_size))
 
         def best_tokens(hidden: Tensor, labels: Tensor) -> Tensor:
             probabilities = self.head(hidden, self.encoder.embeddings.token.weight).softmax(-1)
-            best = probabilities[:, :vocab_size].topk(min(self.top_k, vocab_size))
-            return torch.stack([best.values, best.indices.to(best.values.dtype)], -1)  # fp32 holds any id
+            ids = targets.to(probabilities.device)
+            best = probabilities[:, ids].topk(min(self.top_k, len(ids)))
+            return torch.stack(
+                [best.values, ids[best.indices].to(best.values.dtype)], -1
+            )  # fp32 holds any id
 
         outputs = iter(self.outputs_of([item for text in prepared for item in text.items], best_tokens))
         return [torch.cat([next(outputs) for _ in text.items] or [torch.empty(0)]) for text in prepared]

@@ -35,6 +35,7 @@ from bertsmith.tasks.fitted_task import FittedTask, load_task
 from bertsmith.tokenizer.tokenizer import validate_texts
 
 if TYPE_CHECKING:  # each verb imports only what it needs
+    from bertsmith.inference.fill_mask import MaskFiller
     from bertsmith.inference.scoring import Scorer, Variant
     from bertsmith.retrieval.index import Index
 
@@ -195,6 +196,17 @@ class Model(ExplainableModel):
             For each mask, in order, the `top_k` most probable tokens: a list of lists of `MaskPrediction` with
             `token`, `score` (probability), and `text`. For a list of texts, a list of that.
         """
+        fill = self.mask_filler(top_k, max_length, batch_size)
+        return fill([text])[0] if isinstance(text, str) else fill(column_values(text, "texts"))
+
+    def mask_filler(
+        self, top_k: int = 5, max_length: int | None = None, batch_size: int | None = None
+    ) -> MaskFiller:
+        """Return an object that predicts masked words as `fill_mask` does.
+
+        Raises:
+            InputError: The model has no masked-LM head, or reads in one direction only.
+        """
         from bertsmith.inference.fill_mask import MaskFiller
 
         if self.folder.config.causal:
@@ -203,8 +215,7 @@ class Model(ExplainableModel):
             hint = f"use a model that was pre-trained with {option('objective.name', 'mlm_nsp')}"
             raise InputError("model_is_causal", message, location=self.path, hint=hint)
         options = {"head": self._vocabulary_head, "max_length": max_length, "top_k": top_k}
-        fill = self._create_predictor(MaskFiller, compare_masks, batch_size, **options)
-        return fill([text])[0] if isinstance(text, str) else fill(column_values(text, "texts"))
+        return self._create_predictor(MaskFiller, compare_masks, batch_size, **options)
 
     def scorer(self, variant: Variant | None = None, batch_size: int | None = None) -> Scorer:
         """Return an object that scores texts as `score` does.

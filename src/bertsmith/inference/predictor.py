@@ -8,9 +8,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
@@ -29,6 +29,7 @@ from bertsmith.tokenizer.tokenizer import Encoding, Tokenizer
 _MAX_EXCERPT = 60  # characters of a text in an error
 _MAX_OUTPUT = 1e17  # the squares of larger outputs, summed over a vector, may not be finite
 
+PredictorT = TypeVar("PredictorT", bound="Predictor")
 PrecisionCheck = Callable[[Sequence[Any]], None]
 """Compares the first answers with fp32 and raises InputError if they differ too much."""
 
@@ -71,6 +72,14 @@ class Predictor(ABC):
     def decode(self, outputs: Any, items: Any, requests: Sequence[Any]) -> list[Any]:
         """Return one answer per request."""
 
+    def sizes(self, prepared: Any) -> list[int]:
+        """Return the number of tokens that `forward` reads for each of the model's inputs."""
+        return [item.size for item in prepared]
+
+    def shares_forward(self, other: Predictor) -> bool:
+        """Return True if one call of `forward` may compute the inputs of both predictors."""
+        return self == other
+
     def answers(self, requests: Iterable[Any]) -> Iterator[Answers]:
         """Yield the answers to chunks of requests, with what they were decoded from; first chunks are small.
 
@@ -82,10 +91,10 @@ class Predictor(ABC):
                 if self.check is not None:
                     self.check(chunk)
                 outputs, items = self.forward(prepared), self.items(prepared)
-                self._check_finite(outputs, items, chunk)
+                self.check_finite(outputs, items, chunk)
                 yield Answers(outputs, items, chunk, self.decode(outputs, items, chunk))
 
-    def _check_finite(self, outputs: Any, items: Any, requests: Sequence[Any]) -> None:
+    def check_finite(self, outputs: Any, items: Any, requests: Sequence[Any]) -> None:
         """Raise InputError for the first request with an output that is NaN, infinite, or absurdly large."""
         for i, values in enumerate(outputs.per_item if isinstance(outputs, Outputs) else outputs):
             if not torch.as_tensor(values).abs().le(_MAX_OUTPUT).all():
@@ -99,6 +108,11 @@ class Predictor(ABC):
     def predict(self, requests: Iterable[Any]) -> list[Any]:
         """Return an answer per request, in order."""
         return list(self.predict_stream(requests))
+
+
+def with_class(predictor: Predictor, predictor_class: type[PredictorT]) -> PredictorT:
+    """Return a predictor of another class with the same fields."""
+    return predictor_class(**{field.name: getattr(predictor, field.name) for field in fields(predictor)})
 
 
 def not_finite_error(path: Path | None, request: Any, *, has_precision: bool = True) -> InputError:

@@ -165,6 +165,15 @@ class Scorer(TokenPredictor):
         encodings = self.tokenizer.encode_batch(requests, max_length=NO_LIMIT)
         return [WindowedText(encoding, max_length) for encoding in encodings]
 
+    def sizes(self, prepared: Sequence[WindowedText]) -> list[int]:
+        """Return an upper bound of the number of tokens of the copies or windows of each text."""
+        causal, num_special = self.encoder.config.causal, self.encoder.config.max_length - self.max_tokens
+        strides = [max(1, text.size // 2) if causal else 1 for text in prepared]
+        return [
+            -(-text.num_tokens // stride) * (text.size + num_special)
+            for text, stride in zip(prepared, strides, strict=True)
+        ]
+
     def forward(self, prepared: Sequence[WindowedText]) -> list[float]:
         """Return the sum of log p of each text, added up in float64."""
         items = [item for i, text in enumerate(prepared) for item in self._items(i, text)]

@@ -67,6 +67,7 @@ class Reranker:
     """A classifier or regressor of pairs of texts: the query, and a text of the index.
 
     Attributes:
+        label: The label of relevant texts; None: the model predicts a number.
         stats: The statistics of the pairs so far.
     """
 
@@ -80,7 +81,7 @@ class Reranker:
         Raises:
             InputError: The model does not read pairs, or the label is unknown.
         """
-        self._model, self._label = model, label
+        self._model, self.label = model, label
         if "text_pair" not in model.task.declaration.inputs or model.task.metadata.get("pairs") is False:
             message = "this model was not trained on pairs of texts, so it cannot rerank"
             hint = f"fine-tune a model on pairs: {command('finetune', 'classify', second_column='NAME')}"
@@ -94,8 +95,8 @@ class Reranker:
             return
         if label is None:
             matches = [name for name in labels if name.casefold() in MATCH_LABELS]
-            self._label = matches[0] if len(matches) == 1 else None
-        if self._label not in labels:
+            self.label = matches[0] if len(matches) == 1 else None
+        if self.label not in labels:
             message = f"there is no label '{label}'" if label else "the label of relevant texts is unknown"
             hint = f"set {option('rerank_label')} to one of {join_names(labels)}"
             raise InputError(
@@ -111,13 +112,14 @@ class Reranker:
         scores: list[float] = []
         for answers in predictor.answers(examples):
             self.stats.add(answers.items)
-            scores += map(self._score, answers.predictions)
+            scores += map(self.score, answers.predictions)
         scored = [replace(r, rerank_score=score) for r, score in zip(results, scores, strict=True)]
         return sorted(scored, key=lambda result: -(result.rerank_score or 0.0))
 
-    def _score(self, prediction: Any) -> float:
-        if self._label is not None and hasattr(prediction, "scores"):
-            return float(prediction.scores[self._label])
+    def score(self, prediction: Any) -> float:
+        """Return the relevance that a prediction says: a probability, a number, or a cosine."""
+        if self.label is not None and hasattr(prediction, "scores"):
+            return float(prediction.scores[self.label])
         return float(prediction.number if hasattr(prediction, "number") else prediction.cosine)
 
 

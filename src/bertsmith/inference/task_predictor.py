@@ -58,6 +58,10 @@ class TaskPredictor(Predictor):
         """Return the predictions."""
         return self.task.decoder.decode(outputs, items, requests)
 
+    def shares_forward(self, other: Predictor) -> bool:
+        """Return True for the same weights: the settings of a call concern the other steps only."""
+        return isinstance(other, TaskPredictor) and self.task.model is other.task.model
+
     # Settings and examples
 
     def with_settings(self, changes: Changes, caller: str = "predict", source: Source = "") -> Self:
@@ -157,7 +161,19 @@ class TaskPredictor(Predictor):
         predictions = [answered.prediction for answered in self.answered(examples)]
         # Predicted by themselves, so that no other example shares a batch with them.
         empties = self.predict_stream(example for example in examples if example.is_empty)
-        return [next(empties).as_empty() if p is None else p for p in predictions]
+        return mark_empty([next(empties) if p is None else p for p in predictions], examples)
+
+    def for_python(self, predictions: list[Any]) -> list[Any]:
+        """Return predictions with scores as dicts, and integers as labels if those of the training data were."""
+        has_integers = self.task.metadata.get("integer_labels")
+        for prediction in predictions:
+            if isinstance(scores := getattr(prediction, "scores", None), Mapping):
+                prediction.scores = {int(k) if has_integers else k: score for k, score in scores.items()}
+            if has_integers and getattr(prediction, "label", None) is not None:
+                prediction.label = int(prediction.label)
+            if has_integers and getattr(prediction, "labels", None) is not None:
+                prediction.labels = [int(label) for label in prediction.labels]
+        return predictions
 
     def metrics(self, predictions: Sequence[Any], examples: Sequence[Any], stats: TextStats) -> Metrics:
         """Return the metrics of predictions, with notes on what is not read of texts and on empty examples."""
@@ -231,12 +247,8 @@ class TaskInterface(ABC):
             examples = predictor.read(first, labeled=False)
         else:
             predictor = predictor.with_settings(settings)
-            columns = {
-                name: ["" if is_missing(value) else value for value in column_values(column, name)]
-                for name, column in values.items()
-            }
-            examples = predictor.examples(columns)
-        predictions = _for_python(predictor.predict_all(examples), predictor.task)
+            examples = predictor.examples(to_columns(values))
+        predictions = predictor.for_python(predictor.predict_all(examples))
         return predictions[0] if is_single else predictions
 
     @overload
@@ -363,14 +375,15 @@ def delimiter_of(file: Source, task: FittedTask) -> str:
     return detect_delimiter(file, getattr(task.settings, "delimiter", None)) or ","
 
 
-def _for_python(predictions: list[Any], task: FittedTask) -> list[Any]:
-    """Return predictions with scores as dicts, and integers as labels if those of the training data were."""
-    has_integers = task.metadata.get("integer_labels")
-    for prediction in predictions:
-        if isinstance(scores := getattr(prediction, "scores", None), Mapping):
-            prediction.scores = {int(k) if has_integers else k: score for k, score in scores.items()}
-        if has_integers and getattr(prediction, "label", None) is not None:
-            prediction.label = int(prediction.label)
-        if has_integers and getattr(prediction, "labels", None) is not None:
-            prediction.labels = [int(label) for label in prediction.labels]
-    return predictions
+def to_columns(inputs: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """Return the values of lists or columns by the name of the input, with empty texts for missing values."""
+    return {
+        name: ["" if is_missing(value) else value for value in column_values(column, name)]
+        for name, column in inputs.items()
+    }
+
+
+def mark_empty(predictions: Sequence[Prediction], examples: Sequence[Example]) -> list[Prediction]:
+    """Return the predictions, of which those of empty examples say so and have no answer."""
+    pairs = zip(predictions, examples, strict=True)
+    return [prediction.as_empty() if example.is_empty else prediction for prediction, example in pairs]

@@ -14,6 +14,7 @@ import re
 import shutil
 import stat
 import tempfile
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from io import BufferedReader
@@ -26,6 +27,7 @@ from bertsmith.io.compression import check_name
 _HIDDEN = re.compile(r"\..*\.[0-9a-f]{16}\.bertsmith", re.DOTALL)
 _MAX_BYTES = 1 << 30  # of a file that is read at once
 _MAX_NAME_BYTES = 240  # of an output: file systems allow 255, and hidden names are longer
+_PROBE_SECONDS = 0.05  # is_locked of another process holds a lock for less
 _MAX_NAME_LENGTH = 48  # characters of a name that a hidden name repeats: file systems allow 255 bytes
 
 
@@ -224,7 +226,11 @@ def folder_lock(folder: Path, writer: str, display_path: Path | None = None) -> 
     while True:
         path.mkdir(parents=True, exist_ok=True)
         handle = _open_folder(path)
-        if not _lock(handle, without_locks=True):
+        is_held = _lock(handle, without_locks=True)
+        if not is_held:  # perhaps by another process's `is_locked`
+            time.sleep(_PROBE_SECONDS)
+            is_held = _lock(handle, without_locks=True)
+        if not is_held:
             os.close(handle)
             message = f"another {writer} is writing here"
             hint = f"wait until it ends, or choose another {option('output_dir')}"
@@ -239,6 +245,23 @@ def folder_lock(folder: Path, writer: str, display_path: Path | None = None) -> 
             with suppress(OSError):  # not empty
                 path.rmdir()
         os.close(handle)
+
+
+def is_locked(folder: Path) -> bool:
+    """Return True if a process holds the `folder_lock` of a folder."""
+    try:
+        handle = _open_folder(folder)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # a file system without locks
+        return False
+    finally:
+        os.close(handle)
+    return False
 
 
 def remove_abandoned(folder: Path) -> None:

@@ -82,14 +82,14 @@ def _row_size(num_rows: int) -> tuple[float, float]:
 def plot_lr_range_test(
     rates: Sequence[float],
     curves: Mapping[int, tuple[Sequence[float], Sequence[float]]],
-    suggested: float | None,
+    marks: Mapping[str, float],
 ) -> bytes:
     """Plot the loss by learning rate.
 
     Args:
         rates: The learning rates.
         curves: The losses (dots) and smoothed losses (a line) by seed; they may end before the last rate.
-        suggested: The learning rate to mark; None marks none.
+        marks: The learning rates to mark, by their names.
 
     Returns:
         A PNG.
@@ -101,11 +101,13 @@ def plot_lr_range_test(
         for seed, (losses, smoothed) in curves.items():
             (line,) = axes.plot(rates[: len(smoothed)], smoothed, linewidth=1.6, label=f"seed {seed}")
             axes.plot(rates[: len(losses)], losses, ".", color=line.get_color(), alpha=0.25, markersize=3)
-        if suggested is not None:
-            axes.axvline(suggested, color=plots.INK, linestyle="--", linewidth=1.2)
-            offset: dict[str, Any] = {"xytext": (3, -3), "textcoords": "offset points", "va": "top"}
+        for i, (name, rate) in enumerate(marks.items()):
+            axes.axvline(rate, color=plots.INK, linestyle=("--", ":")[i % 2], linewidth=1.2)
+            # One below the other, since two rates may be close.
+            offset: dict[str, Any] = {"xytext": (3, -3 - 12 * i), "textcoords": "offset points", "va": "top"}
             coordinates = "data", "axes fraction"
-            axes.annotate(f"{suggested:g}", (suggested, 1), xycoords=coordinates, **offset, color=plots.INK)
+            text = f"{name}: {rate:g}"
+            axes.annotate(text, (rate, 1), xycoords=coordinates, **offset, color=plots.INK)
         axes.set_xscale("log")
         high = first + max(_DIVERGENCE_MARGIN * first, 0.5 * (first - low))
         axes.set_ylim(low - 0.05 * (first - low), high)

@@ -55,6 +55,7 @@ RUN_LAYOUT = FolderLayout(
         "log.jsonl",
         "plan.jsonl",
         "speed.jsonl",
+        "trackers.json",
         "figures/*.png",
         "tensorboard/events.*",
         "split/*.jsonl",

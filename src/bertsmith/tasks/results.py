@@ -92,12 +92,16 @@ class Metrics(Result):
         return {**self.values, **self.details, **notes}
 
 
-def table_by_label(heading: str, by_label: Mapping[str, Mapping[str, float]]) -> MetricTable:
-    """Return a table with a row for each label and a column for each of its metrics."""
+def table_by_label(
+    heading: str,
+    by_label: Mapping[str, Mapping[str, float]],
+    averages: Mapping[str, Mapping[str, float]] = {},
+) -> MetricTable:
+    """Return a table with a row for each label and each average, and a column for each of their metrics."""
     names = next(iter(by_label.values()), {})
     rows = [
         [label, *(f"{value:.4f}" if isinstance(value, float) else f"{value:,}" for value in row.values())]
-        for label, row in by_label.items()
+        for label, row in [*by_label.items(), *averages.items()]
     ]
     return MetricTable("", [heading, *("F1" if name == "f1" else name for name in names)], rows)
 

@@ -79,6 +79,16 @@ Template = tuple[TemplatePiece, ...]
 
 
 @dataclass(frozen=True)
+class TokenIds:
+    """A text as the ids of its tokens, in place of a `tokenizers.Encoding`."""
+
+    ids: Sequence[int]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+@dataclass(frozen=True)
 class PostProcessor:
     """The templates for one text and for a pair of texts."""
 
@@ -153,6 +163,27 @@ class PostProcessor:
     def uses_segments(self) -> bool:
         """Return True if tokens of a pair have segment id 1."""
         return any(piece.type_id == 1 for piece in self.pair)
+
+    def strip(self, ids: Sequence[int], vocab_size: int) -> TokenIds:
+        """Return the ids of a text without the special tokens around it, if it has all of them.
+
+        Raises:
+            InputError: An id is not one of the `vocab_size` ids.
+        """
+        for i in ids:
+            if not 0 <= i < vocab_size:
+                message, hint = (
+                    f"no token has the id {i}",
+                    f"use this tokenizer's ids, from 0 to {vocab_size - 1:,}",
+                )
+                raise InputError("token_id_out_of_range", message, hint=hint)
+        index = self.single.index(next(piece for piece in self.single if piece.sequence_id == 0))
+        before, after = (
+            [i for piece in pieces for i in piece.ids]
+            for pieces in (self.single[:index], self.single[index + 1 :])
+        )
+        text = list(ids)[len(before) : len(ids) - len(after)]
+        return TokenIds(text if [*before, *text, *after] == list(ids) else list(ids))
 
     def process(
         self,

@@ -241,6 +241,14 @@ class Tokenizer:
             for row in zip(*encoded, strict=True)
         ]
 
+    def encode_tokens(
+        self, ids: Sequence[int], *, max_length: int | None = None, truncation: Truncation = "longest_first"
+    ) -> Encoding:
+        """Encode the ids of a text's tokens, with or without the special tokens around them."""
+        text = self._post_processor.strip(ids, len(self))
+        limit = self.max_length if max_length is None else max_length
+        return self._post_processor.process([text], limit, truncation, self.tokens, with_offsets=False)
+
     def encode_ids(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the ids of each text without special tokens or truncation; the fast path for corpora."""
         with library_errors(self._location):

@@ -1,7 +1,7 @@
 """Callbacks of the trainer: the metric log with a progress bar, early stopping, and a learning rate schedule.
 
 log.jsonl contains only what the run computes, so that the log of a resumed run equals that of an uninterrupted run
-byte for byte. Tokens per second are in the progress bar, TensorBoard, and speed.jsonl.
+byte for byte. Tokens per second are in the progress bar, the trackers, and speed.jsonl.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -21,13 +21,14 @@ from bertsmith.console import ProgressBar
 from bertsmith.errors import MachineError
 from bertsmith.formatting import pluralize
 from bertsmith.io import atomic
+from bertsmith.training.trackers import Trackers
 
 if TYPE_CHECKING:
     from bertsmith.training.trainer import Trainer
 
 logger = logging.getLogger(__name__)
 
-LOG = "log.jsonl"
+LOG, SPEED_LOG = "log.jsonl", "speed.jsonl"
 _SPEED_SECONDS = 1.0  # over which tokens per second are measured
 
 
@@ -127,26 +128,28 @@ class MetricLogger(TrainerCallback):
         num_updates: The updates of the whole run.
         step: The updates before.
         log_bytes: The size of the log at the checkpoint; the rest is cut off.
-        tensorboard: Write TensorBoard curves.
+        trackers: The trackers that get the metrics, too.
     """
 
     def __init__(
-        self, run: Path, *, title: str, num_updates: int, step: int, log_bytes: int = 0, tensorboard: bool
+        self,
+        run: Path,
+        *,
+        title: str,
+        num_updates: int,
+        step: int,
+        log_bytes: int = 0,
+        trackers: Sequence[str] = (),
     ) -> None:
         run.mkdir(parents=True, exist_ok=True)
         self._path = run / LOG
         log_bytes = _last_line_end(self._path, log_bytes)
         self._log = atomic.open_for_appending(self._path, log_bytes)
-        self._speed_log = atomic.open_for_appending(run / "speed.jsonl")
+        self._speed_log = atomic.open_for_appending(run / SPEED_LOG)
         self._bar = ProgressBar(title, num_updates, initial=step, unit="updates")
         self._start, self._tokens_since_start, self._tokens_per_second = time.perf_counter(), 0, 0.0
         self._loss: float | None = None
-        self._tensorboard: Any = None
-        if tensorboard:
-            from torch.utils.tensorboard import SummaryWriter
-
-            purge_step = step + 1 if step else None
-            self._tensorboard = SummaryWriter(str(run / "tensorboard"), purge_step=purge_step)
+        self._trackers = Trackers(trackers, run, step)
 
     def __enter__(self) -> MetricLogger:
         self._bar.__enter__()
@@ -157,8 +160,7 @@ class MetricLogger(TrainerCallback):
         for file in (self._log, self._speed_log):
             with suppress(OSError):  # each line was flushed, and a full disk was reported then
                 file.close()
-        if self._tensorboard:
-            self._tensorboard.close()
+        self._trackers.close(is_finished=error[0] is None)
 
     def on_step_end(self, trainer: Trainer, result: StepResult) -> None:
         """Log the metrics, if there are any, and move the progress bar."""
@@ -184,7 +186,7 @@ class MetricLogger(TrainerCallback):
         self.record(trainer.state.step, "evaluation", trainer.state.evaluation)
 
     def record(self, step: int, kind: str, metrics: Mapping[str, float]) -> None:
-        """Write a line of log.jsonl, and TensorBoard curves."""
+        """Write a line of log.jsonl, and pass the metrics to the trackers."""
         self._loss = metrics.get("loss", self._loss)
         line = json.dumps({"step": step, "kind": kind, **metrics}) + "\n"
         speed = {"step": step, "time": time.time(), "tokens_per_second": round(self._tokens_per_second, 1)}
@@ -196,10 +198,8 @@ class MetricLogger(TrainerCallback):
         except OSError as error:
             message = f"the log could not be written ({error.strerror})"
             raise MachineError("log_not_written", message, location=self._path) from None
-        if self._tensorboard:
-            for name, value in metrics.items():
-                self._tensorboard.add_scalar(f"{kind}/{name}", value, step)
-            self._tensorboard.add_scalar("speed/tokens_per_second", self._tokens_per_second, step)
+        values = {f"{kind}/{name}": value for name, value in metrics.items()}
+        self._trackers.log(step, {**values, "speed/tokens_per_second": self._tokens_per_second})
 
     def sync(self) -> int:
         """Write the log to the disk, and return its size for a checkpoint."""

@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from statistics import geometric_mean
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,8 +26,8 @@ _SMOOTHING_DECADES = 0.15  # standard deviation of the Gaussian that smooths a c
 _MIN_FALL_RATIO, _MIN_FALL_NOISE = 0.1, 7.0  # of a clear fall: of the initial loss, and of its noise
 _MAD_TO_DEVIATION = 1.4826  # of a normal distribution
 _DIVERGENCE_RATIO = 0.5  # of the fall by which the loss has risen again where it diverges
-_MAX_LOSS_RATIO = 4.0  # of the mean loss to the initial loss: no higher rate is tried
-_MEAN_DECAY = 0.8  # of that mean
+_MAX_LOSS_RATIO = 4.0  # of the running mean of the losses to its lowest value: no higher rate is tried
+_MEAN_FRACTION = 0.05  # of the rates over which that mean reaches: its decay is 0.98 with 1,000 rates
 _RATE_DIVISOR = 10.0  # from the rate with the lowest loss to the suggested rate
 _MAX_SEED_DECADES = 0.5  # between the lowest points of different seeds
 
@@ -50,11 +51,12 @@ def lr_range_test(
         progress: Called with the number of updates and the loss after each update.
 
     Returns:
-        The loss before each update; fewer than there are rates if it diverges.
+        The loss before each update; fewer than there are rates if their running mean, corrected for its start
+        at 0, rises to four times its lowest value, or one is not finite.
     """
     losses: list[float] = []
-    mean = 0.0
-    num_initial = _num_initial(len(rates))
+    mean, lowest_mean = 0.0, math.inf
+    decay = math.exp(-1 / (_MEAN_FRACTION * len(rates)))
     with _restored(module, context):
         module.train()
         strategy = GradientStrategy(module, context, settings)
@@ -70,10 +72,10 @@ def lr_range_test(
                 loss = float(metrics["loss"])
                 losses.append(loss)
                 progress(step, loss)
-                mean = loss if step == 1 else _MEAN_DECAY * mean + (1 - _MEAN_DECAY) * loss
-                initial_losses = losses[:num_initial]
-                initial_loss = sum(initial_losses) / len(initial_losses)
-                if step > num_initial and mean > _MAX_LOSS_RATIO * initial_loss:
+                mean = decay * mean + (1 - decay) * loss
+                corrected_mean = mean / (1 - decay**step)
+                lowest_mean = min(lowest_mean, corrected_mean)
+                if step > _num_initial(len(rates)) and corrected_mean > _MAX_LOSS_RATIO * lowest_mean:
                     break
     return losses
 
@@ -105,19 +107,21 @@ class LRCurve:
         lowest: The learning rate with the lowest smoothed loss.
         clear: True if the loss falls clearly until there.
         diverges: The learning rate at which half of the fall is lost again; None if there is none.
+        steepest: The learning rate at which the smoothed loss falls fastest, up to `lowest`.
     """
 
     smoothed: tuple[float, ...]
     lowest: float
     clear: bool
     diverges: float | None
+    steepest: float
 
     @classmethod
     def from_losses(cls, rates: Sequence[float], losses: Sequence[float]) -> LRCurve:
         """Analyze the losses of the first rates; there are fewer losses than rates if the test ended early."""
         num_initial = _num_initial(len(rates))
         if len(losses) <= num_initial:
-            return cls(tuple(losses), rates[0], clear=False, diverges=rates[len(losses)])
+            return cls(tuple(losses), rates[0], clear=False, diverges=rates[len(losses)], steepest=rates[0])
         values = np.array(losses)
         initial_loss = float(values[:num_initial].mean())
         decades = np.log10(np.array(rates[: len(losses)]))
@@ -133,7 +137,8 @@ class LRCurve:
         elif len(losses) < len(rates):
             diverges = rates[len(losses)]
         is_clear = fall > max(_MIN_FALL_RATIO * initial_loss, _MIN_FALL_NOISE * noise)
-        return cls(tuple(smoothed.tolist()), rates[lowest], is_clear, diverges)
+        steepest = rates[int(np.gradient(smoothed, decades)[: lowest + 1].argmin())]
+        return cls(tuple(smoothed.tolist()), rates[lowest], is_clear, diverges, steepest)
 
 
 def _num_initial(num_rates: int) -> int:
@@ -164,11 +169,23 @@ def _num_averaged(decades: NDArray[np.float64]) -> float:
     return max(1.0, 2 * math.sqrt(math.pi) * _SMOOTHING_DECADES / max(distance, 1e-9))
 
 
-def suggest_learning_rate(curves: Sequence[LRCurve], high: float) -> tuple[float | None, str]:
-    """Return a learning rate, or None, and a sentence about it.
+@dataclass(frozen=True)
+class LRSuggestion:
+    """Learning rates with two digits, None if the curves suggest none.
 
-    The rate is a tenth of the one with the lowest loss, with two digits, if all curves have a clear minimum and
-    agree.
+    Attributes:
+        message: The rates, or the reason why there are none, in a sentence.
+        rate: A tenth of the rate with the lowest loss.
+        steepest: The rate at which the loss falls fastest.
+    """
+
+    message: str
+    rate: float | None = None
+    steepest: float | None = None
+
+
+def suggest_learning_rate(curves: Sequence[LRCurve], high: float) -> LRSuggestion:
+    """Suggest learning rates, geometric means over the curves, if all have a clear minimum and agree.
 
     Args:
         curves: The curves of several seeds.
@@ -177,23 +194,25 @@ def suggest_learning_rate(curves: Sequence[LRCurve], high: float) -> tuple[float
     num_unclear = sum(not curve.clear for curve in curves)
     if num_unclear:
         seeds = "" if num_unclear == len(curves) else f"with {pluralize(num_unclear, 'seed')} "
-        return None, (
+        return LRSuggestion(
             f"no suggestion: {seeds}the loss does not fall clearly at any rate (--steps makes more updates)"
         )
     if any(curve.diverges is None for curve in curves):
-        return None, (
+        return LRSuggestion(
             f"no suggestion: the loss does not rise again up to the highest rate, {high:g} (--high tries more)"
         )
     lowest = [curve.lowest for curve in curves]
     if math.log10(max(lowest) / min(lowest)) > _MAX_SEED_DECADES:
-        return None, (
+        return LRSuggestion(
             f"no suggestion: the seeds do not agree, their losses are lowest at rates from {min(lowest):.2g} to "
             f"{max(lowest):.2g}"
         )
-    mean = 10 ** (sum(map(math.log10, lowest)) / len(lowest))
+    mean = geometric_mean(lowest)
     rate = float(f"{mean / _RATE_DIVISOR:.1e}")
+    steepest = float(f"{geometric_mean([curve.steepest for curve in curves]):.1e}")
     diverges = min(curve.diverges for curve in curves if curve.diverges is not None)
-    return rate, (
+    message = (
         f"suggestion: train.learning_rate={rate:g}, a tenth of the rate at which the loss is lowest "
-        f"({mean:.2g}); it diverges at {diverges:.2g}"
+        f"({mean:.2g}); or {steepest:g}, where it falls fastest; it diverges at {diverges:.2g}"
     )
+    return LRSuggestion(message, rate, steepest)

@@ -7,6 +7,8 @@ import math
 from bertsmith.training.settings import TrainSettings
 
 _DIV_FACTOR, _FINAL_DIV_FACTOR = 25, 1e4  # of one_cycle, as in torch's OneCycleLR
+_LINEAR_DIV_FACTOR = 10  # of one_cycle_linear, twice
+_MIN_BETA1, _MAX_BETA1 = 0.85, 0.95  # of one_cycle_linear, at and far from the peak
 _ROUNDING = 1 + 1e-12  # a fraction of all updates may be rounded down in the last bit
 
 
@@ -39,6 +41,8 @@ def learning_rate(update: float, warmup_steps: float, num_updates: int, settings
       updates after the warm-up if they are fewer (Zhai et al. 2022; Hägele et al. 2024);
     * one_cycle: half a cosine up from peak / 25 at the first update to the peak at W, half a cosine down to
       peak / 250,000 at N (Smith 2018; torch's `OneCycleLR` without its cycle of the momentum);
+    * one_cycle_linear: linear from peak / 10 at the first update to the peak at `pct_start` of all updates, linear
+      to peak / 100 at N, without a warm-up; `adam_beta1` moves against it (Smith 2018, section 4);
     * step: the peak, times `lr_decay_factor` after each of the fractions `lr_milestones` of all updates;
     * inverse_sqrt: peak · sqrt(W / t), W at least 1 (Vaswani et al. 2017);
     * reduce_lr_on_plateau: the peak; the trainer applies the reductions (`TrainState.num_lr_reductions`).
@@ -55,6 +59,11 @@ def learning_rate(update: float, warmup_steps: float, num_updates: int, settings
     peak, scheduler_type = settings.learning_rate, settings.lr_scheduler_type
     if scheduler_type == "one_cycle":
         return _one_cycle(update, peak, warmup_steps, num_updates)
+    if scheduler_type == "one_cycle_linear":
+        initial = peak / _LINEAR_DIV_FACTOR
+        return _linear_cycle(
+            update, num_updates, settings.pct_start, (initial, peak, initial / _LINEAR_DIV_FACTOR)
+        )
     if update < warmup_steps or (update == warmup_steps and scheduler_type != "linear_google"):
         return peak * update / warmup_steps
     remaining = (num_updates - update) / max(1, num_updates - warmup_steps)
@@ -75,6 +84,24 @@ def learning_rate(update: float, warmup_steps: float, num_updates: int, settings
             return peak * math.sqrt(max(1, warmup_steps) / max(1, update))
         case _:
             return peak * remaining
+
+
+def adam_beta1(update: float, num_updates: int, settings: TrainSettings) -> float:
+    """Return beta 1 of AdamW in an update: the setting, or with one_cycle_linear 0.95, 0.85 at the peak, 0.95."""
+    if settings.lr_scheduler_type != "one_cycle_linear":
+        return settings.adam_beta1
+    return _linear_cycle(update, num_updates, settings.pct_start, (_MAX_BETA1, _MIN_BETA1, _MAX_BETA1))
+
+
+def _linear_cycle(
+    update: float, num_updates: int, pct_start: float, values: tuple[float, float, float]
+) -> float:
+    """Return the value on the lines from the first of three values to the second, at `pct_start`, to the third."""
+    first, middle, last = values
+    peak_update = pct_start * num_updates
+    if update < peak_update:
+        return first + (middle - first) * max(0.0, update - 1) / (peak_update - 1)
+    return middle + (last - middle) * (update - peak_update) / max(1, num_updates - peak_update)
 
 
 def _one_cycle(update: float, peak: float, warmup_steps: float, num_updates: int) -> float:

@@ -248,6 +248,13 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float) ->
         group["lr"] = learning_rate * group.get("lr_multiplier", 1.0)
 
 
+def set_adam_beta1(optimizer: torch.optim.Optimizer, beta1: float) -> None:
+    """Set beta 1 of AdamW for the next update."""
+    for group in optimizer.param_groups:
+        if "betas" in group:
+            group["betas"] = (beta1, group["betas"][1])
+
+
 def supports_found_inf(optimizer: torch.optim.Optimizer) -> bool:
     """Return True if a tensor on the device can make the next update change nothing; see `set_found_inf`."""
     return all(

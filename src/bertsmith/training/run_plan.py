@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from bertsmith.errors import MachineError
 from bertsmith.io import atomic
-from bertsmith.training.lr_schedule import learning_rate, warmup_updates
+from bertsmith.training.lr_schedule import adam_beta1, learning_rate, warmup_updates
 from bertsmith.training.settings import TrainSettings
 
 PLAN = "plan.jsonl"
@@ -115,6 +115,10 @@ class RunPlan:
             elif self.entry_at(start + int(warmup_steps)) is not self.entry_at(step) or start:
                 warmup_steps = self.progress(start + int(warmup_steps)) * total
         return learning_rate(position, warmup_steps, total, settings)
+
+    def adam_beta1(self, step: int, settings: TrainSettings) -> float:
+        """Return beta 1 of AdamW in update `step`."""
+        return adam_beta1(self.position(step), self.entry_at(step).updates, settings)
 
     def phase_index(self, step: int, shares: Sequence[float]) -> int:
         """Return the phase of update `step`; each phase has at least one update.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from bertsmith.settings import MayChange, Settings
 
@@ -21,6 +21,7 @@ SchedulerType = Literal[
     "constant_with_warmup",
     "warmup_stable_decay",
     "one_cycle",
+    "one_cycle_linear",
     "step",
     "inverse_sqrt",
     "reduce_lr_on_plateau",
@@ -78,11 +79,15 @@ class TrainSettings(Settings):
         description="learning rate after the warm-up: linear (to 0 at the last update), linear_google (as in "
         "BERT's released code: on the line that falls from the first update on), cosine, constant_with_warmup, "
         "warmup_stable_decay (constant, then linear to 0 over the last decay_ratio), one_cycle (up and down along "
-        "cosines), step (times lr_decay_factor at each of lr_milestones), inverse_sqrt, or in fine-tuning "
-        "reduce_lr_on_plateau (times lr_decay_factor if evaluations do not improve)",
+        "cosines), one_cycle_linear (up and down along lines, with a cycle of adam_beta1), step (times "
+        "lr_decay_factor at each of lr_milestones), inverse_sqrt, or in fine-tuning reduce_lr_on_plateau (times "
+        "lr_decay_factor if evaluations do not improve)",
     )
     decay_ratio: float = Field(
         0.4, gt=0, le=1, description="fraction of the updates over which warmup_stable_decay falls to 0"
+    )
+    pct_start: float = Field(
+        0.5, gt=0, lt=1, description="fraction of the updates at which one_cycle_linear reaches the peak"
     )
     lr_decay_factor: float = Field(
         0.1,
@@ -148,9 +153,18 @@ class TrainSettings(Settings):
         description="shard weights, gradients, and optimizer state over the processes (FSDP2), for a training run "
         "that does not fit into the memory of one; AdamW only",
     )
-    report_to: MayChange[Literal["tensorboard", "none"]] = Field(
-        "tensorboard", description="write TensorBoard curves as well as log.jsonl, or none"
+    report_to: MayChange[tuple[Literal["tensorboard", "wandb", "mlflow"], ...]] = Field(
+        ("tensorboard",),
+        description="trackers that get the metrics besides log.jsonl: tensorboard, wandb, mlflow, or several, "
+        "such as wandb,mlflow; none: log.jsonl only",
     )
+
+    @field_validator("report_to", mode="before")
+    @classmethod
+    def _split_names(cls, value: Any) -> Any:
+        if value in (None, "", "none"):
+            return ()
+        return [name.strip() for name in value.split(",")] if isinstance(value, str) else value
 
     @model_validator(mode="after")
     def _check_settings(self) -> TrainSettings:

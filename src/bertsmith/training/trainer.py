@@ -19,7 +19,7 @@ from bertsmith.training.budget import TimeBudget
 from bertsmith.training.callbacks import EarlyStopping, MetricLogger, StepResult
 from bertsmith.training.data_loader import START, Update, iterate_updates
 from bertsmith.training.distributed import SINGLE_RANK, RankGroup, count_batch, create_strategy
-from bertsmith.training.optimizer import create_optimizer, expected_state
+from bertsmith.training.optimizer import create_optimizer, expected_state, set_adam_beta1
 from bertsmith.training.run_plan import RunPlan, read_plan, write_plan
 from bertsmith.training.signals import stop_signals
 from bertsmith.training.train_step import DeferredFiniteCheck, TrainModule, train_step
@@ -187,7 +187,7 @@ class Trainer:
                     num_updates=self.plan.num_updates,
                     step=self.state.step,
                     log_bytes=self.state.log_bytes,
-                    tensorboard=self.settings.report_to == "tensorboard",
+                    trackers=self.settings.report_to,
                 )
                 self._callbacks.insert(0, stack.enter_context(self._metric_logger))
             stack.enter_context(self.context.deterministic(self.settings.deterministic))
@@ -251,6 +251,7 @@ class Trainer:
     def _prepare_step(self, step: int) -> None:
         hardware.set_num_threads(self.plan.entry_at(step).threads)
         self.ranks.seed_step(self.context, self.settings.seed, step)
+        set_adam_beta1(self.strategy.optimizer, self.plan.adam_beta1(step, self.settings))
         for parameter, first_step in self.job.unfreeze_steps.items():
             parameter.requires_grad_(step >= first_step)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -63,21 +63,21 @@ class ClassificationMetrics(LabelMetrics):
     loss_name = "minus the logarithm of the right label's probability"
 
     def compute(self, predictions: Sequence[ClassPrediction], examples: Sequence[TextExample]) -> Metrics:
-        """Return the metrics, the figures of each class, and the confusion matrix.
+        """Return the metrics, the figures of each class, their averages, and the confusion matrix.
 
-        Macro F1 is the mean over all of the model's labels. A label that neither occurs nor is predicted counts 0,
-        as in scikit-learn if it is among the given `labels`.
+        A macro average is the mean over all of the model's labels. A label that neither occurs nor is predicted
+        counts 0, as in scikit-learn if it is among the given `labels`.
         """
         from sklearn.metrics import accuracy_score, matthews_corrcoef
 
         targets, predicted = self._targets(examples), [self._label_map.ids[p.label] for p in predictions]
         by_label = _metrics_by_label(targets, predicted, self._labels)
-        f1, support = (np.array([row[name] for row in by_label.values()]) for name in ("f1", "support"))
-        details: dict[str, Any] = {"classes": by_label}
+        averages = _averages(by_label)
+        details: dict[str, Any] = {"classes": by_label, "averages": averages}
         values = {
             "accuracy": float(accuracy_score(targets, predicted)),
-            "macro_f1": float(f1.mean()),
-            "weighted_f1": float((f1 * support).sum() / max(1, support.sum())),
+            "macro_f1": averages["macro average"]["f1"],
+            "weighted_f1": averages["weighted average"]["f1"],
             "matthews": 0.0,  # not defined for a single label
         }
         if len({*targets, *predicted}) > 1:
@@ -88,7 +88,7 @@ class ClassificationMetrics(LabelMetrics):
             values["calibration_error"] = expected_calibration_error(bins)
             details["calibration"] = [reliability_bin._asdict() for reliability_bin in bins]
         values["examples"] = len(examples)
-        tables = [table_by_label("label", by_label)]
+        tables = [table_by_label("label", by_label, averages)]
         details["confusion"] = _confusion(targets, predicted, self._labels)
         if len(self._labels) <= _MAX_TABLE_LABELS:
             rows = zip(self._labels, details["confusion"], strict=True)
@@ -311,6 +311,17 @@ def _metrics_by_label(
     if thresholds is not None:
         by_name["threshold"] = np.array(thresholds)
     return {label: {name: by_name[name][i].item() for name in by_name} for i, label in enumerate(labels)}
+
+
+def _averages(by_label: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
+    """Return precision, recall, and F1 as means over the labels, and as means weighted by support."""
+    support = np.array([row["support"] for row in by_label.values()])
+    averages = {}
+    for name, weights in (("macro average", np.ones(len(support))), ("weighted average", support)):
+        columns = {n: np.array([row[n] for row in by_label.values()]) for n in ("precision", "recall", "f1")}
+        means = {n: float((column * weights).sum() / max(1, weights.sum())) for n, column in columns.items()}
+        averages[name] = {**means, "support": int(support.sum())}
+    return averages
 
 
 def _confusion(targets: Sequence[int], predicted: Sequence[int], labels: Sequence[str]) -> list[Any]:

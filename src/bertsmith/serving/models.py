@@ -1,0 +1,195 @@
+"""The models of a server by name: loaded with all predictors, and replaced while requests are answered."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from threading import Lock
+from typing import Any, TypeVar
+
+from bertsmith.errors import BertsmithError, InputError
+from bertsmith.formatting import join_names, shorten
+from bertsmith.inference.embedding import Embedder
+from bertsmith.inference.fill_mask import MaskFiller
+from bertsmith.inference.model import Model, load
+from bertsmith.inference.predictor import Predictor
+from bertsmith.inference.scoring import Scorer
+from bertsmith.inference.task_predictor import TaskPredictor
+from bertsmith.suggestions import did_you_mean, similar_names
+
+logger = logging.getLogger(__name__)
+
+PredictorT = TypeVar("PredictorT", bound=Predictor)
+
+
+@dataclass
+class ServedModel:
+    """A loaded model and its predictors.
+
+    Attributes:
+        name: The name, as in URLs.
+        source: The run, model folder, or published name.
+        model: The model.
+        loaded_at: The time at which it was loaded, in seconds since 1970.
+        missing: Why the model has no predictor, by the name of the route.
+    """
+
+    name: str
+    source: str
+    model: Model
+    loaded_at: int
+    missing: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        model = self.model
+        self._predictors = {
+            "predict": self._create("predict", lambda: model.predictor),
+            "embed": self._create("embed", model.embedder),
+            "fill-mask": self._create("fill-mask", model.mask_filler),
+            "score": self._create("score", model.scorer),
+        }
+        if (embedder := self._predictors["embed"]) is not None:
+            embedder.predict(["warm up"])
+
+    @classmethod
+    def load(cls, name: str, source: str, device: str = "auto", precision: str = "auto") -> ServedModel:
+        """Load a model; raise InputError if there is none, or if it fails the check of its precision."""
+        return cls(name, source, load(source, device, precision=precision), int(time.time()))
+
+    @property
+    def routes(self) -> list[str]:
+        """The routes that this model answers."""
+        return [name for name, predictor in self._predictors.items() if predictor is not None]
+
+    @property
+    def predictor(self) -> TaskPredictor:
+        """The predictor of the task; raises InputError (`route_missing`) if there is none."""
+        return self._get("predict", TaskPredictor)
+
+    @property
+    def embedder(self) -> Embedder:
+        """The embedder, with the pooling of the folder; raises InputError if its modules are not supported."""
+        return self._get("embed", Embedder)
+
+    @property
+    def mask_filler(self) -> MaskFiller:
+        """The predictor of masked words; raises InputError if there is none."""
+        return self._get("fill-mask", MaskFiller)
+
+    @property
+    def scorer(self) -> Scorer:
+        """The scorer of texts; raises InputError if there is none."""
+        return self._get("score", Scorer)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the model as the routes under /v1/models describe it, with the keys of OpenAI's API first."""
+        config = self.model.folder.config
+        values: dict[str, Any] = {
+            "id": self.name,
+            "object": "model",
+            "created": self.loaded_at,
+            "owned_by": "bertsmith",
+            "architecture": self.model.folder.architecture,
+            "max_length": config.max_length,
+            "hidden_size": config.hidden_size,
+            "routes": self.routes,
+            "missing": self.missing,
+        }
+        if "predict" in self.routes:
+            task = self.predictor.task
+            values |= {
+                "task": task.name,
+                "inputs": list(task.declaration.inputs),
+                "optional_inputs": list(task.declaration.optional_inputs),
+                "labels": task.labels,
+            }
+        if "embed" in self.routes:
+            pooling, normalize, *_ = self.embedder.config
+            values["embedding"] = {"pooling": pooling, "normalize": normalize}
+        return values
+
+    def _create(self, route: str, create: Callable[[], PredictorT]) -> PredictorT | None:
+        """Return a predictor whose errors name the model; None if the model has none, and remember why."""
+        try:
+            predictor = create()
+        except InputError as error:
+            self.missing[route] = error.message
+            return None
+        if predictor.check is not None:
+            predictor.check(())
+        return replace(predictor, path=Path(self.name))
+
+    def _get(self, route: str, predictor_class: type[PredictorT]) -> PredictorT:
+        predictor = self._predictors[route]
+        if isinstance(predictor, predictor_class):
+            return predictor
+        message = f"the model '{self.name}' does not {route}: {self.missing[route]}"
+        hint = f"it has the routes {join_names(self.routes)}" if self.routes else None
+        raise InputError("route_missing", message, hint=hint)
+
+
+class ModelRegistry:
+    """Served models by name; the first one is the default."""
+
+    def __init__(self, sources: Sequence[str], device: str = "auto", precision: str = "auto") -> None:
+        """Load models.
+
+        Args:
+            sources: Runs, model folders, or published names, each also as "NAME=SOURCE"; without a name, the last
+                part of the path is the name.
+            device: The device, as in `bertsmith.load`.
+            precision: The precision, as in `bertsmith.load`.
+
+        Raises:
+            InputError: A model cannot be loaded, or two have one name.
+        """
+        self._device, self._precision, self._reloading = device, precision, Lock()
+        self._models: dict[str, ServedModel] = {}
+        for source in sources:
+            name, path = _name_and_path(source)
+            if name in self._models:
+                message = f"two models are called '{name}'"
+                raise InputError("duplicate_name", message, hint=f"name one of them: other={path}")
+            self._models[name] = ServedModel.load(name, path, device, precision)
+
+    def __iter__(self) -> Iterator[ServedModel]:
+        return iter(self._models.values())
+
+    def __getitem__(self, name: str) -> ServedModel:
+        """Return a model; raise InputError (`model_unknown`) if there is none of this name."""
+        if (model := self._models.get(name)) is None:
+            similar = similar_names(name, self._models)
+            hint = did_you_mean(similar) if similar else f"use one of {join_names(list(self._models))}"
+            raise InputError(
+                "model_unknown", f"there is no model {shorten(name, 60)!r}", argument="model", hint=hint
+            )
+        return model
+
+    @property
+    def default(self) -> ServedModel:
+        """The first model."""
+        return next(iter(self))
+
+    def reload(self) -> None:
+        """Load all models again and replace each at once; log an error and keep a model that cannot be loaded.
+
+        Requests that were accepted before are answered by the model that accepted them.
+        """
+        with self._reloading:
+            for name, served in list(self._models.items()):
+                try:
+                    self._models[name] = ServedModel.load(name, served.source, self._device, self._precision)
+                    logger.info("%s: loaded again", name)
+                except BertsmithError as error:
+                    logger.error("%s: not loaded again, the earlier one is kept: %s", name, error.message)
+
+
+def _name_and_path(source: str) -> tuple[str, str]:
+    """Return the name and the path of "NAME=SOURCE" or "SOURCE"."""
+    name, equals, path = source.partition("=")
+    if equals and "/" not in name and not Path(source).exists():
+        return name, path
+    return Path(source).resolve().name or source, source

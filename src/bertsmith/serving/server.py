@@ -1,0 +1,152 @@
+"""Run the application: the socket, signals, and the end, at which accepted requests are finished."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+import signal
+import socket
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+
+import uvicorn
+from starlette.applications import Starlette
+
+from bertsmith.errors import InputError, option
+from bertsmith.formatting import join_names
+from bertsmith.serving.app import create_app
+from bertsmith.serving.limits import Limits
+from bertsmith.serving.models import ModelRegistry
+from bertsmith.serving.requests import ServerState
+
+_POLL_SECONDS = 0.02
+
+logger = logging.getLogger(__name__)
+
+
+def serve(
+    models: Sequence[str],
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    api_key: str | None = None,
+    auth: bool = True,
+    cors_origins: Sequence[str] = (),
+    limits: Limits | None = None,
+    device: str = "auto",
+    precision: str = "auto",
+) -> None:
+    """Serve models over HTTP until SIGTERM or SIGINT.
+
+    Args:
+        models: Runs, model folders, or published names, each also as "NAME=PATH"; the first is the default.
+        host: The address to listen on.
+        port: The port; 0: any free one.
+        api_key: The key that requests must send as "Authorization: Bearer KEY".
+        auth: False: serve other machines without a key.
+        cors_origins: The origins whose pages may send requests.
+        limits: The limits; None: the defaults.
+        device: The device, as in `load`.
+        precision: The precision, as in `load`.
+
+    Raises:
+        InputError: A model cannot be loaded, the address cannot be used, or other machines could send requests
+            without a key.
+    """
+    if not api_key and auth and not _is_loopback(host):
+        message = "other machines can reach this address, so requests need a key"
+        hint = f"set {option('api_key')} or BERTSMITH_API_KEY; or allow everyone by {option('auth', False)}"
+        raise InputError("api_key_missing", message, argument="host", hint=hint)
+    if api_key is not None and (
+        not api_key.isascii() or not api_key.isprintable() or " " in api_key or not api_key
+    ):
+        message = "the key is not printable ASCII without spaces"
+        raise InputError("invalid_api_key", message, argument="api_key", hint="choose another one")
+    listener = _bind(host, port)
+    registry = ModelRegistry(models, device, precision)
+    app = create_app(registry, limits, api_key=api_key, cors_origins=cors_origins)
+    server = Server(app)
+    address, bound_port = listener.getsockname()[:2]
+    url = f"http://[{address}]:{bound_port}" if ":" in address else f"http://{address}:{bound_port}"
+    logger.info("%s: serving %s", url, join_names([model.name for model in registry]))
+    server.run(sockets=[listener])
+
+
+def _is_loopback(host: str) -> bool:
+    with suppress(ValueError):
+        return ipaddress.ip_address(host).is_loopback
+    return host == "localhost"
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    """Return a socket that is bound but not listening yet: connections are refused until the models are loaded."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, kind, protocol)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+    except (OSError, UnicodeError) as error:
+        message = f"cannot listen on {host}, port {port}: {getattr(error, 'strerror', None) or error}".lower()
+        hint = f"choose another {option('port')} or {option('host')}"
+        raise InputError("address_unavailable", message, hint=hint) from None
+    return listener
+
+
+class Server(uvicorn.Server):
+    """A server that drains on SIGTERM and SIGINT, and loads its models again on SIGHUP.
+
+    Draining refuses new requests with 503, finishes those that were accepted, and returns. A second SIGINT returns
+    at once.
+    """
+
+    def __init__(self, app: Starlette) -> None:
+        """Create a server of an application of `create_app`; `run` and `serve` take its sockets."""
+        self._state: ServerState = app.state.server
+        super().__init__(
+            uvicorn.Config(
+                app,
+                log_config=None,
+                log_level="error",
+                access_log=False,
+                server_header=False,
+                ws="none",
+                lifespan="on",
+            )
+        )
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Handle signals; outside the main thread, they belong to other code."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        loop = asyncio.get_running_loop()
+        handlers = {signal.SIGTERM: self.drain, signal.SIGINT: self.drain, signal.SIGHUP: self.reload}
+        previous = {number: signal.getsignal(number) for number in handlers}
+        for number, handler in handlers.items():
+            loop.add_signal_handler(number, handler)
+        try:
+            yield
+        finally:
+            for number, previous_handler in previous.items():
+                loop.remove_signal_handler(number)
+                signal.signal(number, previous_handler)
+
+    def reload(self) -> None:
+        """Load the models again in a thread."""
+        asyncio.get_running_loop().run_in_executor(None, self._state.registry.reload)
+
+    def drain(self) -> None:
+        """Refuse new requests, and stop when all others have their answers; a second call stops at once."""
+        self.force_exit = self._state.is_draining
+        self.should_exit = self.force_exit
+        if not self._state.is_draining:
+            self._state.is_draining = True
+            self._draining = asyncio.ensure_future(self._stop_when_idle())
+
+    async def _stop_when_idle(self) -> None:
+        while self._state.num_open:
+            await asyncio.sleep(_POLL_SECONDS)
+        self.should_exit = True
