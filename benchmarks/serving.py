@@ -167,7 +167,15 @@ def classifier() -> Path:
         rows = FOLDER / "moods.csv"
         with rows.open("w", encoding="utf-8", newline="") as file:
             csv.writer(file).writerows([("text", "label"), *labeled_sentences()])
-        bs.finetune("classify", "bert-mini-uncased-en", run, train=rows, max_steps=100, overwrite=True)
+        bs.finetune(
+            "classify",
+            "bert-mini-uncased-en",
+            run,
+            train=rows,
+            validation_split=0.1,
+            max_steps=100,
+            overwrite=True,
+        )
     return run
 
 
@@ -181,20 +189,17 @@ def measure_equality() -> None:
 def equality() -> dict[str, Any]:
     """Compare the answers of 64 mixed clients with those of Python, and stop the server while it answers."""
     run, texts = classifier(), workload("mixed")
-    model, base = bs.load(run), bs.load("bert-mini-uncased-en")
-    rows = []
-    for i, text in enumerate(texts):
-        path = "/v1/models/moods/predict"
-        prediction = {"predictions": [model.predict(text).to_dict()]}
-        rows.append({"path": path, "body": {"inputs": {"text": text}}, "reply": prediction})
-        pair = [text, texts[i - 1]]
-        vectors = {"embeddings": [base.embed([value])[0].tolist() for value in pair]}
-        rows.append({"path": "/v1/models/base/embed", "body": {"inputs": pair}, "reply": vectors})
+    model, base, rows = bs.load(run), bs.load("bert-mini-uncased-en"), list[dict[str, Any]]()
+    masked = [" ".join(["[MASK]", *text.split()[1:]]) for text in texts]
+    answers = zip(texts, model.predict(texts), base.embed(texts).tolist(), base.fill_mask(masked), strict=True)
+    for i, (text, prediction, vector, masks) in enumerate(answers):
+        reply: Any = {"predictions": [prediction.to_dict()]}
+        rows.append({"path": "/v1/models/moods/predict", "body": {"inputs": {"text": text}}, "reply": reply})
+        reply = {"embeddings": [vector]}
+        rows.append({"path": "/v1/models/base/embed", "body": {"inputs": text}, "reply": reply})
         if i % 4 == 0:
-            masked = " ".join(["[MASK]", *text.split()[1:]])
-            tokens = [[token.to_dict() for token in mask] for mask in base.fill_mask(masked)]
-            reply = {"predictions": [tokens]}
-            rows.append({"path": "/v1/models/base/fill-mask", "body": {"inputs": masked}, "reply": reply})
+            reply = {"predictions": [[[token.to_dict() for token in mask] for mask in masks]]}
+            rows.append({"path": "/v1/models/base/fill-mask", "body": {"inputs": masked[i]}, "reply": reply})
     requests = write_requests("equal", rows)
     keys = ("statuses", "wrong", "lost", "max_difference")
     with server(ours(f"moods={run}", "base=bert-mini-uncased-en")) as process:
