@@ -16,6 +16,7 @@ extensions = [
     "sphinx.ext.napoleon",
     "sphinx_copybutton",
     "command_reference",
+    "mathml",
     "python_reference",
     "settings_reference",
 ]
@@ -24,7 +25,9 @@ html_theme = "furo"
 html_static_path = ["_static"]
 html_css_files = ["wide-tables.css"]
 
-myst_enable_extensions = ["attrs_inline", "colon_fence", "deflist"]
+myst_enable_extensions = ["attrs_inline", "colon_fence", "deflist", "dollarmath"]
+myst_dmath_double_inline = False
+html_math_renderer = "mathml"  # in the page itself; MathJax would need a network
 myst_heading_anchors = 3
 
 smartquotes = False  # quotes in commands stay as they are

@@ -19,6 +19,7 @@ from typing import Any
 
 WIDTHS = (360, 800, 1400)  # a phone, a window, a screen; in CSS pixels
 SCHEMES = ("light", "dark")
+_KEYS = {"Tab": 9, "Escape": 27, "ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40}  # codes
 _MAX_HEIGHT = 16_000  # pixels of a screenshot
 # The browser reads from descriptor 3 and writes to 4.
 _LAUNCH = """
@@ -107,8 +108,29 @@ class Browser:
             pass
 
     def ask(self, script: str) -> Any:
-        """Return the value of a JavaScript expression in the page."""
-        return self.call("Runtime.evaluate", expression=script, returnByValue=True)["result"].get("value")
+        """Return the value of a JavaScript expression in the page, or of its promise."""
+        result = self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
+        if "exceptionDetails" in result:
+            raise RuntimeError(result["result"].get("description"))
+        return result["result"].get("value")
+
+    def press(self, key: str) -> None:
+        """Press and release a key, such as ArrowRight."""
+        for kind in ("keyDown", "keyUp"):
+            self.call(
+                "Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=_KEYS[key]
+            )
+
+    def point(self, selector: str, x: float = 0.5, y: float = 0.5, *, click: bool = False) -> None:
+        """Move the mouse over an element, to a fraction of its width and height, and click there on request."""
+        box = self.ask(
+            f"(() => {{ const e = document.querySelector({json.dumps(selector)}); e.scrollIntoView({{block: "
+            "'nearest'}); const b = e.getBoundingClientRect(); return [b.x, b.y, b.width, b.height]; })()"
+        )
+        place = {"x": box[0] + x * box[2], "y": box[1] + y * box[3]}
+        self.call("Input.dispatchMouseEvent", type="mouseMoved", **place)
+        for kind in ("mousePressed", "mouseReleased") if click else ():
+            self.call("Input.dispatchMouseEvent", type=kind, button="left", clickCount=1, **place)
 
     def picture(self, file: Path) -> None:
         """Save a screenshot of the full page as PNG."""

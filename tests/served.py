@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 import socket
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, NamedTuple
 
+import pytest
 from starlette.applications import Starlette
 
 from bertsmith.serving.app import create_app
@@ -43,11 +46,20 @@ class Reply(NamedTuple):
         return str(error["code"])
 
 
+def plain(value: Any) -> Any:
+    """Return what JSON makes of a value, with numbers that are compared approximately."""
+    if isinstance(value, Mapping):
+        return {str(name): plain(item) for name, item in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [plain(item) for item in value]
+    return pytest.approx(value, abs=1e-5) if isinstance(value, float) else value
+
+
 class Client:
     """Sends requests to a server on this machine, each on a connection of its own."""
 
-    def __init__(self, port: int, state: ServerState) -> None:
-        self.port, self.state = port, state
+    def __init__(self, port: int, state: ServerState, drain: Callable[[], object]) -> None:
+        self.port, self.state, self.drain = port, state, drain
         self.url = f"http://127.0.0.1:{port}"
 
     def send(
@@ -92,14 +104,21 @@ def wait_until(holds: Any) -> None:
 def serve_app(app: Starlette) -> Iterator[Client]:
     """Serve an application on any free port."""
     server = Server(app)
+    loops: list[asyncio.AbstractEventLoop] = []
+
+    async def run() -> None:
+        loops.append(asyncio.get_running_loop())
+        await server.serve([listener])
+
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread = threading.Thread(target=lambda: asyncio.run(run()))
         thread.start()
         try:
             wait_until(lambda: server.started)
-            yield Client(listener.getsockname()[1], app.state.server)
+            drain = partial(loops[0].call_soon_threadsafe, server.drain)
+            yield Client(listener.getsockname()[1], app.state.server, drain)
         finally:
-            server.should_exit = server.force_exit = True
+            server.should_exit = True
             thread.join(SECONDS)
             assert not thread.is_alive()
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from served import Client
-
 import bertsmith as bs
+from served import Client
 
 
 class World:

@@ -5,6 +5,7 @@ The linters are large, so they are not in the extra `dev`: `pip install hadolint
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -14,6 +15,8 @@ from typing import Any
 
 import pytest
 import yaml
+
+from bertsmith.cli.serve import serve
 
 DEPLOY = Path(__file__).parents[1] / "deploy"
 MAX_EXPOSURE = 2.0  # of systemd-analyze security, from 0, the safest, to 10
@@ -61,6 +64,17 @@ def test_systemd_unit(tmp_path: Path) -> None:
         check=False,
     )
     assert security.returncode == 0, security.stdout
+
+
+def test_all_start_the_server_with_options_that_it_has() -> None:
+    (container,) = kubernetes()["Deployment"]["spec"]["template"]["spec"]["containers"]
+    command = re.search(r"^CMD (.*)$", (DEPLOY / "Dockerfile").read_text(), re.MULTILINE)
+    start = re.search(r"^ExecStart=\S+ serve (.*)$", (DEPLOY / "bertsmith.service").read_text(), re.MULTILINE)
+    assert command is not None
+    assert start is not None
+    assert json.loads(command[1]) == container["args"]
+    for arguments in (container["args"], start[1].split()):
+        assert serve.make_context("serve", list(arguments)).params["port"] == 8000
 
 
 def test_all_run_without_rights_on_a_read_only_file_system() -> None:

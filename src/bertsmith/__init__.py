@@ -1,7 +1,7 @@
 """bertsmith: from a folder of text to a BERT model.
 
 train_tokenizer     learn a vocabulary from text
-prepare, pretrain   tokenize a corpus into shards; train a BERT on them
+prepare, pretrain   tokenize a corpus; train a BERT on it (plan_pretraining)
 distill, adapt      train a student (distill_task: of a task); adapt to text
 finetune            train a BERT on labeled examples of a task
 finetune_repeatedly with several seeds or folds; finetune_glue; find_rate
@@ -10,6 +10,7 @@ load, info, search  open a run as a Model; describe a folder; query an index
 list_runs           the runs of a folder with their scores and settings
 quickstart          all steps on the documentation that Python has
 card, push          write a model card; upload a model to a hub
+export_model        write a model for ONNX Runtime, OpenVINO, …
 Model               predict, evaluate, explain, fill_mask, score, embed, …
 check_corpus        report errors and costs of a corpus; show_instance
 inspect_tokenizers  compare vocabularies; extend_tokenizer: add words
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from bertsmith.experiments.glue import finetune_glue as finetune_glue
     from bertsmith.experiments.multirun import finetune_repeatedly as finetune_repeatedly
     from bertsmith.export.card import card as card
+    from bertsmith.export.export import export_model as export_model
     from bertsmith.export.push import push as push
     from bertsmith.finetuning.lr_finder import find_rate as find_rate
     from bertsmith.finetuning.run import finetune as finetune
@@ -68,6 +70,7 @@ if TYPE_CHECKING:
     from bertsmith.models.parameter_count import count_parameters as count_parameters
     from bertsmith.packed import Packed as Packed
     from bertsmith.pretraining.extend_vocabulary import extend_tokenizer as extend_tokenizer
+    from bertsmith.pretraining.plan import plan_pretraining as plan_pretraining
     from bertsmith.pretraining.run import pretrain as pretrain
     from bertsmith.tokenizer.tokenizer import Tokenizer as Tokenizer
     from bertsmith.tokenizer_training.train import train_tokenizer as train_tokenizer
@@ -92,6 +95,7 @@ _MODULES = {
     "compare": "inference.significance",
     "count_parameters": "models.parameter_count",
     "ensemble": "inference.ensemble",
+    "export_model": "export.export",
     "extend_tokenizer": "pretraining.extend_vocabulary",
     "find_rate": "finetuning.lr_finder",
     "ablate": "experiments.ablation",
@@ -105,6 +109,7 @@ _MODULES = {
     "inspect_tokenizers": "inspection.inspect",
     "list_runs": "inspection.runs",
     "load": "inference.model",
+    "plan_pretraining": "pretraining.plan",
     "prepare": "corpus.prepare",
     "presets": "models.family",
     "pretrain": "pretraining.run",
@@ -121,8 +126,10 @@ _MODEL_METHODS = (  # for suggestions
     "explain",
     "fill_mask",
     "index",
+    "neighbors",
     "predict",
     "predict_file",
+    "probe",
     "save",
     "score",
     "score_pairs",

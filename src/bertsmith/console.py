@@ -14,7 +14,7 @@ import shutil
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from io import StringIO
 from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
@@ -100,9 +100,27 @@ def print_result(text: str) -> None:
 
 def print_json(document: Any) -> None:
     """Print one JSON document in one line on stdout; control characters become JSON escapes."""
+    sys.stdout.write(_to_json(document) + "\n")
+
+
+def print_json_list(document: Mapping[str, Any], name: str, values: Iterable[Any]) -> None:
+    """Print a JSON document with a list at its end, of which only one value at a time is in memory.
+
+    Args:
+        document: The entries before the list.
+        name: The name of the list.
+        values: The values of the list.
+    """
+    sys.stdout.write(_to_json({**document, name: []}).removesuffix("]}"))
+    for i, value in enumerate(values):
+        sys.stdout.write((", " if i else "") + _to_json(value))
+    sys.stdout.write("]}\n")
+
+
+def _to_json(document: Any) -> str:
     is_unicode = (sys.stdout.encoding or "").lower().startswith("utf")
     line = json.dumps(document, ensure_ascii=not is_unicode, allow_nan=False)
-    sys.stdout.write(CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", line) + "\n")
+    return CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", line)
 
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:

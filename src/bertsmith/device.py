@@ -29,6 +29,8 @@ logger = logging.getLogger(__name__)
 
 # With other values, products of cuBLAS vary from call to call.
 _DETERMINISTIC_CUBLAS = ("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+CPU = "cpu"
+"""The name of the device that every machine has."""
 LONG_RUN_UPDATES, LONG_RUN_MINUTES = 500, 3.0  # from which compiling kernels pays
 
 

@@ -33,6 +33,9 @@ PYTHON_FUNCTIONS = {
     "score": "Model.score",
     "score --pairs": "Model.score_pairs",
     "embed": "Model.embed",
+    "export": "export_model",
+    "neighbors": "Model.neighbors",
+    "probe": "Model.probe",
 }
 """The Python function of each command that has another name in Python."""
 COMMAND_LINE_OPTIONS = {

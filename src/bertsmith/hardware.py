@@ -66,6 +66,11 @@ def memory_bytes(device: torch.device | None = None) -> int:
     return min([*limits, address_space] if address_space != resource.RLIM_INFINITY else limits)
 
 
+def training_bytes(num_parameters: int) -> int:
+    """Return the bytes of weights, gradients, and AdamW's state; activations are not counted."""
+    return num_parameters * _TRAINING_BYTES_PER_PARAMETER
+
+
 def check_memory(num_parameters: int, limit: int) -> None:
     """Check that weights, gradients, and optimizer state fit into memory; activations are not counted.
 
@@ -76,7 +81,7 @@ def check_memory(num_parameters: int, limit: int) -> None:
     Raises:
         InputError: They do not fit.
     """
-    needed = num_parameters * _TRAINING_BYTES_PER_PARAMETER
+    needed = training_bytes(num_parameters)
     if limit and needed > limit:
         raise InputError(
             "model_too_large",

@@ -134,6 +134,7 @@ class PretrainKeywords(TrainingKeywords, total=False):
     random_tokens: Literal["ordinary", "all"]
     replacement_probabilities: Sequence[float]
     max_predictions_per_seq: int | None
+    long_max_predictions_per_seq: int | None
     corruption: Literal["none", "insertion", "deletion"]
     corruption_ratio: float
     span_length_distribution: Literal["geometric", "harmonic"]
@@ -145,6 +146,7 @@ class PretrainKeywords(TrainingKeywords, total=False):
     sentence_task: Literal["nsp", "sop", "none"]
     is_next_label: Literal[0, 1]
     nsp_sampling: Literal["other_document", "same_document"]
+    nsp_balance: bool
     train_fraction: float
     max_validation_instances: int
     batch_tokens: int | None

@@ -95,9 +95,9 @@ def test_json_is_one_document_with_everything(capsys: pytest.CaptureFixture[str]
 def test_the_forecast_counts_tokens_and_measures_updates(
     capsys: pytest.CaptureFixture[str], corpus: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from bertsmith.inspection import check
+    from bertsmith.pretraining import speed_probe
 
-    monkeypatch.setattr(check, "_BENCHMARK_SECONDS", 0.01)
+    monkeypatch.setattr(speed_probe, "_BENCHMARK_SECONDS", 0.01)
     tiny_run.tokenizer().save(corpus.parent / "tokenizer")
     out, _ = run(
         capsys, corpus, "--json", "--tokenizer", corpus.parent / "tokenizer", "--preset", "bert-tiny-uncased"
@@ -200,10 +200,10 @@ def test_against_takes_files_and_globs(capsys: pytest.CaptureFixture[str], corpu
 
 def test_large_models_are_computed_and_not_probed(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from bertsmith.inspection import check
-    from bertsmith.pretraining import resolve_settings
+    from bertsmith.pretraining import speed_probe
 
-    monkeypatch.setattr(check, "_MAX_MEASURED_SECONDS", 0.0)
-    monkeypatch.setattr(resolve_settings, "probe_speed", lambda *_: pytest.fail("an update was made"))
+    monkeypatch.setattr(speed_probe, "_MAX_MEASURED_SECONDS", 0.0)
+    monkeypatch.setattr(speed_probe, "probe_speed", lambda *_: pytest.fail("an update was made"))
     small, large = (
         check.check_corpus([corpus], preset_name=name)["forecast"]
         for name in ("bert-mini-uncased", "bert-large-uncased")

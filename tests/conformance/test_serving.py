@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import bertsmith as bs
-from served import served
+from served import plain, served
 from task_files import FILES, OWN
 
 SETTINGS = ["train.max_steps=1", "train.threads=1", "train.precision=fp32", "train.report_to=none"]
@@ -27,15 +26,6 @@ INPUTS: dict[str, dict[str, Any]] = {
     "relate": {"text": ["<e1>kaba</e1> lode <e2>migi</e2>"]},
     "embed": {"text": ["kaba", "lode migi"], "text_pair": ["lode", "kaba"]},
 }
-
-
-def plain(value: Any) -> Any:
-    """Return what JSON makes of a prediction, with rounded numbers."""
-    if isinstance(value, Mapping):
-        return {str(name): plain(item) for name, item in value.items()}
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return [plain(item) for item in value]
-    return pytest.approx(value, abs=1e-5) if isinstance(value, float) else value
 
 
 @pytest.mark.parametrize("name", list(FILES))

@@ -44,8 +44,7 @@ AIDS = {
         "train.lr_patience=2",
         "train.patience=5",
     ],
-    "one cycle": ["train.lr_scheduler_type=one_cycle", "train.warmup_steps=0.3", "train.freeze_layers=1"],
-    "one cycle of lines": ["train.lr_scheduler_type=one_cycle_linear", "train.pct_start=0.4"],
+    "one cycle": ["train.lr_scheduler_type=one_cycle_linear", "train.pct_start=0.4", "train.freeze_layers=1"],
     "steps": [
         "train.lr_scheduler_type=step",
         "train.lr_milestones=[0.3, 0.6]",

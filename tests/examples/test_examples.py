@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import runpy
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -13,9 +15,11 @@ import pytest
 import bertsmith as bs
 import tiny_run
 from bertsmith.inference.model import Model
+from bertsmith.io.tables import read_table
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 ONE_THREAD = ["train.threads=1", "train.precision=fp32", "train.report_to=none"]
+ONE = {"threads": 1, "precision": "fp32", "report_to": "none"}
 QUICK = {"settings": ONE_THREAD, "learning_rate": 3e-3, "num_train_epochs": 8}
 PEOPLE = tiny_run.WORDS[:10]
 PLAIN = tiny_run.WORDS[10:]
@@ -80,25 +84,63 @@ def test_questions(
 
 
 def test_chinese_news(
-    tmp_path: Path, shared_data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    data = shared_data / "tasks" / "thucnews"
-    chinese = shared_data / "vocabs" / "bert-base-chinese"
-    shards = bs.prepare([shared_data / "corpora" / "sample" / "chinese.txt"], chinese, tmp_path / "shards")
-    bert = tiny_run.run(shards, tmp_path / "bert", "train.max_steps=1")
-    run(
-        "chinese_news.py",
-        bert.path,
-        data / "train.txt.gz",
-        *("--names", data / "class.txt", "--output-dir", tmp_path / "news", "--sample", 200, "--epochs", 1),
-        monkeypatch=monkeypatch,
-    )
+    """On the bundled sample, with a model that is pre-trained on its titles: 80/20, then a tenth of the 80."""
+    options = ("--output-dir", tmp_path / "news", "--epochs", 1, "--pretrain-steps", 2)
+    run("chinese_news.py", *options, monkeypatch=monkeypatch)
     lines = capsys.readouterr().out.splitlines()
-    names = (data / "class.txt").read_text(encoding="utf-8").split()
-    assert [line.split()[0] for line in lines[-12:-2]] == names
-    assert lines[-13].startswith("accuracy on the titles that were held out: 0.")
+    names = ["体育", "娱乐", "教育", "科技", "财经"]
+    assert sorted(line.split()[0] for line in lines[-7:-2]) == names
+    assert lines[-9].startswith("accuracy on 10 titles that chose the epoch: ")
+    assert lines[-8].startswith("accuracy on 24 titles that chose nothing: ")
     assert lines[-1].split(": ")[1].split()[0] in names
-    assert bs.load(tmp_path / "news").report["validation"]["examples"] == 40
+    report = bs.load(tmp_path / "news" / "run").report
+    assert (report["train_examples"], report["validation"]["examples"], report["test"]["examples"]) == (
+        86,
+        10,
+        24,
+    )
+
+
+def test_the_bundled_sample_is_balanced_and_has_no_text_twice() -> None:
+    for name, number, labels in (("emotions.csv", 240, 6), ("chinese_titles.tsv", 120, 5)):
+        table = read_table(EXAMPLES / "data" / name)
+        texts, classes = ("text", "label") if name.endswith(".csv") else ("content", "class")
+        counts = Counter(table.column(classes))
+        assert len(set(table.column(texts))) == number
+        assert (len(counts), set(counts.values())) == (labels, {number // labels})
+
+
+def test_families(
+    base: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Models of two families differ by their names only; each row has all figures, and both are compared."""
+    bert = base.save(tmp_path / "bert-tiny")
+    shards = tiny_run.make_shards(tmp_path)
+    student = bs.distill(shards, tmp_path / "distil", bert, max_steps=1, sequence_length=32, **ONE).save(
+        tmp_path / "distilbert-tiny"
+    )
+    options = ("--epochs", 1, "--output-dir", tmp_path / "runs")
+    run("families.py", bert, student, *options, monkeypatch=monkeypatch)
+    lines = capsys.readouterr().out.splitlines()
+    at = next(i for i, line in enumerate(lines) if line.startswith("model "))
+    heads = re.split(r"\s{2,}", lines[at].strip())
+    assert heads[1:] == [
+        "accuracy",
+        "million parameters",
+        "s per epoch",
+        "ms per text",
+        "tokens per s",
+        "peak MiB",
+    ]
+    rows = [line.split() for line in lines[at + 1 : at + 3]]
+    assert [row[0] for row in rows] == ["bert-tiny", "distilbert-tiny"]
+    figures = [[float(cell) for cell in row[1:]] for row in rows]
+    assert all(value > 0 for row in figures for value in row[1:])
+    assert figures[1][1] < figures[0][1]
+    assert lines[at + 3].startswith("Test accuracy on 48 examples")
+    assert "Sanh et al. 2019" in lines[at + 4]
 
 
 def write_moods(folder: Path) -> None:
@@ -116,15 +158,19 @@ def test_emotion(
     base: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_moods(tmp_path)
-    out = tmp_path / "emotion"
-    files = (tmp_path / "train.txt", tmp_path / "validation.txt")
-    run("emotion.py", base.path, *files, "--output-dir", out, "--rate-steps", 12, monkeypatch=monkeypatch)
+    out, test = tmp_path / "emotion", tmp_path / "test.txt"
+    test.write_bytes((tmp_path / "validation.txt").read_bytes())
+    files = ("--train", tmp_path / "train.txt", "--validation", tmp_path / "validation.txt", "--test", test)
+    options = ("--output-dir", out, "--rate-steps", 12, "--epochs", 3)
+    run("emotion.py", base.path, *files, *options, monkeypatch=monkeypatch)
     told = capsys.readouterr().out.splitlines()
     assert (out / "rates.png").read_bytes().startswith(b"\x89PNG")
-    (at,) = [i for i, line in enumerate(told) if line.startswith(("accuracy 0.", "accuracy 1."))]
+    (at,) = [i for i, line in enumerate(told) if line.startswith("test: accuracy ")]
     assert [line.split()[:2] for line in told[at + 1 : at + 3]] == [["glad", "F1"], ["sad", "F1"]]
     assert "classes: glad, sad" in told
-    assert {line.split(" (")[0] for line in told[-2:]} <= {"glad", "sad"}
+    answers = [line.split(" (")[0] for line in told[-3:-1]]
+    assert set(answers) <= {"glad", "sad"}
+    assert told[-1] == f"the same model in another process: {answers[0]}"
     assert bs.load(out / "predictor").labels == ["glad", "sad"]
     assert bs.load(out / "run").report["steps"] == 6
 

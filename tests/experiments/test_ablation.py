@@ -19,6 +19,7 @@ from scipy.stats import ttest_rel
 import bertsmith as bs
 import tiny_run
 from bertsmith import hardware
+from bertsmith.cli import tables
 from bertsmith.corpus.shards import Shards
 from bertsmith.errors import InputError, Stopped
 from bertsmith.experiments.ablation import ablate
@@ -27,7 +28,12 @@ from bertsmith.experiments.ablation_report import make_report
 
 RECIPES = sorted((Path(__file__).parents[2] / "recipes" / "ablations").glob("*.yaml"))
 FEW = [one for one in tiny_run.SETTINGS if not one.startswith("model.initializer")]
-AFFORDED = {"train.max_steps": 2, "train.batch_size": 4, "train.gradient_accumulation_steps": 2}
+AFFORDED = {
+    "train.max_steps": 2,
+    "train.batch_size": 4,
+    "train.batch_tokens": 128,
+    "train.gradient_accumulation_steps": 2,
+}
 RECIPE = """
 title: masks
 source: a paper
@@ -411,8 +417,10 @@ def test_other_mistakes(world: dict[str, Any]) -> None:
 def test_each_recipe_takes_two_steps(file: Path, tmp_path: Path, shards: Shards) -> None:
     """Every row of it, at a size that a test can afford; what the rows change stays as it is, but for budgets."""
     values = yaml.safe_load(file.read_text(encoding="utf-8"))
-    for row in values["rows"].values():
+    for row in (values.get("settings", {}), *values["rows"].values()):
         row |= {name: most for name, most in AFFORDED.items() if name in row}
+        if (layers := row.get("model.num_hidden_layers", 0)) > 6:
+            row["model.num_hidden_layers"] = 6 + layers // 24  # rows stay different
     file = tmp_path / file.name
     file.write_text(yaml.safe_dump(values, sort_keys=False), encoding="utf-8")
     recipe = read_recipe(file)
@@ -427,7 +435,13 @@ def test_each_recipe_takes_two_steps(file: Path, tmp_path: Path, shards: Shards)
         teacher = tiny_run.run(shards, tmp_path / "teacher", "model.num_hidden_layers=4", "train.max_steps=2")
         own.append(f"objective.teacher={teacher.path}")
     rows = tiny_run.table(tmp_path / "train.csv", tiny_run.examples(12))
+    verb = "classify"
+    if file.stem == "features":  # its rows are layers that a tagger reads
+        verb, rows = "tag", tmp_path / "train.conll"
+        own = ["model.num_hidden_layers=4" if "num_hidden_layers" in one else one for one in own]
+        rows.write_text("kaba B-PER\nlode O\n\nmiso O\nnuba B-LOC\n" * 3, encoding="utf-8")
     task = {
+        "verb": verb,
         "train": str(rows),
         "validation": str(rows),
         "settings": {"train.max_steps": 2, "train.threads": 1},
@@ -454,5 +468,31 @@ def test_each_recipe_takes_two_steps(file: Path, tmp_path: Path, shards: Shards)
     assert len(folders) == len({json.dumps(row, sort_keys=True) for row in recipe.rows.values()})
     tuned = {path.parent.parent.name for path in (tmp_path / "out").glob("*/*/moods")}
     assert len(tuned) == (len(recipe.rows) if tasks else 0)
-    assert list(report.metrics) == [*recipe.losses, *tasks]
+    assert sorted(report.metrics) == sorted([*recipe.losses, *tasks])
+    assert list(report.setups) == list(recipe.rows)
+    assert all(setup.updates == 2 for setup in report.setups.values())
     assert all(one.verdict == "is undecided" for one in report.orderings)
+
+
+def test_scores_are_printed_in_points_beside_the_papers_and_less_perplexity_is_better(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    recipe = AblationRecipe(
+        rows={"a": {}, "b": {}},
+        losses=["mlm_perplexity"],
+        paper={"SST-2": {"a": 92.9, "b": 92.5}, "MLM perplexity": {"a": 3.54, "b": 3.99}},
+        quoted={"SST-2": {"reference": 92.8}},
+        departures={"data": "other text"},
+    )
+    found = {
+        row: {i: {"sst2": score + i / 50, "mlm_perplexity": 60.0 + i} for i in range(2)}
+        for row, score in (("a", 0.83), ("b", 0.71))
+    }
+    report = make_report(recipe, found)
+    tables.print_ablation({"output_dir": "out", **report.to_dict()})
+    out = capsys.readouterr().out
+    assert "84.00" in out  # the mean of 0.83 and 0.85
+    assert "61.0" not in out.split("60.5000")[0]  # a perplexity is no fraction
+    assert "92.8" in out
+    assert {(one.better, one.metric) for one in report.orderings} == {("a", "sst2"), ("a", "mlm_perplexity")}
+    assert report.departures == {"data": "other text"}

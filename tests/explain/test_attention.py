@@ -15,7 +15,7 @@ import tiny_run
 from bertsmith.artifacts.folder import write_folder
 from bertsmith.cli.main import main
 from bertsmith.errors import InputError
-from bertsmith.explain.attention import AttentionMaps
+from bertsmith.explain.attention import AttentionMaps, attention_maps
 from bertsmith.models.family import build_encoder
 from bertsmith.packed import Packed
 from family_harness import CASES, a_batch, config_of, ours_at_random, reference_config, transformers
@@ -40,7 +40,7 @@ def test_the_weights_are_the_references(case: str, tmp_path: Path) -> None:
     assert len(mine) == len(theirs) == config.num_hidden_layers
     for of_layer, wanted in zip(mine, theirs, strict=True):
         for weights, row, length in zip(of_layer, wanted, packed.lengths, strict=True):
-            torch.testing.assert_close(weights, row[:, :length, :length], atol=1e-5, rtol=0)
+            torch.testing.assert_close(weights, row[:, :length, :length], atol=1e-6, rtol=0)
 
 
 @pytest.mark.parametrize("norm", ["post", "pre"])
@@ -59,19 +59,37 @@ def test_watching_changes_nothing_and_a_causal_model_looks_back_alone(norm: str)
 
 
 def by_hand() -> AttentionMaps:
-    """One head on [CLS] a b [SEP]."""
+    """One head on [CLS] a , [SEP]."""
     weights = np.array([[1, 0, 0, 0], [0.4, 0.1, 0.2, 0.3], [0, 0.5, 0.5, 0], [0, 0, 0, 1]], dtype=np.float32)
-    special = np.array([True, False, False, True])
-    return AttentionMaps(["[CLS]", "a", "b", "[SEP]"], special, weights[None, None], [0], [0])
+    sources = np.array([-1, 0, 0, -1], dtype=np.int8)
+    return AttentionMaps(
+        ["[CLS]", "a", ",", "[SEP]"], sources, np.arange(4) == 2, weights[None, None], [0], [0]
+    )
 
 
-def test_habits_are_means_over_the_texts_own_tokens() -> None:
+def test_the_summary_has_means_over_tokens_that_are_not_special() -> None:
     (row,) = by_hand().summary()
-    shares = {name: row[name] for name in ("special", "itself", "before", "after", "others")}
-    wanted = {"special": 0.35, "itself": 0.3, "before": 0.25, "after": 0.1, "others": 0.0}
-    assert shares == pytest.approx(wanted, abs=1e-7)
-    of_a = np.exp(-sum(p * np.log(p) for p in (0.4, 0.1, 0.2, 0.3)))
-    assert row["spread"] == pytest.approx((of_a + 2) / 2, abs=1e-6)
+    of_a = -sum(p * np.log(p) for p in (0.4, 0.1, 0.2, 0.3))
+    expected = {
+        "layer": 0,
+        "head": 0,
+        "entropy": (of_a + np.log(2)) / 2,
+        "distance": (0.2 + 0.5) / (0.3 + 1.0),
+        "cls": 0.2,
+        "sep": 0.15,
+        "punctuation": 0.35,
+        "previous": 0.25,
+        "next": 0.1,
+        "itself": 0.3,
+    }
+    assert row == pytest.approx(expected, abs=1e-7)
+
+
+def test_a_head_without_attention_between_tokens_has_no_distance() -> None:
+    maps = by_hand()
+    maps.weights[0, 0, 1:3] = [1, 0, 0, 0]
+    (row,) = maps.summary()
+    assert (row["distance"], row["entropy"], row["cls"]) == (None, 0, 1)
 
 
 @pytest.fixture(scope="module")
@@ -83,20 +101,32 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> bs.Model:
 def test_from_python(model: bs.Model, tmp_path: Path) -> None:
     found = model.attention("Kaba lode.", "mide")
     assert found.tokens == ["[CLS]", "kaba", "lode", ".", "[SEP]", "mide", "[SEP]"]
-    assert found.special.tolist() == [True, False, False, False, True, False, True]
+    assert found.sources.tolist() == [-1, 0, 0, 0, -1, 1, -1]
+    assert found.punctuation.tolist() == [token == "." for token in found.tokens]
     assert found.weights.shape == (2, 2, 7, 7)
     np.testing.assert_allclose(found.weights.sum(-1), 1, atol=1e-6)
-    for row in found.summary():
-        assert sum(row[name] for name in ("special", "itself", "before", "after", "others")) == pytest.approx(
-            1
-        )
-    for text in ("kaba", "mide", "kaba lode", "."):  # of which nothing is left for the others, nor less
-        assert all(row["others"] == 0 for row in model.attention(text).summary())
+    for row in model.attention("kaba lode").summary():  # of which nothing is left for other tokens
+        assert sum(row[name] for name in ("cls", "sep", "itself", "previous", "next")) == pytest.approx(1)
     one = found.select([1], [0])
     assert (one.layers, one.heads) == ([1], [0])
     assert np.array_equal(one.weights[0, 0], found.weights[1, 0])
     for maps, name in ((found, "all.png"), (one, "one.png"), (found.select(heads=[1, 0, 1]), "some.png")):
-        assert maps.plot(tmp_path / name).read_bytes().startswith(b"\x89PNG")
+        assert maps.save(tmp_path / name).read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("kind", ["byte_level_bpe", "unigram"])
+def test_other_tokenizers_have_texts_and_punctuation_too(tmp_path: Path, kind: str) -> None:
+    (tmp_path / "corpus.txt").write_text(tiny_run.corpus(60), encoding="utf-8")
+    tokenizer = bs.train_tokenizer(tmp_path / "corpus.txt", tmp_path / "tokenizer", vocab_size=400, kind=kind)
+    config = config_of("roberta", vocab_size=tokenizer.vocab_size)
+    encoder = build_encoder(config, torch.Generator().manual_seed(0)).eval()
+    encoding = tokenizer.encode("Kaba lode.", "mide!")
+    packed = Packed.from_lists([encoding.ids], [encoding.type_ids])
+    (maps,) = attention_maps(encoder, tokenizer, packed)
+    assert maps.tokens == encoding.tokens
+    assert maps.sources.tolist() == [-1 if source is None else source for source in encoding.sequence_ids]
+    marks = [i for i, token in enumerate(maps.tokens) if "." in token or "!" in token]
+    assert np.flatnonzero(maps.punctuation).tolist() == marks != []
 
 
 def test_what_cannot_be_shown(model: bs.Model, tmp_path: Path) -> None:
@@ -112,9 +142,10 @@ def test_what_cannot_be_shown(model: bs.Model, tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         model.attention("kaba " * 100)
     assert (caught.value.code, caught.value.hint) == ("text_too_long", "use a shorter text")
-    wide = AttentionMaps(["a"] * 65, np.zeros(65, bool), np.ones((1, 1, 65, 65), np.float32), [0], [0])
+    ones = np.ones((1, 1, 65, 65), np.float32)
+    wide = AttentionMaps(["a"] * 65, np.zeros(65, np.int8), np.zeros(65, bool), ones, [0], [0])
     with pytest.raises(InputError) as caught:
-        wide.plot(tmp_path / "wide.png")
+        wide.save(tmp_path / "wide.png")
     assert caught.value.code == "too_many_tokens_to_plot"
     assert not (tmp_path / "wide.png").exists()
 
@@ -131,6 +162,10 @@ def test_from_the_command_line(
     assert called("kaba lode", "--layer", "1", "--json") == 0
     answer = json.loads(capsys.readouterr().out)
     assert answer["tokens"] == ["[CLS]", "kaba", "lode", "[SEP]"]
+    assert answer == {
+        "tokens": answer["tokens"],
+        "heads": list(model.attention("kaba lode").select([1]).to_rows()),
+    }
     assert [(row["layer"], row["head"]) for row in answer["heads"]] == [(1, 0), (1, 1)]
     np.testing.assert_allclose(
         answer["heads"][0]["weights"], model.attention("kaba lode").weights[1, 0], atol=1e-6
@@ -138,8 +173,12 @@ def test_from_the_command_line(
     assert called("kaba lode", "--output", str(tmp_path / "heads.png")) == 0
     assert (tmp_path / "heads.png").stat().st_size > 1000
     shown = capsys.readouterr()
-    assert "spread" in shown.out
-    assert called("kaba lode", "--output", str(tmp_path / "heads.pdf")) == 2
-    assert "is a PNG" in capsys.readouterr().err
+    assert "entropy" in shown.out
+    assert "heads.png" in shown.err
+    assert called("kaba lode", "--output", str(tmp_path / "heads.html")) == 0
+    assert (tmp_path / "heads.html").read_text(encoding="utf-8").endswith("</html>")
+    capsys.readouterr()
+    assert called("kaba lode", "--output", str(tmp_path / "heads.pdf"), "--json") == 2
+    assert json.loads(capsys.readouterr().out)["error"]["code"] == "not_html_or_png"
     assert not (tmp_path / "heads.pdf").exists()
     assert called("kaba lode", "--head", "9") == 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,11 @@ from bertsmith.errors import InputError
 from bertsmith.explain.attribution import ExplainedOutput, baseline_ids
 from bertsmith.explain.explanation import explain_task
 from bertsmith.explain.faithfulness import measure_faithfulness
-from bertsmith.explain.page import render_explanation
+from bertsmith.explain.page import render_explanations
 from bertsmith.io.sources import to_source
 from bertsmith.kernels.backend_selection import is_numba_available
 from bertsmith.models.family import build_encoder
+from bertsmith.packed import Packed
 from bertsmith.tasks.batching import Item, TokenSequence
 from bertsmith.tasks.fitted_task import FittedTask
 from bertsmith.tasks.registry import get_task
@@ -109,6 +111,19 @@ def test_words_have_their_characters(name: str) -> None:
     for word in result.words:
         assert word.source is not None
         assert texts[word.source][word.start : word.end] == word.word
+
+
+@pytest.mark.parametrize(("name", "count"), [("classify", 1), ("answer", 1), ("choose", 2), ("embed", 2)])
+def test_attention_is_that_of_each_sequence_of_the_item(name: str, count: int) -> None:
+    encoder, task, example = fitted(name)
+    result = explain_task(encoder, task, TOKENIZER, CONTEXT, example, {}, attention=True)
+    (item,) = task.encode([example], TOKENIZER)
+    assert [len(maps.tokens) for maps in result.attention] == [len(s.ids) for s in item.sequences]
+    assert len(result.attention) == count
+    assert result.tokens == [token for maps in result.attention for token in maps.tokens]
+    sequence, maps = item.sequences[-1], result.attention[-1]
+    packed = Packed.from_lists([sequence.ids.tolist()], [sequence.segments.tolist()])
+    np.testing.assert_allclose(maps.weights[1], encoder.attention_maps(packed)[1][0].detach(), atol=1e-6)
 
 
 def test_integrated_gradients_equal_the_formula() -> None:
@@ -223,7 +238,7 @@ def test_the_page_escapes_texts_and_needs_no_network() -> None:
     text = "kaba </script><img src=x onerror=alert(1)> mi"
     (example,) = task.data.from_inputs({"text": [text]}, ["text 1"])
     explanation = explain_task(encoder, task, TOKENIZER, CONTEXT, example, {"text": text})
-    page = render_explanation(explanation, "</title><b>")
+    page = render_explanations([replace(explanation, model="</title><b>")])
     assert "<img" not in page
     assert "<b>" not in page
     assert "http://" not in page.replace("http://www.w3.org", "")

@@ -8,6 +8,7 @@ import shutil
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import bertsmith as bs
@@ -167,6 +168,28 @@ def test_the_sentence_says_who_is_ahead_and_whether_that_is_chance() -> None:
     )
     assert "40 times in 100" in comparison_message(report(-0.02, 0.4))
     assert "cannot be told apart" in comparison_message(report(0, 1))
+
+
+def test_an_ensemble_of_seven_is_the_mean_of_their_probabilities(folder: Path, tmp_path: Path) -> None:
+    """S83: seven restarts, which differ in seeds only; the report has all, and an ensemble of one is the run."""
+    train, test = folder / "train.csv", [text for text, _ in tiny_run.examples(12, seed=9)]
+    options = {**FEW, "max_steps": 1}
+    report = bs.finetune_repeatedly(
+        "classify", folder / "bert", tmp_path / "runs", train=train, validation=train, restarts=7, **options
+    )
+    assert [run.run for run in report.runs] == [f"seed-{seed}" for seed in range(7)]
+    assert report.summary.best == max(run.score for run in report.runs if run.score is not None)
+    runs = [bs.load(tmp_path / "runs" / run.run, precision="fp32") for run in report.runs]
+    labels = list(runs[0].labels or [])
+    scores = np.array([[[p.scores[label] for label in labels] for p in run.predict(test)] for run in runs])
+    assert len({row.tobytes() for row in scores}) == 7
+    seven = bs.ensemble(runs).predict(test)
+    assert np.array([[p.scores[label] for label in labels] for p in seven]) == pytest.approx(
+        scores.mean(0), abs=1e-6
+    )
+    assert [p.label for p in seven] == [labels[i] for i in scores.mean(0).argmax(1)]
+    (one,) = (bs.ensemble([runs[0]]).predict(test[:1]),)
+    assert one == runs[0].predict(test[:1])
 
 
 def test_an_ensemble_of_nothing_is_told() -> None:

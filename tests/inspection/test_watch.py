@@ -46,6 +46,11 @@ def test_a_run_is_awaited_followed_and_over(run: Path) -> None:
     later = run.parent / "later"
     watcher = RunWatcher([later])
     assert ([row.status for row in watcher.runs], watcher.is_over) == (["not started"], False)
+    later.mkdir()
+    with atomic.folder_lock(later, "run"):  # a run prepares its data, and has no settings yet
+        assert watcher.update()
+        assert ([row.status for row in watcher.runs], watcher.is_over) == (["running"], False)
+    later.rmdir()
     shutil.copytree(run, later)
     report = (later / "report.json").read_text()
     (later / "report.json").unlink()

@@ -179,6 +179,7 @@ def test_classifier_on_base_has_the_published_count() -> None:
     config = preset("bert-base-uncased")
     assert total(config, ("pooler", "classifier"), 2) == 109_483_778
     assert total(config, ("pooler", "classifier"), 1) == 109_483_009
+    assert total(config, ("pooler", "classifier"), 3) == 109_482_240 + 3 * 769  # K classes: 769 each
 
 
 @pytest.mark.parametrize(

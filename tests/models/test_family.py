@@ -169,6 +169,23 @@ def test_sinusoids_start_where_positions_do() -> None:
     assert table[2:].std().item() == pytest.approx(0.02, rel=0.2)
 
 
+@pytest.mark.parametrize("offset", [1, 7, 100])
+def test_sinusoids_have_the_values_of_the_formula_and_rotate_by_the_distance(offset: int) -> None:
+    """On the table that a model with fixed sinusoids has, to 1e-6 at every one of 512 positions."""
+    config = preset(
+        "bert-tiny-uncased", **{**SMALL, "position": "sinusoidal", "max_position_embeddings": 512}
+    )
+    table = build_encoder(config, torch.Generator()).embeddings.position.weight.detach().double().numpy()
+    size = table.shape[1]
+    angle = np.arange(512)[:, None] / 10_000 ** (np.arange(0, size, 2) / size)
+    assert np.abs(table[:, 0::2] - np.sin(angle)).max() < 1e-6
+    assert np.abs(table[:, 1::2] - np.cos(angle)).max() < 1e-6
+    turn = angle[offset]  # of each pair, whatever the position
+    sine, cosine = table[:-offset, 0::2], table[:-offset, 1::2]
+    assert np.abs(table[offset:, 0::2] - (sine * np.cos(turn) + cosine * np.sin(turn))).max() < 1e-6
+    assert np.abs(table[offset:, 1::2] - (cosine * np.cos(turn) - sine * np.sin(turn))).max() < 1e-6
+
+
 def test_an_output_bias_from_counts_gives_unigram_probabilities() -> None:
     bias = torch.zeros(4)
     init_output_bias(bias, np.array([5, 0, 2, 1]))

@@ -445,9 +445,12 @@ def test_the_settings_of_a_small_model_are_told_and_resume_without_being_repeate
     settings = new_settings("bert-tiny-uncased", None, own, tiny_run.tokenizer())
     workflow.log_settings(settings)
     usual, changed = caplog.messages
-    assert "train.learning_rate=0.002, train.muon_learning_rate=0.005" in usual
-    assert "train.learning_rate=0.0001, train.muon_learning_rate=0.005" in changed
-    assert "model.hidden_dropout_prob=0.1" in changed
+    assert "train.learning_rate=0.002" in usual
+    assert "train.muon_learning_rate=0.005" in usual
+    assert "model.hidden_dropout_prob=0.0" in usual
+    assert "train.learning_rate" not in changed  # it is the paper's
+    assert "train.muon_learning_rate=0.00025" in changed  # in the same ratio to it
+    assert "hidden_dropout_prob" not in changed
     (tmp_path / "settings.yaml").write_text(settings.to_yaml(), encoding="utf-8")
     assert resumed_settings(tmp_path, "bert-tiny-uncased", None, {})[0] == settings
 

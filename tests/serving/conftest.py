@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from served import served
 
 import bertsmith as bs
 import task_files
 import tiny_run
+from served import served
 from served_models import World
 
 FEW = {"max_steps": 2, "threads": 1, "report_to": "none"}

@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from served import served
 
 import tiny_run
+from bertsmith.serving import huggingface_routes
+from served import served
 from served_models import World
 
 openai = pytest.importorskip("openai")
@@ -234,6 +235,18 @@ def test_hub_zero_shot_classification(world: World) -> None:
     assert {row.label: row.score for row in several} == near(expected)
 
 
+def test_a_task_without_a_pipeline_answers_as_its_native_route(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(huggingface_routes.PIPELINES, "token-classification")
+    body: dict[str, Any] = {"inputs": TEXT, "parameters": {"max_length": 20}}
+    reply = world.client.post("/models/tags/token-classification", body)
+    native = world.client.post(
+        "/v1/models/tags/predict", {"inputs": {"words": TEXT}, "settings": {"max_length": 20}}
+    )
+    assert [reply.value] == native.value["predictions"]
+
+
 def test_hub_errors(world: World) -> None:
     for path, call, status in (
         ("/models/none/fill-mask", lambda client: client.fill_mask("[MASK]"), 404),
@@ -264,3 +277,5 @@ def test_all_clients_send_the_key(world: World, key: str) -> None:
                 call()
         assert server.post("/", {"inputs": "[MASK]"}).status == 401
         assert server.get("/health").status == 200
+        reply = server.post("/v1/rerank", {"query": TEXT, "documents": [TEXT]}, Authorization="Bearer secret")
+        assert (reply.status, reply.code) == (404, "route_missing")  # no model scores pairs

@@ -161,8 +161,13 @@ def test_errors_are_strings(world: World, path: str, body: dict[str, Any], statu
     assert error(world, path, **body) == (status, code)
 
 
+def test_other_methods_are_errors_in_the_same_form(world: World) -> None:
+    reply = world.client.get("/embed")
+    assert (reply.status, reply.value["code"], reply.headers["Allow"]) == (405, "method_not_allowed", "POST")
+
+
 def test_a_prompt_is_put_before_texts(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bertsmith.serving.answers.read_prompts", lambda folder: {"query": f"{OTHER} "})
+    monkeypatch.setattr("bertsmith.serving.compatible.read_prompts", lambda folder: {"query": f"{OTHER} "})
     assert post(world, "/embed", inputs=TEXT, prompt_name="query") == post(
         world, "/embed", inputs=f"{OTHER} {TEXT}"
     )

@@ -53,6 +53,31 @@ def test_text_and_pair(small: Tokenizer) -> None:
     assert pair.num_truncated == 0
 
 
+@pytest.mark.parametrize(
+    ("vocabulary", "pieces"),
+    [(["run", "##ning"], "run ##ning"), (["run", "##ning", "running"], "running"), (["run"], "[UNK]")],
+)
+def test_the_vocabulary_decides_how_running_is_split(vocabulary: list[str], pieces: str) -> None:
+    """S3: the longest piece first; a word of which a part has no piece is unknown as a whole."""
+    tokenizer = Tokenizer.from_vocabulary([*TOKENS[:5], *vocabulary], lowercase=True)
+    assert spell(tokenizer, tokenizer.encode("running").ids) == f"[CLS] {pieces} [SEP]"
+
+
+def test_segments_of_dogs_and_cats_and_of_a_sentence_in_two_parts() -> None:
+    """S6: segment 0 ends with the first [SEP]; the last [SEP] is never missing."""
+    words = ["i", "like", "dogs", "cats", "and", "the", "cat", "sat", "on", "mat"]
+    tokenizer = Tokenizer.from_vocabulary([*TOKENS[:5], *words], lowercase=True)
+    pair = tokenizer.encode("I like dogs", "I like cats")
+    assert spell(tokenizer, pair.ids) == "[CLS] i like dogs [SEP] i like cats [SEP]"
+    assert pair.type_ids == [0, 0, 0, 0, 0, 1, 1, 1, 1]
+    single = tokenizer.encode("I like dogs and cats")
+    assert spell(tokenizer, single.ids) == "[CLS] i like dogs and cats [SEP]"
+    assert single.type_ids == [0] * 7
+    parts = tokenizer.encode("the cat sat", "on the mat")
+    assert spell(tokenizer, parts.ids) == "[CLS] the cat sat [SEP] on the mat [SEP]"
+    assert parts.type_ids == [0] * 5 + [1] * 4
+
+
 @given(
     texts=st.lists(st.tuples(st.text(), st.text()), max_size=5),
     paired=st.booleans(),

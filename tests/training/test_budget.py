@@ -280,3 +280,23 @@ def test_a_measurement_changes_nothing(shards: Shards, tmp_path: Path, optimizer
     measured = tiny_run.run(shards, tmp_path / "measured", *settings, minutes=60)
     for file in ("log.jsonl", "model/model.safetensors"):
         assert (plain.path / file).read_bytes() == (measured.path / file).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("changes", "names"),
+    [
+        ({"learning_rate": 2e-5}, []),
+        ({"learning_rate": 2e-6}, ["learning_rate"]),
+        ({"learning_rate": 2e-6, "weight_decay": 0.0}, []),
+        ({"learning_rate": 2e-5, "optim": "muon", "muon_learning_rate": 1e-7}, ["muon_learning_rate"]),
+    ],
+)
+def test_weight_decay_below_what_fp32_resolves_is_said(
+    changes: dict[str, Any], names: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("WARNING", "bertsmith")
+    settings = TrainSettings(**changes)
+    compute_setup.warn_about_weight_decay(settings)
+    assert [record.args[0] for record in caplog.records if record.args] == names
+    factor = 1 - torch.tensor(settings.learning_rate * settings.weight_decay)
+    assert bool(factor == 1) == (settings.weight_decay == 0 or "learning_rate" in names)

@@ -75,6 +75,35 @@ def test_fifty_updates_follow_the_formula_and_decay_spares_biases_and_norms(
         assert float((p.detach().double() - expected).abs().max()) < 2e-5, name
 
 
+@every_kernels
+@pytest.mark.parametrize("sigma", [0.02, 1.0])
+def test_a_hundred_updates_stay_within_rounding_of_the_formula(sigma: float, kernels: KernelBackend) -> None:
+    """Within 1e-6 at BERT's initial weights and rate. An update rounds a weight by up to 2^-24 of it, so that for
+    weights of 1 and more the bound is the sum of these."""
+    named = parameters()
+    with torch.no_grad():
+        for p in named.values():
+            p.mul_(sigma)
+    start = {name: p.detach().clone() for name, p in named.items()}
+    betas = (0.9, 0.999)
+    optimizer = create_adamw(named.items(), betas=betas, epsilon=1e-6, weight_decay=0.01, kernels=kernels)
+    draw = torch.Generator().manual_seed(2)
+    gradients: dict[str, list[Tensor]] = {name: [] for name in named}
+    rates = [1e-4 * t / 100 for t in range(1, 101)]
+    for rate in rates:
+        for name, p in named.items():
+            p.grad = torch.randn(p.shape, generator=draw)
+            gradients[name].append(p.grad.clone())
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        optimizer.step()
+    for name, p in named.items():
+        decay = 0.01 if p.dim() > 1 else 0.0
+        expected = by_formula(start[name], gradients[name], rates, decay, betas, 1e-6)
+        bound = max(1e-6, 100 * 2.0**-24 * float(expected.abs().max())) if sigma == 1.0 else 1e-6
+        assert float((p.detach().double() - expected).abs().max()) < bound, name
+
+
 @pytest.mark.parametrize(("corrected", "rates"), [(True, 1.0), (False, 10**0.5)])
 def test_the_first_step_is_as_long_as_the_rate_or_without_correction_the_releases(
     corrected: bool, rates: float

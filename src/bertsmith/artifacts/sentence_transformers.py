@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, get_args
 
 from bertsmith.artifacts.config_schema import read_json, read_json_list
 from bertsmith.errors import InputError, option
-from bertsmith.models.config import Pooling
+from bertsmith.models.config import ModelConfig, Pooling
 
 MODULES = "modules.json"
 POOLING_FOLDER = "1_Pooling"
@@ -42,8 +42,12 @@ class SentenceEmbeddingConfig(NamedTuple):
     max_length: int | None = None
 
 
-def sentence_transformers_files(hidden_size: int, config: SentenceEmbeddingConfig) -> dict[str, Any]:
-    """Return the contents of the files by their paths, as every version of sentence-transformers reads them."""
+def sentence_transformers_files(model: ModelConfig, config: SentenceEmbeddingConfig) -> dict[str, Any]:
+    """Return the contents of the files by their paths, as every version of sentence-transformers reads them.
+
+    The maximum length is always a number: text-embeddings-inference does not read null.
+    """
+    max_length = min(config.max_length or model.max_length, model.max_length)
     classes = _MODULE_CLASSES if config.normalize else _MODULE_CLASSES[:2]
     folders = ("", POOLING_FOLDER, "2_Normalize")
     return {
@@ -52,10 +56,10 @@ def sentence_transformers_files(hidden_size: int, config: SentenceEmbeddingConfi
             for i, (name, folder) in enumerate(zip(classes, folders, strict=False))
         ],
         POOLING_CONFIG: {
-            "word_embedding_dimension": hidden_size,
+            "word_embedding_dimension": model.hidden_size,
             **{key: pooling == config.pooling for key, pooling in _MODES.items()},
         },
-        _TRANSFORMER_CONFIG: {"max_seq_length": config.max_length, "do_lower_case": False},
+        _TRANSFORMER_CONFIG: {"max_seq_length": max_length, "do_lower_case": False},
         _LIBRARY_CONFIG: {
             "__version__": {"bertsmith": version("bertsmith")},
             "prompts": {},

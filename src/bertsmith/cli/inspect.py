@@ -13,13 +13,21 @@ from bertsmith.cli.commands import Command
 from bertsmith.cli.options import FILE, MODEL, Integer
 from bertsmith.cli.pretraining_tables import format_metrics
 from bertsmith.cli.tables import format_value, print_repeats, print_rows, print_values, show
-from bertsmith.formatting import format_number, format_percent, pluralize
+from bertsmith.formatting import format_bytes, format_number, format_percent, pluralize
 from bertsmith.io import atomic
 
 if TYPE_CHECKING:
     from bertsmith.explain.explanation import Explanation
 
-_COLUMNS = ("layer", "head", "special", "itself", "before", "after", "others", "spread")
+_COLUMNS = {
+    "entropy": "entropy",
+    "distance": "distance",
+    "cls": "[CLS]",
+    "sep": "[SEP]",
+    "punctuation": "punctuation",
+    "previous": "previous",
+    "next": "next",
+}
 _HIDDEN = ("weights_sha256", "settings", "metadata", "decoder_state", "numbered", "held_out", "validation")
 _DIFFERENCES = {
     "settings": "settings that differ",
@@ -40,7 +48,7 @@ _CONTINUE = "to continue, repeat the command of the run with --resume"
 @click.option(
     "--head", "heads", type=Integer(), multiple=True, help="Only this head, from 0; can be repeated."
 )
-@click.option("--output", type=FILE, metavar="FILE.png", help="Draw the weights of one head, or of all.")
+@click.option("--output", type=FILE, help="Write a page, .html, or a plot of at most 64 tokens, .png.")
 @options.model_device
 @options.as_json
 def attention(
@@ -57,25 +65,39 @@ def attention(
 
     \b
     Example:
-      bertsmith attention bert "The river sings of rain." --output heads.png
-      bertsmith attention bert "The river sings of rain." --layer 0 --head 2
+      bertsmith attention bert "The river sings of rain." --output page.html
+      bertsmith attention bert "The river sings of rain." --layer 0 --head 2 --output head.png
 
-    The table has a row for each head with the mean weights on special tokens, the token itself, the tokens before
-    and after it, and all others, and the number of tokens that the weights spread to. --json prints the weights.
+    The table has a row for each head (layer-head) with means over all tokens that are not special: the entropy of
+    the weights in nats, the distance of the tokens attended to, and the weight on [CLS], [SEP], punctuation, and
+    the previous and the next token. --json prints all weights; those of a page are rounded.
     """
-    from bertsmith.io import atomic
-
-    if output is not None:
-        atomic.check_output_file(Path(output), overwrite=True)
+    _check_output(output)
     weights = options.load_model(model, device).attention(text, second).select(layers or None, heads or None)
     if output is not None:
-        weights.plot(output)
-        console.print_note(f"plot: {output}")
+        _print_file(weights.save(output))
     if as_json:
-        console.print_json({"tokens": weights.tokens, "heads": weights.to_rows()})
+        console.print_json_list({"tokens": weights.tokens}, "heads", weights.to_rows())
         return
-    rows = [tuple(format_number(row[name], 2) for name in _COLUMNS) for row in weights.summary()]
-    console.print_table(" ".join(weights.tokens), _COLUMNS, rows)
+    rows = [
+        (f"{row['layer']}-{row['head']}", *(format_number(row[name], 2) for name in _COLUMNS))
+        for row in weights.summary()
+    ]
+    console.print_table(" ".join(weights.tokens), ["head", *_COLUMNS.values()], rows)
+
+
+def _check_output(output: str | None) -> None:
+    """Raise InputError for a file to write whose name has the wrong ending, or that cannot be written."""
+    from bertsmith.reports.page import check_suffix
+
+    if output is not None:
+        check_suffix(output)
+        atomic.check_output_file(Path(output), overwrite=True)
+
+
+def _print_file(file: Path) -> None:
+    kind = "plot" if file.suffix.lower() == ".png" else "page"
+    console.print_note(f"{kind}: {file} ({format_bytes(file.stat().st_size)})")
 
 
 @click.command(cls=Command)
@@ -86,7 +108,9 @@ def attention(
     "--baseline", "mask", "pad", "zero", default="mask", help="What words are replaced by: an embedding."
 )
 @click.option("--steps", type=Integer(1), help="Steps of the integral; default: as many as are needed.")
-@click.option("--output", type=FILE, metavar="FILE.html", help="Write a page with the words in color.")
+@click.option("--against", type=MODEL, metavar="OTHER", help="Explain the answer of this model, too.")
+@click.option("--output", type=FILE, help="Write a page, .html, or plots of words and curves, .png.")
+@click.option("--attention/--no-attention", default=True, help="Whether the page shows attention weights.")
 @options.model_device
 @options.as_json
 def explain(
@@ -95,7 +119,9 @@ def explain(
     target: str | None,
     baseline: Any,
     steps: int | None,
+    against: str | None,
     output: str | None,
+    attention: bool,
     device: str,
     as_json: bool,
 ) -> None:
@@ -105,30 +131,39 @@ def explain(
     Example:
       bertsmith explain moods "what a dull, lovely day"
       bertsmith explain moods "what a dull, lovely day" --target sad --output page.html
+      bertsmith explain moods "what a dull, lovely day" --against moods-large
       bertsmith explain bert "Paris is the [MASK] of France."
 
     The attribution of a word is the sum of the integrated gradients of its tokens; occlusion is what the output
     loses if the word is replaced by the baseline. The command also prints how far the attributions miss the
     difference of the outputs for text and baseline, and how faithful their order is, beside random orders. A
     target is a label, none (no answer), the index of a choice, a token for [MASK], or of tags the index of a word,
-    from 0, also with a label: 2=B-PER.
+    from 0, also with a label: 2=B-PER. With --against and without --target, each model explains its own answer.
     """
+    from bertsmith.explain.page import save_explanations
+
+    _check_output(output)
+    has_attention = attention and output is not None and output.lower().endswith(".html")
+    values: dict[str, Any] = {"target": target, "baseline": baseline, "steps": steps}
+    explanations = [
+        options.load_model(name, device).explain(*texts, **values, attention=has_attention)
+        for name in ([model] if against is None else [model, against])
+    ]
     if output is not None:
-        atomic.check_output_file(Path(output), overwrite=True)
-    explanation = options.load_model(model, device).explain(
-        *texts, target=target, baseline=baseline, steps=steps
-    )
-    if output is not None:
-        from bertsmith.explain.page import render_explanation
-
-        atomic.write_text(Path(output), render_explanation(explanation, model))
-        console.print_note(f"page: {output}")
-    show(explanation.to_dict(), as_json, lambda _: _print_explanation(explanation))
+        _print_file(save_explanations(output, explanations))
+    if as_json:
+        documents = [explanation.to_dict() for explanation in explanations]
+        console.print_json(documents[0] if against is None else {"models": documents})
+        return
+    for explanation in explanations:
+        _print_explanation(explanation, explanation.model if against else "")
 
 
-def _print_explanation(explanation: Explanation) -> None:
+def _print_explanation(explanation: Explanation, model: str) -> None:
+    """Print an explanation, below the name of its model unless it is empty."""
     rows = [(w.word, f"{w.attribution:+.4f}", f"{w.occlusion:+.4f}") for w in explanation.words]
-    console.print_table(f"why {explanation.target}", ["word", "attribution", "occlusion"], rows)
+    title = f"{model}: why {explanation.target}" if model else f"why {explanation.target}"
+    console.print_table(title, ["word", "attribution", "occlusion"], rows)
     console.print_note(
         f"output {explanation.output:.4f}, of the baseline ({explanation.baseline}) "
         f"{explanation.baseline_output:.4f}; completeness gap {format_percent(explanation.gap)} with "

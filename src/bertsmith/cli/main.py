@@ -59,9 +59,12 @@ COMMANDS = {
     "Inspect": {
         "explain": ("inspect", "Show which words an answer depends on."),
         "attention": ("inspect", "Show where each attention head looks in a text."),
+        "neighbors": ("representations", "Compare the vectors of a word in its occurrences."),
+        "probe": ("representations", "Measure how well each layer holds the tags of words."),
         "info": ("inspect", "Describe a run, a model, data, a tokenizer, or this machine."),
     },
     "Share": {
+        "export": ("export", "Write a model for ONNX Runtime, transformers.js, or OpenVINO."),
         "card": ("export", "Write the model card of a model."),
         "push": ("export", "Upload a model and its card to the Hugging Face hub."),
     },

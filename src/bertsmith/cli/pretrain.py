@@ -52,7 +52,10 @@ def _presets() -> dict[str, Rows]:
     "--model", type=MODEL, help="Start from this model: a run, a model folder, or a published name."
 )
 @click.option("--data", type=DIR, required=True, help="Token shards of `bertsmith data prepare`.")
-@options.output_dir
+@click.option("--output-dir", type=DIR, help="Folder to write, empty or new.")
+@click.option(
+    "--plan", is_flag=True, help="Print the tokens, passes, hours, memory, and disk space; train nothing."
+)
 @options.minutes
 @options.setting(
     "--validation-split",
@@ -68,7 +71,7 @@ def _presets() -> dict[str, Rows]:
 )
 @options.training
 @options.run_options
-def pretrain(data: str, output_dir: str, as_json: bool, **arguments: Any) -> None:
+def pretrain(data: str, output_dir: str | None, plan: bool, as_json: bool, **arguments: Any) -> None:
     """Pre-train a BERT on token shards.
 
     \b
@@ -78,6 +81,7 @@ def pretrain(data: str, output_dir: str, as_json: bool, **arguments: Any) -> Non
         --output-dir bert --minutes 600
       bertsmith pretrain recipe.yaml --data shards --output-dir bert --steps 10000
       bertsmith pretrain --data shards --output-dir bert --resume
+      bertsmith pretrain recipes/bert-paper.yaml --data shards --plan
       torchrun --nproc-per-node 2 -m bertsmith pretrain --data shards \\
         --output-dir bert --minutes 60
 
@@ -90,10 +94,26 @@ def pretrain(data: str, output_dir: str, as_json: bool, **arguments: Any) -> Non
     recipe, tiny, mini, and small BERTs use settings that were measured for their size instead of the defaults
     below; settings.yaml has them.
     """
+    if plan:
+        _print_plan(data, as_json, **arguments)
+        return
+    if output_dir is None:
+        raise click.UsageError("Missing option '--output-dir'.")
     from bertsmith.pretraining.run import pretrain as pretrain_model
 
     start_time = _start_time()
     print_training(pretrain_model(data, output_dir, start_time=start_time, **arguments), output_dir, as_json)
+
+
+def _print_plan(data: str, as_json: bool, **arguments: Any) -> None:
+    """Print the plan of a run; options that only a run has are refused."""
+    from bertsmith.pretraining.plan import plan_pretraining
+
+    for name in ("model", "evaluate_pairs", "resume", "overwrite"):
+        if arguments.pop(name, None):
+            raise click.UsageError(f"--plan and --{name.replace('_', '-')} exclude each other")
+    plan = plan_pretraining(data, **arguments)
+    tables.show(plan.to_dict(), as_json, pretraining_tables.print_plan)
 
 
 @click.command(cls=SettingsCommand, settings_type=_distill_settings)

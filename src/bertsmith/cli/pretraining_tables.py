@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from bertsmith import console
 from bertsmith.cli.tables import print_values
-from bertsmith.formatting import format_percent, pluralize
+from bertsmith.formatting import format_bytes, format_percent, pluralize
 
 if TYPE_CHECKING:
     from bertsmith.inference.model import Model
@@ -66,6 +66,34 @@ def print_pretraining(model: Model, output_dir: str) -> None:
     if model.folder.has("masked") and not model.folder.config.causal:
         example = f'"TEXT WITH A {model.tokenizer.mask_token}"'
         console.print_note(f"next: bertsmith fill-mask {shlex.quote(output_dir)} {example}")
+
+
+def print_plan(plan: Report) -> None:
+    """Print the plan of a pre-training run."""
+    rows = [
+        (
+            f"{phase['sequence_length']:,}",
+            "–" if phase["sequences"] is None else f"{phase['sequences']:,}",
+            f"{phase['tokens_per_update']:,}",
+            f"{phase['updates']:,}",
+            f"{phase['tokens']:.3g}",
+        )
+        for phase in plan["phases"]
+    ]
+    columns = ["length", "sequences", "tokens per update", "updates", "tokens in all"]
+    console.print_table("phases; tokens if all sequences are full", columns, rows)
+    values = {
+        "tokens": f"{plan['tokens']:.3g}",
+        "tokens of this corpus": plan["corpus_tokens"],
+        "passes over it": f"{plan['epochs']:,.3g}",
+        "trained parameters": plan["parameters"],
+        "memory": f"{format_bytes(plan['memory_bytes'])} and activations",
+        "disk": f"at most {format_bytes(plan['disk_bytes'])}",
+    }
+    if plan["seconds"] is not None:
+        values["time on this machine"] = f"{plan['seconds'] / 3600:,.3g} hours, without evaluations"
+    print_values("the run", values)
+    console.print_note(f"time: {plan['seconds_are']}")
 
 
 def format_metrics(metrics: Mapping[str, float]) -> dict[str, str]:

@@ -16,7 +16,7 @@ from bertsmith.serving.limits import Limits
 
 
 @click.command(cls=Command)
-@click.argument("models", nargs=-1, required=True, type=MODEL, metavar="[NAME=]MODEL...")
+@click.argument("models", nargs=-1, required=True, type=MODEL, metavar="MODELS...")
 @click.option("--host", default="127.0.0.1", metavar="ADDRESS", help="Address to listen on.")
 @click.option("--port", type=Integer(0, 65_535), default=8000, help="Port to listen on; 0: any free one.")
 @click.option(
@@ -31,7 +31,7 @@ from bertsmith.serving.limits import Limits
 @options.model_device
 @options.precision
 def serve(models: tuple[str, ...], no_auth: bool, json_logs: bool, **arguments: Any) -> None:
-    """Serve each MODEL (a run, a model folder, or a published name) over HTTP, for every task.
+    """Serve MODELS over HTTP, for every task: runs, model folders, or published names, each also as NAME=MODEL.
 
     \b
     Example:

@@ -187,19 +187,79 @@ def print_rates(rates: RateTest) -> None:
 
 
 def print_ablation(report: Report) -> None:
-    """Print a table for each score, the paper's table, and which of its orderings hold here."""
+    """Print the setup, a table for each score beside the paper's, the paper's table, and its orderings."""
+    _print_setups(report)
     for name, rows in report["metrics"].items():
-        results = [{"row": row, **result} for row, result in rows.items()]
-        title = f"{name}, {pluralize(report['seeds'], 'seed')}; differences from {report['baseline']}"
-        print_rows(title, results, ["row", "mean", "deviation", "difference", "p"])
+        _print_ablated_metric(report, name, rows)
     if paper := report["paper"]:
-        names = dict.fromkeys(row for column in paper.values() for row in column)
         source = f" ({report['source']})" if report["source"] else ""
-        rows = [(row, *(str(column.get(row, "")) for column in paper.values())) for row in names]
-        console.print_table(f"in the paper{source}", ["row", *paper], rows)
+        _print_paper_table(f"in the paper{source}", paper)
+    if report["quoted"]:
+        _print_paper_table("quoted in the paper's table, not run here", report["quoted"])
     if report["orderings"]:
         columns = ["better", "worse", "metric", "verdict", "adjusted_p"]
         print_rows("orderings of the paper", report["orderings"], columns)
+    for subject, text in report["departures"].items():
+        console.print_note(f"unlike the paper, {subject}: {text}")
+
+
+def _print_ablated_metric(report: Report, name: str, rows: Report) -> None:
+    """Print the results of a metric, in points if it is a fraction, and the paper's of the same name."""
+    from bertsmith.experiments.ablation_report import points_factor
+
+    factor = points_factor(name, (value for row in rows.values() for value in row["values"]))
+    decimals = 2 if factor > 1 else 4
+    paper = report["paper"].get(report["paper_names"].get(name), {})
+
+    def scaled(value: float | None) -> str:
+        return format_number(None if value is None else factor * value, decimals)
+
+    results = [
+        (
+            row,
+            scaled(result["mean"]),
+            scaled(result["deviation"]),
+            scaled(result["difference"]),
+            format_number(result["p"]),
+            *([str(paper.get(row, ""))] if paper else []),
+        )
+        for row, result in rows.items()
+    ]
+    unit = " in points" if factor > 1 else ""
+    title = f"{name}{unit}, {pluralize(report['seeds'], 'seed')}; differences from {report['baseline']}"
+    columns = ["row", "mean", "deviation", "difference", "p", *(["paper"] if paper else [])]
+    console.print_table(title, columns, results)
+
+
+def _print_paper_table(title: str, paper: Report) -> None:
+    names = dict.fromkeys(row for column in paper.values() for row in column)
+    rows = [(row, *(str(column.get(row, "")) for column in paper.values())) for row in names]
+    console.print_table(title, ["row", *paper], rows)
+
+
+def _print_setups(report: Report) -> None:
+    """Print what each row was trained on, and the settings that all rows share and BERT's paper has not."""
+    setups = report["setups"]
+    if not setups:
+        return
+    print_rows(
+        f"pre-training of each row, {pluralize(report['seeds'], 'seed')}",
+        [
+            {**setup, "row": row, "rate": f"{setup['muon_learning_rate'] or setup['learning_rate']:g}"}
+            for row, setup in setups.items()
+        ],
+        ["row", "parameters", "updates", "tokens", "optimizer", "rate"],
+    )
+    first = next(iter(setups.values()))
+    documents = pluralize(first["corpus"]["documents"], "document")
+    console.print_note(f"text: {documents}, {first['corpus']['tokens']:,} tokens")
+    shared = [
+        f"{name}={value}"
+        for name, value in first["differences"].items()
+        if all(setup["differences"].get(name) == value for setup in setups.values())
+    ]
+    if shared:
+        console.print_note(f"settings of all rows that differ from BERT's paper: {', '.join(shared)}")
 
 
 def print_adaptation(report: Report) -> None:

@@ -17,20 +17,32 @@ from pydantic import BaseModel
 from scipy.sparse.csgraph import connected_components
 
 from bertsmith import hardware
+from bertsmith.artifacts.locate import read_report
 from bertsmith.corpus.shards import Shards
 from bertsmith.device import ComputeContext, is_cpu
 from bertsmith.errors import InputError, command, option
 from bertsmith.experiments import ablation_recipe
-from bertsmith.experiments.ablation_report import AblationReport, make_report
+from bertsmith.experiments.ablation_report import AblationReport, RowSetup, make_report, points_factor
 from bertsmith.experiments.process_pool import Call, answer_call, make_calls, run_processes
 from bertsmith.finetuning.run import finetune
 from bertsmith.inference.minimal_pairs import read_pairs
 from bertsmith.inference.model import Model
 from bertsmith.io import atomic
+from bertsmith.models.config import encoder_parameter_terms
+from bertsmith.pretraining.paper_settings import differences_from_paper
+from bertsmith.pretraining.resolve_settings import settings_type_of_file
 from bertsmith.pretraining.run import pretrain
 from bertsmith.pretraining.settings import PretrainSettings
 from bertsmith.reports.result_plots import plot_paper_values, plot_seeds
-from bertsmith.runs.run_folder import holds_run, keeping_runs, previous_arguments, write_json, write_report
+from bertsmith.runs.run_folder import (
+    REPORT,
+    SETTINGS,
+    holds_run,
+    keeping_runs,
+    previous_arguments,
+    write_json,
+    write_report,
+)
 from bertsmith.settings import Changes
 
 logger = logging.getLogger(__name__)
@@ -89,6 +101,24 @@ class Ablation(BaseModel, frozen=True):
         settings[ablation_recipe.SEED] = seed
         shards = Shards.open(self.data)
         return pretrain(shards, run, preset=preset, settings=settings, resume=holds_run(run))
+
+    def row_setup(self, row: str, seed: int) -> RowSetup:
+        """Return the pre-training of a row that is finished with this seed."""
+        run = self.folder(self.recipe.model_row(row), seed) / ablation_recipe.PRETRAIN
+        settings = settings_type_of_file(run / SETTINGS).from_file(run / SETTINGS)
+        report = read_report(run / REPORT)
+        is_muon = settings.train.optim == "muon"
+        return RowSetup(
+            parameters=sum(term.size for term in encoder_parameter_terms(settings.model)),
+            optimizer="Muon, AdamW" if is_muon else "AdamW",
+            learning_rate=settings.train.learning_rate,
+            muon_learning_rate=settings.train.muon_learning_rate if is_muon else None,
+            updates=report["steps"],
+            tokens=report["tokens"],
+            sequence_length=settings.data.long_sequence_length or settings.data.sequence_length,
+            corpus={name: report["corpus"][name] for name in ("documents", "tokens")},
+            differences=differences_from_paper(settings),
+        )
 
 
 def measure_rows(ablation: dict[str, Any], rows: Sequence[str], seed: int) -> dict[str, dict[str, float]]:
@@ -220,6 +250,7 @@ def _measure_all(ablation: Ablation, rows: Sequence[str], seeds: int, jobs: int)
         for group in _group_rows(ablation.recipe, rows)
     ]
     measurements: dict[str, dict[int, dict[str, float]]] = {row: {} for row in rows}
+    setups: dict[str, RowSetup] = {}
     results = (
         run_processes("bertsmith.experiments.ablation", calls, min(jobs, len(calls)))
         if jobs > 1 and len(calls) > 1
@@ -227,9 +258,11 @@ def _measure_all(ablation: Ablation, rows: Sequence[str], seeds: int, jobs: int)
     )
     for index, metrics_by_row in results:
         for row, metrics in metrics_by_row.items():
-            measurements[row][calls[index].arguments["seed"]] = metrics
+            seed = calls[index].arguments["seed"]
+            measurements[row][seed] = metrics
+            setups[row] = ablation.row_setup(row, seed)
         if measurements[rows[0]]:
-            report = make_report(ablation.recipe, measurements)
+            report = make_report(ablation.recipe, measurements, setups)
             write_report(ablation.out, report.to_dict())
     names = {name for by_seed in measurements.values() for metrics in by_seed.values() for name in metrics}
     if unknown := [name for name in ablation.recipe.losses if name not in names]:
@@ -253,10 +286,18 @@ def _group_rows(recipe: ablation_recipe.AblationRecipe, rows: Sequence[str]) -> 
 
 def _plot(folder: Path, report: AblationReport) -> None:
     """Plot each metric, and each of the paper's, as a PNG."""
-    plots = {
-        name: plot_seeds(name, rows, report.paper.get(report.paper_names.get(name, "")))
-        for name, rows in report.to_dict()["metrics"].items()
-    }
+    plots = {}
+    for name, rows in report.metrics.items():
+        factor = points_factor(name, (value for row in rows.values() for value in row.values))
+        in_points = {
+            row: {
+                "values": [factor * value for value in metric.values],
+                "mean": factor * metric.mean,
+                "deviation": factor * (metric.deviation or 0.0),
+            }
+            for row, metric in rows.items()
+        }
+        plots[name] = plot_seeds(name, in_points, report.paper.get(report.paper_names.get(name, "")))
     paper = {name: rows for name, rows in report.paper.items() if len(rows) > 1}
     plots |= {f"paper {name}": plot_paper_values(name, rows) for name, rows in paper.items()}
     for name, png in plots.items():

@@ -48,6 +48,10 @@ class AblationRecipe(Settings):
     title: str = Field("", description="the title of the table")
     source: str = Field("", description="the paper and its table")
     preset: str | None = Field(None, description="sizes of all models; none: bert-mini-uncased")
+    departures: dict[str, str] = Field(
+        default_factory=dict,
+        description="what differs from the paper, by subject: data, model, budget, optimizer, seeds, …",
+    )
     data: str | None = Field(None, description="token shards, unless named next to the recipe")
     tasks: str | dict[str, dict[str, Any] | None] | None = Field(
         None,
@@ -70,11 +74,14 @@ class AblationRecipe(Settings):
     )
     losses: list[str] = Field(
         default_factory=lambda: ["mlm_loss"],
-        description="metrics on held-out documents that all rows have; lower is better if a name ends in loss or "
-        "perplexity",
+        description="metrics on held-out documents; lower is better if a name ends in loss or perplexity",
     )
     paper: dict[str, dict[str, float]] = Field(
-        default_factory=dict, description="the paper's results by metric and row; higher is better"
+        default_factory=dict,
+        description="the paper's results by metric and row; lower is better if a name ends in loss or perplexity",
+    )
+    quoted: dict[str, dict[str, float]] = Field(
+        default_factory=dict, description="the paper's results of further rows, which are not run"
     )
 
     def check_row_names(self, rows: Iterable[str], argument: str, location: str | Path) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any, ClassVar, Literal
 
@@ -65,8 +65,37 @@ class Ordering(Result):
 
 
 @dataclass(frozen=True)
+class RowSetup(Result):
+    """The pre-training of a row.
+
+    Attributes:
+        parameters: The parameters of the encoder.
+        optimizer: The optimizer.
+        learning_rate: The peak learning rate of AdamW.
+        muon_learning_rate: The peak learning rate of Muon; None without Muon.
+        updates: The number of updates.
+        tokens: The number of tokens that were read, special tokens included.
+        sequence_length: The maximum tokens of an instance.
+        corpus: The documents and tokens of the corpus.
+        differences: Settings, besides sizes and budget, that differ from those of BERT's paper.
+    """
+
+    parameters: int
+    optimizer: str
+    learning_rate: float
+    muon_learning_rate: float | None
+    updates: int
+    tokens: int
+    sequence_length: int
+    corpus: dict[str, int]
+    differences: dict[str, Any]
+
+
+@dataclass(frozen=True)
 class AblationReport(Result):
     """The results of an ablation.
+
+    Metrics of tasks are fractions of 1; the paper's results are in points, as it prints them.
 
     Attributes:
         title: The title of the recipe.
@@ -77,6 +106,9 @@ class AblationReport(Result):
         paper: The paper's results by metric and row.
         paper_names: The paper's name of each metric that it has, too.
         orderings: The pairs of rows that the paper orders.
+        quoted: The paper's results of further rows by metric and row, which were not run.
+        departures: What differs from the paper, by subject.
+        setups: The pre-training of each row.
     """
 
     display_fields: ClassVar = ("title", "metrics", "orderings")
@@ -89,6 +121,9 @@ class AblationReport(Result):
     paper: dict[str, dict[str, float]]
     paper_names: dict[str, str]
     orderings: list[Ordering]
+    quoted: dict[str, dict[str, float]] = field(default_factory=dict)
+    departures: dict[str, str] = field(default_factory=dict)
+    setups: dict[str, RowSetup] = field(default_factory=dict)
 
     def describe_orderings(self) -> str:
         """Return a sentence on how many of the paper's orderings hold here."""
@@ -104,11 +139,13 @@ class AblationReport(Result):
         )
 
 
-def make_report(recipe: AblationRecipe, measurements: Measurements) -> AblationReport:
+def make_report(
+    recipe: AblationRecipe, measurements: Measurements, setups: Mapping[str, RowSetup] | None = None
+) -> AblationReport:
     """Return the report of the seeds that are finished, of which the first row has at least one."""
     rows = [row for row in measurements if measurements[row]]
     first = rows[0]
-    names = list(next(iter(measurements[first].values())))
+    names = dict.fromkeys(n for row in rows for metrics in measurements[row].values() for n in metrics)
     rows_with = {
         name: [row for row in rows if all(name in metrics for metrics in measurements[row].values())]
         for name in names
@@ -121,13 +158,16 @@ def make_report(recipe: AblationRecipe, measurements: Measurements) -> AblationR
         metrics={
             name: {row: _row_metric(measurements, name, row, first) for row in rows_with[name]}
             for name in names
-            if len(rows_with[name]) > 1 or len(rows) == 1
+            if rows_with[name]
         },
         paper={
             name: {row: values[row] for row in rows if row in values} for name, values in recipe.paper.items()
         },
         paper_names={name: paper_name for name in names if (paper_name := _paper_name(recipe.paper, name))},
-        orderings=_judge_orderings(list(_compare_rows(recipe.paper, rows_with, measurements))),
+        orderings=_judge_orderings(list(_compare_rows(recipe, rows_with, measurements))),
+        quoted=recipe.quoted,
+        departures=recipe.departures,
+        setups=dict(setups or {}),
     )
 
 
@@ -136,9 +176,16 @@ def is_lower_better(name: str) -> bool:
     return name.endswith(("loss", "perplexity"))
 
 
+def points_factor(name: str, values: Iterable[float]) -> float:
+    """Return 100 for a metric whose values are fractions of 1, which papers print in points, and 1 for others."""
+    return 1.0 if is_lower_better(name) or any(abs(value) > 1 for value in values) else 100.0
+
+
 def _row_metric(measurements: Measurements, name: str, row: str, first: str) -> RowMetric:
     values = [metrics[name] for _, metrics in sorted(measurements[row].items())]
-    difference, p = _paired_difference(measurements, name, row, first)
+    difference, p = None, None
+    if all(name in metrics for metrics in measurements[first].values()):
+        difference, p = _paired_difference(measurements, name, row, first)
     deviation = float(np.std(values, ddof=1)) if len(values) > 1 else None
     return RowMetric(float(np.mean(values)), deviation, values, difference, p)
 
@@ -158,30 +205,35 @@ def _paired_difference(
 
 
 def _compare_rows(
-    paper: Mapping[str, Mapping[str, float]], rows_with: Mapping[str, list[str]], measurements: Measurements
+    recipe: AblationRecipe, rows_with: Mapping[str, list[str]], measurements: Measurements
 ) -> Iterator[tuple[str, str, str, float, float | None]]:
     """Yield the better and the worse row of the paper, the metric, the gain here, and its p."""
     for a, b in combinations([row for row in measurements if measurements[row]], 2):
         for name in [name for name, rows in rows_with.items() if a in rows and b in rows]:
-            order = _paper_order(paper, name, a, b)
+            order = _paper_order(recipe, name, a, b)
             better, worse = (a, b) if order > 0 else (b, a)
             difference, p = _paired_difference(measurements, name, better, worse)
             if order and difference is not None:
                 yield better, worse, name, -difference if is_lower_better(name) else difference, p
 
 
-def _paper_order(paper: Mapping[str, Mapping[str, float]], name: str, a: str, b: str) -> int:
-    """Return 1 if the paper has row a above row b, -1 if below, and 0 if it has no order.
+def _paper_order(recipe: AblationRecipe, name: str, a: str, b: str) -> int:
+    """Return 1 if row a is better than row b in the paper, -1 if worse, and 0 if it has no order.
 
-    The paper's metric of the same name decides, or all of its metrics if they agree.
+    The paper's metric of the same name decides, or all of its metrics of tasks if they agree.
     """
-    paper_name = _paper_name(paper, name)
-    metrics = paper.values() if paper_name is None else [paper[paper_name]]
-    signs = {int(np.sign(values[a] - values[b])) for values in metrics if a in values and b in values}
+    own_name = _paper_name(recipe.paper, name)
+    others = [other for other in recipe.paper if _paper_name(recipe.losses, other) is None]
+    signs = set()
+    for paper_name in [own_name] if own_name is not None else others:
+        values = recipe.paper[paper_name]
+        if a in values and b in values:
+            sign = int(np.sign(values[a] - values[b]))
+            signs.add(-sign if is_lower_better(paper_name) else sign)
     return signs.pop() if len(signs) == 1 else 0
 
 
-def _paper_name(paper: Mapping[str, Any], name: str) -> str | None:
+def _paper_name(paper: Iterable[str], name: str) -> str | None:
     """Return the paper's name of a metric, which may differ in case and punctuation (sst2, SST-2)."""
     return next((other for other in paper if _letters(other) == _letters(name)), None)
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import unicodedata
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,22 +24,31 @@ _MAX_PLOTTED_TOKENS = 64  # more squares are too small to see
 
 @dataclass(frozen=True)
 class AttentionMaps:
-    """The attention weights of a text, or of a pair of texts.
+    """The attention weights of a sequence of T tokens: of a text, or of a pair of texts.
 
     Attributes:
-        tokens: T tokens, special tokens included.
-        special: True for special tokens, bool [T].
+        tokens: The tokens, special tokens included.
+        sources: The text of each token: 0 the first, 1 the second, -1 for [CLS] and [SEP]; int8 [T].
+        punctuation: True for punctuation, bool [T].
         weights: float32 [L, A, T, T]: for each layer and head, the weight of each token (column) for each token
             (row); rows sum to 1.
         layers: The indices of the layers, from 0.
         heads: The indices of the heads, from 0.
+        model: The path or name of the model.
     """
 
     tokens: list[str]
-    special: NDArray[np.bool_] = field(repr=False)
+    sources: NDArray[np.int8] = field(repr=False)
+    punctuation: NDArray[np.bool_] = field(repr=False)
     weights: NDArray[np.float32] = field(repr=False)
     layers: list[int]
     heads: list[int]
+    model: str = ""
+
+    @property
+    def special(self) -> NDArray[np.bool_]:
+        """True for [CLS] and [SEP], or the tokens in their place; bool [T]."""
+        return self.sources < 0
 
     def select(
         self, layers: Sequence[int] | None = None, heads: Sequence[int] | None = None
@@ -52,69 +62,88 @@ class AttentionMaps:
         Raises:
             InputError: There is no layer or head with an index.
         """
+        if layers is None and heads is None:
+            return self
         rows, columns = _positions(layers, self.layers, "layer"), _positions(heads, self.heads, "head")
-        return AttentionMaps(
-            self.tokens,
-            self.special,
-            self.weights[np.ix_(rows, columns)],
-            [self.layers[i] for i in rows],
-            [self.heads[i] for i in columns],
+        return replace(
+            self,
+            weights=self.weights[np.ix_(rows, columns)],
+            layers=[self.layers[i] for i in rows],
+            heads=[self.heads[i] for i in columns],
         )
 
     def summary(self) -> list[dict[str, Any]]:
-        """Return the mean attention of each head from tokens that are not special (Clark et al. 2019, section 3).
+        """Return means of each head over the tokens that are not special (Clark et al. 2019, section 3).
 
         Returns:
-            A dict per head: `layer`, `head`, and the weights of `special` tokens, of the token `itself`, of the
-            ones `before` and `after` it, and of the `others`, which sum to 1; and `spread`, exp(entropy), the
-            number of tokens among which the weights are spread.
+            A dict per head: `layer`, `head`; `entropy` of the weights in nats; `distance`, the mean number of
+            tokens between two tokens, weighted by attention, without special tokens (Vig and Belinkov 2019), or
+            None if there is no attention between them; and the weight on `cls` and `sep` (the special tokens
+            before and after the texts), on `punctuation`, on the `previous` and `next` token, and on the token
+            `itself`. The weight of a token on a comma after it counts as `punctuation` and as `next`.
         """
         indices = np.flatnonzero(~self.special)
-        weights = self.weights[:, :, indices].astype(np.float64)  # [L, A, tokens that are not special, T]
         columns, rows = np.arange(len(self.tokens)), indices[:, None]
-        kinds = {
-            "special": np.broadcast_to(self.special, (len(indices), len(columns))),
+        is_cls = self.special & (columns == 0)
+        masks = {  # of [rows, columns], of columns, or weights of cells
+            "cls": is_cls,
+            "sep": self.special & ~is_cls,
+            "punctuation": self.punctuation,
+            "previous": (columns == rows - 1) & ~self.special,
+            "next": (columns == rows + 1) & ~self.special,
             "itself": columns == rows,
-            "before": (columns == rows - 1) & ~self.special,
-            "after": (columns == rows + 1) & ~self.special,
         }
-        kinds["others"] = ~np.logical_or.reduce(list(kinds.values()))
-        means = {kind: (weights * cells).sum(-1).mean(-1) for kind, cells in kinds.items()}
-        logs = np.log(weights, out=np.zeros_like(weights), where=weights > 0)
-        means["spread"] = np.exp(-(weights * logs).sum(-1)).mean(-1)
-        return [
-            {"layer": self.layers[i], "head": self.heads[j]}
-            | {kind: float(values[i, j]) for kind, values in means.items()}
-            for i, j in np.ndindex(*self.weights.shape[:2])
-        ]
+        distances = np.abs(columns - rows) * ~self.special
+        result = []
+        for i, j in np.ndindex(*self.weights.shape[:2]):
+            weights = self.weights[i, j, indices].astype(np.float64)
+            logs = np.log(weights, out=np.zeros_like(weights), where=weights > 0)
+            total = float((weights * ~self.special).sum())
+            row: dict[str, Any] = {"layer": self.layers[i], "head": self.heads[j]}
+            row["entropy"] = float(-(weights * logs).sum(-1).mean())
+            row["distance"] = float((weights * distances).sum()) / total if total else None
+            result.append(
+                row | {name: float((weights * mask).sum(-1).mean()) for name, mask in masks.items()}
+            )
+        return result
 
-    def to_rows(self) -> list[dict[str, Any]]:
-        """Return the summary of each head with its `weights`, T lists of T numbers."""
-        weights = self.weights.reshape(-1, *self.weights.shape[2:]).tolist()
-        return [{**row, "weights": values} for row, values in zip(self.summary(), weights, strict=True)]
+    def to_rows(self) -> Iterator[dict[str, Any]]:
+        """Yield the summary of each head with its `weights`, T lists of T numbers."""
+        weights = self.weights.reshape(-1, *self.weights.shape[2:])
+        for row, head_weights in zip(self.summary(), weights, strict=True):
+            yield {**row, "weights": head_weights.tolist()}
 
-    def plot(self, file: str | Path) -> Path:
-        """Draw a square per head and a row per layer to a PNG; return its path.
+    def save(self, file: str | Path) -> Path:
+        """Write a page (.html) or a plot (.png); return its path.
 
-        The plot of a single head has the names of the tokens.
+        The page shows each head as a matrix and as lines between tokens, and needs no network. The plot has a
+        square per head and a row per layer; that of a single head has the names of the tokens.
 
         Raises:
-            InputError: There are more than 64 tokens, or the name of the file does not end in .png.
+            InputError: The name of the file has another ending; a page would have more than 64 MB; or a plot would
+                have more than 64 tokens.
         """
+        from bertsmith.explain.page import render_attention, save_page
+        from bertsmith.reports.page import check_suffix
         from bertsmith.reports.result_plots import plot_attention
 
-        if Path(file).suffix.lower() != ".png":
-            message, hint = "the plot is a PNG, and this name says otherwise", "name a file that ends in .png"
-            raise InputError("not_a_png", message, location=file, argument="output", hint=hint)
+        if check_suffix(file) == ".html":
+            return save_page(file, render_attention(self), "use fewer layers or heads, or a shorter text")
         if len(self.tokens) > _MAX_PLOTTED_TOKENS:
             raise InputError(
                 "too_many_tokens_to_plot",
                 f"the text has {len(self.tokens):,} tokens, and a plot shows at most {_MAX_PLOTTED_TOKENS}",
-                hint="use a shorter text",
+                hint="use a shorter text, or write a page, .html",
             )
         with atomic.write_errors(file):
             atomic.write_bytes(Path(file), plot_attention(self.tokens, self.weights, self.layers, self.heads))
         return Path(file)
+
+    def _repr_html_(self) -> str:
+        from bertsmith.explain.page import render_attention
+        from bertsmith.reports.page import notebook_frame
+
+        return notebook_frame(render_attention(self))
 
 
 def _positions(indices: Sequence[int] | None, available: Sequence[int], name: str) -> list[int]:
@@ -149,11 +178,34 @@ def compute_attention(
     except InputError as error:
         error.change_hint(lambda hint: "use a shorter text")
         raise
-    packed = context.to_device(Packed.from_lists([encoding.ids], [encoding.type_ids]))
-    with torch.inference_mode():
-        weights = torch.stack([layer_weights[0] for layer_weights in encoder.attention_maps(packed)])
-    special = np.array([source is None for source in encoding.sequence_ids])
-    if special.all():
+    if all(source is None for source in encoding.sequence_ids):
         raise InputError("no_tokens", "the text has no tokens", hint="use a text with words")
-    layers, heads = (list(range(size)) for size in weights.shape[:2])
-    return AttentionMaps(encoding.tokens, special, weights.float().cpu().numpy(), layers, heads)
+    packed = context.to_device(Packed.from_lists([encoding.ids], [encoding.type_ids]))
+    return attention_maps(encoder, tokenizer, packed)[0]
+
+
+def attention_maps(encoder: Encoder, tokenizer: Tokenizer, packed: Packed) -> list[AttentionMaps]:
+    """Return the attention weights of each sequence of a batch, on the encoder's device."""
+    with torch.inference_mode():
+        weights = encoder.attention_maps(packed)  # of each layer and sequence
+    sequences = np.split(packed.tokens.cpu().numpy(), packed.cu_seqlens[1:-1].tolist())
+    result = []
+    for i, ids in enumerate(sequences):
+        special = np.isin(ids, [tokenizer.cls_token_id, tokenizer.sep_token_id])
+        behind_separator = np.cumsum(ids == tokenizer.sep_token_id) > 0
+        result.append(
+            AttentionMaps(
+                [tokenizer.tokens[token] for token in ids],
+                np.where(special, -1, behind_separator).astype(np.int8),
+                np.array([_is_punctuation(tokenizer.decode([token])) for token in ids]) & ~special,
+                torch.stack([layer[i] for layer in weights]).float().cpu().numpy(),
+                list(range(len(weights))),
+                list(range(weights[0][i].shape[0])),
+            )
+        )
+    return result
+
+
+def _is_punctuation(text: str) -> bool:
+    characters = text.strip()
+    return bool(characters) and all(unicodedata.category(c).startswith("P") for c in characters)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from bertsmith.device import ComputeContext
 from bertsmith.errors import InputError
+from bertsmith.explain.attention import AttentionMaps, attention_maps
 from bertsmith.explain.attribution import BaselineName, ExplainedOutput, baseline_ids, check_steps, is_special
 from bertsmith.explain.faithfulness import Faithfulness, measure_faithfulness
 from bertsmith.models.encoder import Encoder
@@ -64,6 +66,8 @@ class Explanation(Result):
         words: The words.
         faithfulness: That of the attributions of words; None for a single word.
         agreement: Spearman's correlation of attributions and occlusion over the words; None if it is undefined.
+        model: The path or name of the model.
+        attention: The attention weights of each sequence that the model reads; empty unless requested.
     """
 
     target: str
@@ -77,8 +81,26 @@ class Explanation(Result):
     words: list[WordAttribution]
     faithfulness: Faithfulness | None = None
     agreement: float | None = None
+    model: str = ""
+    attention: list[AttentionMaps] = field(default_factory=list, repr=False)
 
     display_fields: ClassVar[tuple[str, ...]] = ("target", "output", "baseline_output", "gap", "words")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields without `attention`, with nested dataclasses as dicts."""
+        values = asdict(replace(self, attention=[]))
+        del values["attention"]
+        return values
+
+    def save(self, file: str | Path) -> Path:
+        """Write a page (.html), with attention if it was requested, or a plot (.png); return its path.
+
+        Raises:
+            InputError: The name of the file has another ending, or a page would have more than 64 MB.
+        """
+        from bertsmith.explain.page import save_explanations
+
+        return save_explanations(file, [self])
 
 
 def explain_task(
@@ -92,6 +114,7 @@ def explain_task(
     target: str | None = None,
     baseline: BaselineName = "mask",
     steps: int | None = None,
+    attention: bool = False,
 ) -> Explanation:
     """Explain the answer to an example of a task, or another output for it.
 
@@ -105,6 +128,7 @@ def explain_task(
         target: The output, as `Decoder.target` names it; None: that of the answer.
         baseline: The baseline.
         steps: As in `explain_output`.
+        attention: Compute the attention weights, too.
 
     Raises:
         InputError: The example is empty or too long, or there is no such output or baseline.
@@ -129,7 +153,8 @@ def explain_task(
     encoders = [encoder, *(module for module in task.model.modules() if isinstance(module, Encoder))]
     embeddings = [module.embeddings.token for module in encoders]
     explained = ExplainedOutput(embeddings, items[0], forward, score, ids, baseline)
-    return explain_output(explained, name, tokenizer, texts, steps=steps)
+    maps = attention_maps(encoder, tokenizer, context.to_device(pack(items))) if attention else []
+    return explain_output(explained, name, tokenizer, texts, steps=steps, attention=maps)
 
 
 def explain_mask(
@@ -142,6 +167,7 @@ def explain_mask(
     target: str | None = None,
     baseline: BaselineName = "mask",
     steps: int | None = None,
+    attention: bool = False,
 ) -> Explanation:
     """Explain the prediction of the first mask of a text: the logit of the most probable token, or of another.
 
@@ -154,6 +180,7 @@ def explain_mask(
         target: A token; None: the most probable one.
         baseline: The baseline.
         steps: As in `explain_output`.
+        attention: Compute the attention weights, too.
 
     Raises:
         InputError: The text has no mask, or is too long, or there is no such token or baseline.
@@ -172,10 +199,11 @@ def explain_mask(
 
     with torch.inference_mode():
         name, score = class_target(forward([item])[0].cpu(), tokenizer.tokens, target)
+    maps = attention_maps(encoder, tokenizer, context.to_device(pack([item]))) if attention else []
     explained = ExplainedOutput(
         [encoder.embeddings.token], item, forward, score, baseline_ids(item, tokenizer, baseline), baseline
     )
-    return explain_output(explained, name, tokenizer, {"text": text}, steps=steps)
+    return explain_output(explained, name, tokenizer, {"text": text}, steps=steps, attention=maps)
 
 
 def explain_output(
@@ -185,6 +213,7 @@ def explain_output(
     texts: Mapping[str, str],
     *,
     steps: int | None = None,
+    attention: Sequence[AttentionMaps] = (),
     seed: int = 0,
 ) -> Explanation:
     """Explain an output.
@@ -195,6 +224,7 @@ def explain_output(
         tokenizer: The tokenizer.
         texts: The inputs of the example by name.
         steps: The steps of the integral; None: as many as the gap needs.
+        attention: The attention weights of the sequences.
         seed: The seed of random orders of words.
     """
     check_steps(steps)
@@ -225,6 +255,7 @@ def explain_output(
         ],
         measure_faithfulness(attributions.tolist(), scores, seed) if len(words) > 1 else None,
         _rank_correlation(attributions, occlusion),
+        attention=list(attention),
     )
 
 

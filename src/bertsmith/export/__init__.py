@@ -1,1 +1,1 @@
-"""Models for other people and other tools: the model card, and the upload to a hub."""
+"""Models for other people and other tools: export to ONNX and OpenVINO, model card, and upload to a hub."""

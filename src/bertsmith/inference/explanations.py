@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -12,12 +13,15 @@ from bertsmith.errors import InputError
 from bertsmith.inference.precision import CheckedModel
 from bertsmith.inference.predictor import not_finite_error
 from bertsmith.inference.task_predictor import TaskInterface
+from bertsmith.io.sources import Source
 from bertsmith.tasks.registry import TASKS
 
 if TYPE_CHECKING:  # each verb imports only what it needs
     from bertsmith.explain.attention import AttentionMaps
     from bertsmith.explain.attribution import BaselineName
     from bertsmith.explain.explanation import Explanation
+    from bertsmith.explain.neighbors import WordNeighbors
+    from bertsmith.explain.probes import ProbeReport
 
     Explain = Callable[..., Explanation]
 
@@ -31,6 +35,7 @@ class ExplainableModel(CheckedModel, TaskInterface):
         target: str | None = None,
         baseline: BaselineName = "mask",
         steps: int | None = None,
+        attention: bool = False,
         **named_inputs: Any,
     ) -> Explanation:
         """Explain an answer by integrated gradients and by occlusion, and measure how faithful these are.
@@ -44,11 +49,13 @@ class ExplainableModel(CheckedModel, TaskInterface):
             baseline: What words are replaced by: "mask" or "pad", the embeddings of [MASK] and [PAD], or "zero".
             steps: The steps of the integral; None: 20, doubled until the attributions sum to the difference of the
                 outputs within 1 %, up to 640.
+            attention: Return the attention weights, too.
             named_inputs: Inputs by name, as in `predict`.
 
         Returns:
             `Explanation`: `words` with `attribution`, `occlusion`, and their characters in the text;
-            `attributions` of tokens; `gap`; `faithfulness` beside random orders; `agreement` of both methods.
+            `attributions` of tokens; `gap`; `faithfulness` beside random orders; `agreement` of both methods;
+            `attention`; `save("page.html")`.
 
         Raises:
             InputError: The example is empty, or longer than the model reads; or there is no such output.
@@ -64,9 +71,10 @@ class ExplainableModel(CheckedModel, TaskInterface):
             example, texts = self._example(inputs, named_inputs)
             explain = partial(explain_task, self.encoder, self.task, *shared, example, texts)
         try:
-            return explain(target=target, baseline=baseline, steps=steps)
+            explanation = explain(target=target, baseline=baseline, steps=steps, attention=attention)
         except FloatingPointError:
             raise not_finite_error(self.path, inputs or named_inputs, has_precision=False) from None
+        return replace(explanation, model=str(self.path))
 
     def _example(self, inputs: Sequence[Any], named_inputs: Mapping[str, Any]) -> tuple[Any, dict[str, str]]:
         """Return an example of the task, and those of its inputs that are texts."""
@@ -78,11 +86,94 @@ class ExplainableModel(CheckedModel, TaskInterface):
         (example,) = self.predictor.examples({name: [value] for name, value in values.items()})
         return example, {name: value for name, value in values.items() if isinstance(value, str)}
 
+    def neighbors(
+        self,
+        word: str,
+        texts: Source,
+        *,
+        text_column: str | None = None,
+        sense_column: str | None = None,
+        layer: int | None = None,
+        max_occurrences: int = 200,
+    ) -> WordNeighbors:
+        """Compare the vectors of a word in its occurrences, layer by layer.
+
+        Args:
+            word: The word, in any case.
+            texts: A file or data in memory; texts without senses are split into sentences.
+            text_column: The column of the texts; None: "text".
+            sense_column: The column of the word's sense in each text; None: there is none.
+            layer: The layer whose nearest occurrences are returned; None: the one with the highest silhouette.
+            max_occurrences: The number of occurrences to read.
+
+        Returns:
+            `WordNeighbors`: `separations` by layer beside the static vector and TF-IDF, `occurrences` with the
+            `nearest` of each, `vectors`, and `plot("bank.png")`.
+
+        Raises:
+            InputError: The word occurs less than four times, or there is a single sense.
+        """
+        from bertsmith.explain.neighbors import compare_occurrences, find_occurrences
+        from bertsmith.inference.text_input import read_sense_texts
+
+        if not word.strip():
+            raise InputError(
+                "empty_word", "the word is empty", argument="word", hint="name a word of the texts"
+            )
+        occurrences = find_occurrences(
+            word.strip(), read_sense_texts(texts, text_column, sense_column), max_occurrences
+        )
+        shared = (self.encoder, self.tokenizer, self._fp32_context)
+        return compare_occurrences(*shared, word.strip(), occurrences, layer=layer)
+
+    def probe(
+        self,
+        train: Source,
+        validation: Source,
+        *,
+        settings: Mapping[str, Any] | None = None,
+        max_words: int = 20_000,
+        seed: int = 0,
+    ) -> ProbeReport:
+        """Train linear probes that read the label of a word from its state, one for each layer.
+
+        A control probe learns a random label for each word (Hewitt and Liang 2019). A high selectivity, the
+        difference of both accuracies, means that the label is in the state rather than learned by heart.
+
+        Args:
+            train: Sentences with a label for each word, in the formats of `finetune("tag", …)`.
+            validation: Sentences on which the probes are scored.
+            settings: Settings of these formats, such as {"tag_column": "UPOS"}.
+            max_words: The number of words of random sentences of each.
+            seed: The seed of the sentences, of the probes, and of the control task.
+
+        Returns:
+            `ProbeReport`: `layers` with `accuracy`, `control_accuracy`, and `selectivity`; `majority` and
+            `word_majority`, the accuracies without the model; `plot("probes.png")`.
+
+        Raises:
+            InputError: The data are not sentences with labels.
+        """
+        from bertsmith.explain.probes import probe_layers, read_labeled_words
+
+        train_words, validation_words = read_labeled_words(
+            self.encoder,
+            self.tokenizer,
+            self._fp32_context,
+            train,
+            validation,
+            settings=dict(settings or {}),
+            max_words=max_words,
+            seed=seed,
+        )
+        config = self.folder.config
+        return probe_layers(train_words, validation_words, config.num_hidden_layers, config.hidden_size, seed)
+
     def attention(self, text: str, text_pair: str | None = None) -> AttentionMaps:
         """Compute the attention weights of a text, or of a pair of texts.
 
         Returns:
-            `AttentionMaps`: `weights` [L, A, T, T] of `tokens`, `summary()` of each head, `plot("heads.png")`.
+            `AttentionMaps`: `weights` [L, A, T, T] of `tokens`, `summary()` of each head, `save("page.html")`.
 
         Raises:
             InputError: The text is longer than the model's maximum length.
@@ -92,4 +183,4 @@ class ExplainableModel(CheckedModel, TaskInterface):
         maps = compute_attention(self.encoder, self.tokenizer, self._fp32_context, text, text_pair)
         if not np.isfinite(maps.weights).all():
             raise not_finite_error(self.path, text, has_precision=False)
-        return maps
+        return replace(maps, model=str(self.path))

@@ -25,6 +25,7 @@ from bertsmith.inference.model import Model, load
 from bertsmith.io.sources import Source, name_of
 from bertsmith.metrics.sufficient_statistics import SufficientStatistics
 from bertsmith.notebook import Report
+from bertsmith.tasks.base import TaskMetrics
 
 CONFIDENCE_LEVEL = 0.95
 MAX_P_VALUE = 0.05
@@ -75,6 +76,24 @@ def score_intervals(
     resamples = _resamples(size, rounds or num_rounds(size), seed)
     drawn = [statistics.scores_from_sums(counts @ statistics.per_example) for counts in resamples]
     return {name: _interval(np.concatenate([scores[name] for scores in drawn])) for name in drawn[0]}
+
+
+def score_interval(
+    metrics: TaskMetrics, predictions: Sequence[Any], examples: Sequence[Any], seed: int = 0
+) -> tuple[float, float]:
+    """Return the 95 % interval of the primary metric of one system, whatever the metric is computed from."""
+    name, size = metrics.primary_metric, len(examples)
+    statistics = metrics.sufficient_statistics(predictions, examples)
+    intervals = {} if statistics is None else score_intervals(statistics, seed)
+    if name in intervals:
+        return intervals[name]
+    drawn = []
+    for counts in _resamples(size, num_rounds(size, is_slow=True), seed):
+        for row in counts:
+            indices = np.repeat(np.arange(size), row.astype(np.int64)).tolist()
+            sample = [predictions[i] for i in indices], [examples[i] for i in indices]
+            drawn.append(metrics.compute(*sample).values[name])
+    return _interval(np.array(drawn))
 
 
 def compare_statistics(

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from bertsmith.corpus.sentence_splitter import detect_language, split_sentences
 from bertsmith.errors import InputError, option
 from bertsmith.formatting import join_names, pluralize
 from bertsmith.io.compression import format_suffix
@@ -93,6 +94,27 @@ def read_text_rows(
     else:
         lines = ((f"{file}:{number}", line) for number, line in read_lines(file, encoding))
         yield from rows_of_lines(lines)
+
+
+def read_sense_texts(
+    source: Source, text_column: str | None = None, sense_column: str | None = None
+) -> Iterator[tuple[str, str, str | None]]:
+    """Yield texts with their locations and the senses of a column; without one, sentences of the texts and None.
+
+    Raises:
+        InputError: A column is missing.
+    """
+    if sense_column is None:
+        for row in read_text_rows(source, text_column):
+            for sentence in split_sentences(row.text, detect_language([row.text])):
+                yield sentence, row.location, None
+        return
+    table = read_table(to_source(source, "texts"))
+    texts, senses = (
+        table.texts(text_column or "text", "text_column"),
+        table.strings(sense_column, "sense_column"),
+    )
+    yield from zip(texts, (row.location for row in table), senses, strict=True)
 
 
 def rows_of_lines(lines: Iterable[tuple[str, str]]) -> Iterator[TextRow]:

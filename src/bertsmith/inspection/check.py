@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Any, Unpack
 
-from bertsmith import console, hardware
+from bertsmith import console
 from bertsmith.corpus.checks.check import CheckOptions, check_files
 from bertsmith.errors import InputError, option
-from bertsmith.formatting import format_percent, pluralize
+from bertsmith.formatting import format_percent
 from bertsmith.instances.settings import MEAN_FILL_RATIO, TOKEN_REPETITION
 from bertsmith.io import atomic
 from bertsmith.io.compression import is_compressed
@@ -20,14 +20,11 @@ from bertsmith.io.tables import Table
 from bertsmith.keywords import CheckKeywords
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.family import preset
-from bertsmith.models.parameter_count import count_parameters, flops_per_token
+from bertsmith.models.parameter_count import count_parameters
 from bertsmith.notebook import Report
 from bertsmith.settings import with_keywords
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.training.settings import TrainSettings
-
-if TYPE_CHECKING:
-    from bertsmith.device import ComputeContext
 
 _SEQUENCE_LENGTH, _MLM_PROBABILITY = 128, 0.15  # of the forecast's training
 _PIECES_PER_WORD = 1.12  # measured with the published uncased vocabulary; a Chinese character is one piece
@@ -35,10 +32,6 @@ _BYTES_PER_SENTENCE = 4  # in a shard: the sentence's end
 _BYTES_PER_DOCUMENT = 60  # in a shard: the document's location, hash, and offsets
 _SPECIAL_TOKENS = 3  # in a segment pair: [CLS] and two [SEP]
 _MAX_EPOCHS = 1_000_000
-_BENCHMARK_SECONDS = 3.0
-_MAX_MEASURED_SECONDS = 5.0  # the time of longer updates is computed from that of a matrix product
-_MATMUL_UTILIZATION = 0.45  # FLOP/s of an update relative to those of a large matrix product
-_MATMUL_SIZE, _MATMUL_SECONDS = 1024, 0.2
 
 logger = logging.getLogger(__name__)
 
@@ -141,7 +134,10 @@ def _forecast(
     steps = max(1, round(epochs * instances / batch_size)) if instances else 0
     seconds, time_basis = None, "the time was not measured"
     if benchmark and steps:
-        seconds, time_basis = _estimate_update_seconds(config, settings)
+        from bertsmith.pretraining.settings import PretrainSettings
+        from bertsmith.pretraining.speed_probe import estimate_update_seconds
+
+        seconds, time_basis = estimate_update_seconds(PretrainSettings(model=config))
     return {
         "preset": preset_name,
         "epochs": epochs,
@@ -158,48 +154,6 @@ def _forecast(
         "seconds": None if seconds is None else round(seconds * steps, 1),
         "rests_on": f"{_describe_basis(tokenizer_report is not None)}; {time_basis}",
     }
-
-
-def _estimate_update_seconds(config: ModelConfig, settings: TrainSettings) -> tuple[float, str]:
-    """Return the seconds per update, and a description of their measurement.
-
-    A few updates on random text are measured; the time of long updates is computed from that of a matrix product.
-    """
-    from bertsmith.device import ComputeContext
-    from bertsmith.pretraining.resolve_settings import probe_speed
-    from bertsmith.pretraining.settings import PretrainSettings
-
-    context = ComputeContext.for_training(settings).with_kernels(settings, config.hidden_size, 0)
-    flops = _measure_flops(context)
-    batch_size = settings.batch_size * settings.gradient_accumulation_steps
-    tokens = batch_size * _SEQUENCE_LENGTH * MEAN_FILL_RATIO
-    seconds = tokens * flops_per_token(config, _MLM_PROBABILITY) / (flops * _MATMUL_UTILIZATION)
-    if seconds > _MAX_MEASURED_SECONDS:
-        return seconds, (
-            f"seconds per update computed from a matrix product of {flops / 1e9:,.0f} GFLOP/s, of which training "
-            f"reaches about {format_percent(_MATMUL_UTILIZATION)}, in {context.precision} on "
-            f"{hardware.device_name(context.device)} under its current load"
-        )
-    logger.info("measuring the speed of an update ...")
-    seconds = probe_speed(PretrainSettings(model=config), context, _BENCHMARK_SECONDS)
-    return seconds, (
-        f"seconds per update measured for {_BENCHMARK_SECONDS:g} s on random text, in {context.precision} on "
-        f"{pluralize(hardware.num_threads(), 'thread')} of this machine under its current load"
-    )
-
-
-def _measure_flops(context: ComputeContext) -> float:
-    """Return the FLOP/s of a product of two square matrices in the precision of the context."""
-    import torch
-
-    dtype = torch.bfloat16 if context.precision == "bf16" else torch.float32
-    x = torch.ones(_MATMUL_SIZE, _MATMUL_SIZE, dtype=dtype, device=context.device)
-    torch.mm(x, x)[0, 0].item()
-    num_products, start = 0, hardware.clock()
-    while not num_products or hardware.clock() - start < _MATMUL_SECONDS:
-        torch.mm(x, x)[0, 0].item()  # `item` waits for devices that compute asynchronously
-        num_products += 1
-    return num_products * 2 * _MATMUL_SIZE**3 / (hardware.clock() - start)
 
 
 def _scale(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -118,40 +119,53 @@ def describe_run(path: Path, log: RunLog | None = None, *, name: str | None = No
         name: The name in the summary; default: the path.
     """
     summary = RunSummary(name or str(path), "not started")
-    if not path.is_dir():
+    is_running = _is_locked(path)
+    if not path.is_dir() or not holds_run(path):
+        summary.status = "running" if is_running else "not started"
         return summary
     if log is None:
         log = RunLog(path)
         log.update()
+    report, settings, state = {}, {}, newest_state(path / CHECKPOINTS)
     try:
-        report, settings = _read_report(path / REPORT), read_yaml(path / SETTINGS)
+        settings, report = read_yaml(path / SETTINGS), _read_report(path / REPORT)
     except InputError as error:
-        summary.status, summary.reason = "damaged", error.message
-        report, settings = {}, {}
-    state = newest_state(path / CHECKPOINTS)
+        summary.reason = error.message
+    if state is None and steps(path / CHECKPOINTS):
+        summary.reason = "no checkpoint is readable"
+    if log.num_damaged:
+        summary.reason = f"lines of the log are damaged: {log.num_damaged:,}"
     plan = read_plan(path, [])
     summary.settings = _flatten(settings)
     summary.num_updates = plan[-1].updates if plan else report.get("steps")
-    steps_done = (log.step, report.get("steps", 0), 0 if state is None else state.step)
-    summary.step = max(steps_done)
+    summary.step = max(log.step, report.get("steps", 0), 0 if state is None else state.step)
     summary.seconds = report.get("seconds") if state is None else round(state.seconds, 1)
     summary.metric, summary.score, summary.interval = _score(report, log)
-    if summary.status == "damaged":
-        return summary
-    if atomic.is_locked(path):
-        summary.status = "running"
-    elif report and summary.step >= (summary.num_updates or 0):
-        summary.status = "finished"
-    else:
-        summary.status = "interrupted"
-        if state is None and steps(path / CHECKPOINTS):
-            summary.status, summary.reason = "damaged", "no checkpoint is readable"
-    if log.num_damaged:
-        summary.status, summary.reason = "damaged", f"lines of the log are damaged: {log.num_damaged:,}"
+    is_finished = bool(report) and summary.step >= (summary.num_updates or 0)
+    summary.status = "running" if is_running else "finished" if is_finished else "interrupted"
+    if summary.reason and not is_running:
+        summary.status = "damaged"
     return summary
 
 
-def _read_report(file: Path) -> Mapping[str, Any]:
+def _is_locked(folder: Path) -> bool:
+    """Return True if a process holds the `atomic.folder_lock` of a folder."""
+    try:
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError:  # no such folder
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # a file system without locks
+        return False
+    finally:
+        os.close(handle)
+    return False
+
+
+def _read_report(file: Path) -> dict[str, Any]:
     """Return a report; empty if there is none yet. Raise InputError if it is damaged."""
     try:
         report = load_json(atomic.read_file(file).decode("utf-8"))

@@ -70,7 +70,8 @@ def show_instance(
     if resolved.data.validation_split and not len(split.validation):
         message = "no document is held out for validation: the corpus has only %s"
         logger.warning(message, pluralize(shards.documents, "document"))
-    stream = create_stream(shards, split.train, resolved, length, resolved.train.batch_tokens)
+    batch_tokens = resolved.train.batch_tokens
+    stream = create_stream(shards, split.train, resolved, length, batch_tokens, phase=phase - 1)
     num_instances = stream.size(epoch)
     if not 0 <= index < num_instances:
         available = f"has instances 0 to {num_instances - 1}" if num_instances else "has no instances"

@@ -5,7 +5,9 @@ release). A document is read in chunks of whole sentences up to a target length.
 sentence into A and the rest. With probability 0.5, or if the chunk is a single sentence, the pair is NotNext: B is
 not the rest, but consecutive sentences from a random position of a random document, up to the target length; the
 rest is read again in the next chunk. A pair that is too long is trimmed: one token at a time from the longer
-segment, at a random end. With `data.nsp_sampling=same_document` the random position is in A's own document.
+segment, at a random end. So documents of few sentences have fewer IsNext than NotNext pairs: what a NotNext pair
+leaves is often a single sentence. With `data.nsp_balance` the coin is such that half of the pairs are IsNext. With
+`data.nsp_sampling=same_document` the random position is in A's own document.
 Differences: near-duplicates of A's document are never drawn (the release draws up to ten times to avoid A's
 document, and does not know near-duplicates). Random numbers are functions of the position in the text, so that all
 chunks are made at once.
@@ -19,6 +21,8 @@ Shapes: D documents, N boundaries of sentences, I pairs, R NotNext pairs.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -30,6 +34,8 @@ from bertsmith.instances import epoch_plan, segments
 from bertsmith.instances.epoch_plan import IN_ORDER, IS_NEXT, NOT_NEXT, SWAPPED, EpochPlan, Spans
 from bertsmith.instances.segments import Fragments, split_into_fragments
 from bertsmith.instances.settings import DataSettings
+
+_BISECTIONS = 9  # after which the probability is known to 0.002
 
 
 def plan_pairs(
@@ -66,11 +72,14 @@ def plan_pairs(
         if settings.uses_other_documents and num_groups < 2:
             requirement = "next-sentence pairs need 2: NotNext is from another document"
             raise too_few_documents_error(num_groups, requirement)
-        a, b, labels, num_trimmed = draw_nsp_pairs(sentences, groups, settings, max_tokens, seed, epoch)
+        a, b, labels, num_trimmed, num_single = draw_nsp_pairs(
+            sentences, groups, settings, max_tokens, seed, epoch
+        )
         counts = {
             "instances": len(labels),
             "is_next": int((labels == IS_NEXT).sum()),
             "not_next": int((labels == NOT_NEXT).sum()),
+            "not_next_of_single_sentences": num_single,
             "documents_left_out": int(has_text.sum()) - len(np.unique(a.documents)),
             **_count_text(corpus, sentences, a, b, num_trimmed),
         }
@@ -102,7 +111,7 @@ def draw_nsp_pairs(
     max_tokens: int,
     seed: int,
     epoch: int,
-) -> tuple[Spans, Spans, IntArray, int]:
+) -> tuple[Spans, Spans, IntArray, int, int]:
     """Draw the next-sentence pairs of an epoch.
 
     Args:
@@ -116,7 +125,8 @@ def draw_nsp_pairs(
         epoch: The epoch.
 
     Returns:
-        The segments A and B, the labels, int64 [I], and the number of tokens that were trimmed.
+        The segments A and B, the labels, int64 [I], the number of tokens that were trimmed, and the number of
+        pairs that are NotNext because their chunk is a single sentence.
     """
     boundaries, num_documents = sentences.boundaries, len(sentences.documents)
     target = segments.draw_target_lengths(num_documents, max_tokens, seed, epoch, settings.short_seq_prob)
@@ -145,6 +155,7 @@ def draw_nsp_pairs(
         Spans(boundaries[b_start] + b_front_cut, new_b_length, sentences.documents[b_document]),
         np.where(is_not_next, NOT_NEXT, IS_NEXT),
         int((a_cut + b_cut).sum()),
+        int((stop - start == 1).sum()),
     )
 
 
@@ -173,13 +184,37 @@ def _draw_chunks(
         stop = np.searchsorted(boundaries, boundaries + target, side="left")
     stop = np.minimum(np.maximum(stop, index + 1), last)
     split = index + 1 + rng.integers(seed, "split", np.maximum(stop - index - 1, 1), epoch, index)
-    is_not_next = (stop - index == 1) | (rng.uniform(seed, "partner", epoch, index) < 0.5)
+    uniform = rng.uniform(seed, "partner", epoch, index)
+    can_be_not_next: NDArray[np.bool_] = np.ones(len(index), dtype=np.bool_)
     if settings.nsp_sampling == "same_document":
         first = offsets[sentences.position_of(index)]
-        is_not_next &= sum(_count_same_document_starts(index, split, first, last)) > 0
-    start = segments.follow_links(np.where(index == last, index + 1, np.where(is_not_next, split, stop)))
-    start = start[(start < last[start]) & (is_not_next | (stop - index > 1))[start]]
+        before, behind = _count_same_document_starts(index, split, first, last)
+        can_be_not_next = before + behind > 0
+
+    def chunks_of(probability: float) -> tuple[IntArray, NDArray[np.bool_]]:
+        is_not_next = ((stop - index == 1) | (uniform < probability)) & can_be_not_next
+        start = segments.follow_links(np.where(index == last, index + 1, np.where(is_not_next, split, stop)))
+        return start[(start < last[start]) & (is_not_next | (stop - index > 1))[start]], is_not_next
+
+    start, is_not_next = chunks_of(_balancing_probability(chunks_of) if settings.nsp_balance else 0.5)
     return start, split[start], stop[start], is_not_next[start]
+
+
+def _balancing_probability(chunks_of: Callable[[float], tuple[IntArray, NDArray[np.bool_]]]) -> float:
+    """Return the probability of NotNext by bisection, so that half of the pairs are NotNext, or as few as can be.
+
+    Args:
+        chunks_of: Returns the boundaries where pairs start, and for each boundary whether its chunk is NotNext.
+    """
+    low, high = 0.0, 1.0
+    for _ in range(_BISECTIONS):
+        probability = (low + high) / 2
+        start, is_not_next = chunks_of(probability)
+        if len(start) and is_not_next[start].mean() > 0.5:
+            high = probability
+        else:
+            low = probability
+    return low
 
 
 def _count_same_document_starts(

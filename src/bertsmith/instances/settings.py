@@ -60,8 +60,13 @@ class DataSettings(Settings):
     max_predictions_per_seq: int | None = Field(
         None,
         ge=1,
-        description="maximum predicted tokens per instance, in both phases; an instance whose words are all "
-        "longer has none; none: no limit",
+        description="maximum predicted tokens per instance; an instance whose words are all longer has none; "
+        "none: no limit",
+    )
+    long_max_predictions_per_seq: int | None = Field(
+        None,
+        ge=1,
+        description="maximum predicted tokens per instance in the second phase; none: max_predictions_per_seq",
     )
     corruption: Literal["none", "insertion", "deletion"] = Field(
         "none",
@@ -104,6 +109,12 @@ class DataSettings(Settings):
         "other_document",
         description="source of NotNext's B: other_document, or same_document (A's own, but not adjacent to A)",
     )
+    nsp_balance: bool = Field(
+        False,
+        description="false: as in BERT's release, a coin decides between IsNext and NotNext, and a single "
+        "sentence is always NotNext, so that IsNext is rarer in short documents; true: the coin is biased so that "
+        "half of the pairs are IsNext, as far as single sentences allow",
+    )
     validation_split: float = Field(
         0.01, ge=0, lt=1, description="fraction of the documents to validate on, by hash of their text"
     )
@@ -129,8 +140,14 @@ class DataSettings(Settings):
                 f"sentence_task {task} needs pairs, and instances {self.instances} are no pairs: set "
                 "data.sentence_task=none, or data.instances to segment_pair or sentence_pair"
             )
+        if self.long_max_predictions_per_seq is not None and self.long_sequence_length is None:
+            raise ValueError(
+                "long_max_predictions_per_seq is for a second phase: set data.long_sequence_length, or omit it"
+            )
         if self.nsp_sampling != "other_document" and task != "nsp":
             raise ValueError(f"nsp_sampling is for sentence_task nsp, not {task}: omit data.nsp_sampling")
+        if self.nsp_balance and task != "nsp":
+            raise ValueError(f"nsp_balance is for sentence_task nsp, not {task}: omit data.nsp_balance")
         if self.is_next_label and task != "nsp":
             raise ValueError(f"is_next_label is for sentence_task nsp, not {task}: omit data.is_next_label")
         if self.word_segmenter != "none" and self.masking == "token":
@@ -139,6 +156,12 @@ class DataSettings(Settings):
                 "set data.masking to whole_word or span"
             )
         return self
+
+    def of_phase(self, index: int) -> DataSettings:
+        """Return the settings with the prediction limit of a phase; 0 is the first one."""
+        if not index or self.long_max_predictions_per_seq is None:
+            return self
+        return self.model_copy(update={"max_predictions_per_seq": self.long_max_predictions_per_seq})
 
     @property
     def min_documents(self) -> int:

@@ -27,7 +27,6 @@ from bertsmith.io.compression import check_name
 _HIDDEN = re.compile(r"\..*\.[0-9a-f]{16}\.bertsmith", re.DOTALL)
 _MAX_BYTES = 1 << 30  # of a file that is read at once
 _MAX_NAME_BYTES = 240  # of an output: file systems allow 255, and hidden names are longer
-_PROBE_SECONDS = 0.05  # is_locked of another process holds a lock for less
 _MAX_NAME_LENGTH = 48  # characters of a name that a hidden name repeats: file systems allow 255 bytes
 
 
@@ -226,11 +225,9 @@ def folder_lock(folder: Path, writer: str, display_path: Path | None = None) -> 
     while True:
         path.mkdir(parents=True, exist_ok=True)
         handle = _open_folder(path)
-        is_held = _lock(handle, without_locks=True)
-        if not is_held:  # perhaps by another process's `is_locked`
-            time.sleep(_PROBE_SECONDS)
-            is_held = _lock(handle, without_locks=True)
-        if not is_held:
+        if not _lock(handle, without_locks=True):
+            time.sleep(0.05)  # seconds: `watch` and `runs` hold the lock for an instant to see if it is free
+        if not _lock(handle, without_locks=True):
             os.close(handle)
             message = f"another {writer} is writing here"
             hint = f"wait until it ends, or choose another {option('output_dir')}"
@@ -245,23 +242,6 @@ def folder_lock(folder: Path, writer: str, display_path: Path | None = None) -> 
             with suppress(OSError):  # not empty
                 path.rmdir()
         os.close(handle)
-
-
-def is_locked(folder: Path) -> bool:
-    """Return True if a process holds the `folder_lock` of a folder."""
-    try:
-        handle = _open_folder(folder)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:  # a file system without locks
-        return False
-    finally:
-        os.close(handle)
-    return False
 
 
 def remove_abandoned(folder: Path) -> None:

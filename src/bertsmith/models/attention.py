@@ -239,8 +239,10 @@ def attention(
     if output is not None:
         return output
     padding = layout.num_padding_rows
+    if not padding:
+        return bucket_attention(qkv, layout, num_heads, dropout, kernels)
     context = bucket_attention(qkv[: len(qkv) - padding], layout, num_heads, dropout, kernels)
-    return F.pad(context, (0, 0, 0, padding)) if padding else context
+    return F.pad(context, (0, 0, 0, padding))
 
 
 def bucket_attention(
@@ -266,7 +268,7 @@ def bucket_attention(
     qkv_parts = torch.split(_rows_to_cells(qkv, layout), layout.bucket_sizes)
     for bucket, bucket_qkv in zip(layout.buckets, qkv_parts, strict=True):
         b, t = bucket.sequences, bucket.length
-        shares_bias = bucket.bias is None or len(bucket.bias) == 1  # all sequences have the same bias
+        shares_bias = bucket.bias is None or bucket.bias.shape[0] == 1  # all sequences have the same bias
         if not uses_sdpa and dropout is None and shares_bias and not torch.is_grad_enabled():
             b = max(b, _MIN_MULTIPLICATIONS // (t * t * bucket_qkv.shape[1] // 3) + 1)
             bucket_qkv = F.pad(bucket_qkv, (0, 0, 0, b * t - len(bucket_qkv)))

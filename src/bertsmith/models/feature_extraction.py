@@ -186,7 +186,7 @@ class FeatureExtractor(nn.Module):
 
     def _all_tokens(self, encoder: Encoder, packed: Packed) -> Tensor:
         """Return the features of all tokens for other layers than the last or a BiLSTM, [N, H]."""
-        lengths = packed.lengths.tolist()
+        lengths = packed.lengths.tolist() if self._recurrent else []
         if self._layers == "concat_last_four":
             x = torch.cat(encoder.hidden_states(packed)[-4:], 1)
             return self.recurrent4(x, lengths) if self._recurrent else self.joined(x)  # type: ignore[no-any-return]

@@ -126,6 +126,8 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None, kernels: KernelBacken
     Libraries compute products of few rows, or of one column, by other algorithms whose sums differ in the last
     bits. So few rows are padded with zeros, and a single column is duplicated.
     """
+    if torch.compiler.is_exporting():  # a traced graph has other libraries' products
+        return F.linear(x, weight, bias)
     if torch.is_grad_enabled():
         return matmul(x, weight, bias, kernels)
     if len(weight) == 1:

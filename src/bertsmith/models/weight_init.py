@@ -46,11 +46,12 @@ def init_sinusoidal_positions(table: Tensor, sigma: float, first: int = 0) -> No
 def sinusoidal_positions(positions: int, size: int) -> Tensor:
     """Return sinusoidal position embeddings [P, E] (Vaswani et al. 2017, section 3.5).
 
-    PE(p, 2i) = sin(p / 10000^(2i/d)), and PE(p, 2i+1) is the cosine of the same angle.
+    PE(p, 2i) = sin(p / 10000^(2i/d)), and PE(p, 2i+1) is the cosine of the same angle. They are computed in
+    float64 and rounded to float32: an angle of 500 in float32 is off by up to 3e-5.
     """
-    column = torch.arange(size)
+    column = torch.arange(size, dtype=torch.float64)
     angle = torch.arange(positions)[:, None] / 10_000 ** (2 * (column // 2) / size)
-    return torch.where(column % 2 == 0, angle.sin(), angle.cos())
+    return torch.where(column % 2 == 0, angle.sin(), angle.cos()).float()
 
 
 def init_local_attention(qkv: Tensor, heads: int) -> None:

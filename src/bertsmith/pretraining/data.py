@@ -76,8 +76,8 @@ class PretrainData:
         """The training instances of each phase."""
         batch_tokens = self.settings.train.batch_tokens
         return [
-            create_stream(self.shards, self.split.train, self.settings, length, batch_tokens)
-            for length, _ in self.phase_lengths
+            create_stream(self.shards, self.split.train, self.settings, length, batch_tokens, phase=phase)
+            for phase, (length, _) in enumerate(self.phase_lengths)
         ]
 
     @property
@@ -115,10 +115,13 @@ class PretrainData:
         data = self.settings.data.model_copy(update={"corruption": "none"})
         settings = self.settings.model_copy(update={"data": data})
         documents, batches = self.split.validation, {}
-        for prefix, (length, _) in zip(("", "long_"), self.phase_lengths, strict=False):
+        for phase, (length, _) in enumerate(self.phase_lengths):
             if not len(documents):
                 continue
-            stream = create_stream(self.shards, documents, settings, length, seed=VALIDATION_SEED)
+            prefix = ("", "long_")[phase]
+            stream = create_stream(
+                self.shards, documents, settings, length, seed=VALIDATION_SEED, phase=phase
+            )
             if size := min(stream.size(0), data.max_validation_instances):
                 starts = range(0, size, _EVALUATION_BATCH_SIZE)
                 batches[prefix] = [
@@ -162,6 +165,8 @@ def create_stream(
     length: int,
     batch_tokens: int | None = None,
     seed: int | None = None,
+    *,
+    phase: int = 0,
 ) -> InstanceStream:
     """Create the stream of instances of documents.
 
@@ -172,9 +177,10 @@ def create_stream(
         length: The maximum number of tokens of an instance.
         batch_tokens: The maximum number of tokens in a batch; None: batches have a number of instances.
         seed: The seed; None: `train.seed`.
+        phase: The index of the phase.
     """
     seed = settings.train.seed if seed is None else seed
-    tokenizer, data = shards.tokenizer, settings.data
+    tokenizer, data = shards.tokenizer, settings.data.of_phase(phase)
     return InstanceStream(
         shards, documents, tokenizer, data, length=length, seed=seed, batch_tokens=batch_tokens
     )
@@ -207,9 +213,12 @@ def _warn_about_labels(counts: Mapping[str, int]) -> None:
     ratio = counts["is_next"] / max(1, counts["instances"])
     if abs(ratio - 0.5) > _MAX_LABEL_IMBALANCE:
         logger.warning(
-            "%s of the pairs are IsNext; %s of %s have only one sentence, which has no next one. Use longer "
-            "documents, another data.nsp_sampling, or train without pairs: %s",
+            "%s of the pairs are IsNext: %s of %s are NotNext because a single sentence was left, which has no "
+            "next one (%s of %s have only one). Set data.nsp_balance=true, use longer documents, or train without "
+            "pairs: %s",
             f"{ratio:.0%}",
+            f"{counts['not_next_of_single_sentences']:,}",
+            pluralize(counts["instances"], "pair"),
             f"{counts['documents_of_one_fragment']:,}",
             pluralize(counts["documents"], "document"),
             format_settings(FULL_SENTENCE_SETTINGS),

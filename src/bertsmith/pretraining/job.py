@@ -18,6 +18,7 @@ from bertsmith.models.encoder import Encoder
 from bertsmith.models.pretraining_heads import MaskedLMHead
 from bertsmith.objectives.objective import MODEL, Objective, evaluate_objective
 from bertsmith.pretraining.data import PretrainData
+from bertsmith.pretraining.paper_settings import differences_from_paper
 from bertsmith.pretraining.resolve_settings import measured_settings
 from bertsmith.pretraining.settings import EvaluateSettings, PretrainSettings
 from bertsmith.runs import compute_setup, run_folder
@@ -182,14 +183,13 @@ def read_evaluation_pairs(settings: EvaluateSettings) -> MinimalPairs | None:
 
 
 def log_settings(settings: PretrainSettings) -> None:
-    """Log the settings that have other defaults for the size of the model than the paper's."""
-    measured = PretrainSettings.dotted(measured_settings(settings.model.model_dump()))
-    if not measured:
+    """Log all settings of a new model, besides its size, that differ from those of BERT's paper."""
+    if not measured_settings(settings.model.model_dump()):
         logger.info("no settings were measured for a model of this size, so the defaults are used")
-        return
-    values = settings.flat()
-    message = "settings for a model of this size: %s; recipes/bert-paper.yaml has those of the paper"
-    logger.info(message, ", ".join(f"{name}={values[name]}" for name in measured))
+    differences = [f"{name}={value}" for name, value in differences_from_paper(settings).items()]
+    if differences:
+        message = "settings that differ from BERT's paper: %s; recipes/bert-paper.yaml has those of the paper"
+        logger.info(message, ", ".join(differences))
 
 
 def log_epochs(num_updates: int, updates_per_epoch: float) -> None:

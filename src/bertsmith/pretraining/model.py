@@ -99,10 +99,15 @@ def build_model(
 
 def check_memory(settings: PretrainSettings, context: ComputeContext) -> None:
     """Raise InputError if weights, gradients, and optimizer state do not fit into memory."""
+    hardware.check_memory(count_trained_parameters(settings), hardware.memory_bytes(context.device))
+
+
+def count_trained_parameters(settings: PretrainSettings) -> int:
+    """Return the number of parameters that a run trains: those of the encoder and of the objective's heads."""
     with torch.device("meta"):
         modules = first_weights(settings, torch.Generator())
-    num_parameters = sum(p.numel() for module in modules for p in module.parameters())
-    hardware.check_memory(num_parameters, hardware.memory_bytes(context.device))
+    parameters = {p for module in modules for p in module.parameters()}
+    return sum(p.numel() for p in parameters)
 
 
 def first_weights(

@@ -20,20 +20,18 @@ from bertsmith.device import ComputeContext
 from bertsmith.errors import InputError, option
 from bertsmith.formatting import pluralize
 from bertsmith.inference.model import Model
-from bertsmith.instances.batches import SyntheticStream, check_type_vocab_size
+from bertsmith.instances.batches import check_type_vocab_size
 from bertsmith.instances.settings import MEAN_FILL_RATIO
 from bertsmith.models.config import DROPOUT_SETTINGS, ModelConfig
 from bertsmith.models.family import get_family
 from bertsmith.models.family import preset as preset_sizes
 from bertsmith.objectives.objective import infer_objective, objective_type
-from bertsmith.pretraining.model import first_weights
 from bertsmith.pretraining.settings import DEFAULT_OBJECTIVE, PretrainSettings, StartSettings, with_objective
-from bertsmith.runs.compute_setup import measure_update_seconds, without_other_budgets
+from bertsmith.pretraining.speed_probe import probe_speed
+from bertsmith.runs.compute_setup import without_other_budgets
 from bertsmith.runs.run_folder import SETTINGS, settings_of_run
 from bertsmith.settings import Changes, read_yaml
 from bertsmith.tokenizer.tokenizer import Tokenizer
-from bertsmith.training.data_loader import Phase
-from bertsmith.training.train_step import TrainModule
 
 logger = logging.getLogger(__name__)
 
@@ -61,6 +59,7 @@ _SMALL_MODEL_SETTINGS: dict[str, dict[str, Any]] = {
     },
 }
 _TIME_BUDGET_DATA_SETTINGS = {"sequence_length": 64, "mlm_probability": 0.3}
+_RATE, _MUON_RATE = "train.learning_rate", "train.muon_learning_rate"
 _MAX_PROBE_RATIO, _MAX_PROBE_SECONDS = 0.005, 2.0  # of the time budget, for each size
 _SIZE_SETTINGS = {
     "model.num_hidden_layers",
@@ -179,6 +178,7 @@ def new_settings(
         defaults = _base_model_defaults(base.folder, sizes, values, changes)
         changes = {**changes, "base": str(base.path)}
     values = _merge(*defaults, values)
+    changes = _with_muon_learning_rate(values.get("train", {}), changes)
     run_type = settings_type(_objective_name(values, changes))
     settings = run_type.of(values, str(recipe or "settings")).changed(without_other_budgets(changes))
     if base is not None:
@@ -195,6 +195,24 @@ def new_settings(
         raise InputError("vocab_size_differs", message, argument="model.vocab_size", hint=hint)
     check_type_vocab_size(settings.data, tokenizer.uses_segments, settings.model.type_vocab_size)
     return settings
+
+
+def _with_muon_learning_rate(train: Mapping[str, Any], changes: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the changes; one of the learning rate alone also scales Muon's, so that their ratio stays the same.
+
+    Args:
+        train: The settings of the group `train` before the changes.
+        changes: Settings by dotted names.
+    """
+    rate, muon_rate = (train.get(name) for name in ("learning_rate", "muon_learning_rate"))
+    optim = changes.get("train.optim", train.get("optim"))
+    if optim != "muon" or _MUON_RATE in changes or _RATE not in changes or not (rate and muon_rate):
+        return changes
+    try:
+        factor = float(changes[_RATE]) / float(rate)
+    except (TypeError, ValueError):
+        return changes  # refused when the settings are read
+    return {**changes, _MUON_RATE: float(f"{float(muon_rate) * factor:.6g}")}
 
 
 def resumed_settings(
@@ -321,23 +339,6 @@ def _merge(*settings: Mapping[str, Any]) -> dict[str, Any]:
             is_mergeable = isinstance(before, Mapping) and isinstance(values, Mapping)
             merged[group] = {**before, **values} if is_mergeable else values
     return merged
-
-
-def probe_speed(settings: PretrainSettings, context: ComputeContext, max_seconds: float) -> float:
-    """Return the seconds of an update on random text.
-
-    Args:
-        settings: The settings of the run.
-        context: The compute context.
-        max_seconds: The seconds that may be spent.
-    """
-    data, train = settings.data, settings.train
-    encoder, objective = first_weights(settings, context.init_generator)
-    context.prepare_modules(encoder, objective)
-    length = round(data.sequence_length * MEAN_FILL_RATIO)
-    stream = SyntheticStream(settings.model.vocab_size, length, data.mlm_probability, data.sentence_task)
-    phase = Phase(stream, 1.0, train.batch_size)
-    return measure_update_seconds(TrainModule(encoder, objective), phase, train, context, max_seconds)
 
 
 def choose_preset(changes: Mapping[str, Any], tokenizer: Tokenizer) -> str | None:

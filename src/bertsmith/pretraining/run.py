@@ -90,7 +90,7 @@ def pretrain(
                 preset = ranks.run_on_main(lambda: resolve_settings.choose_preset(changes, shards.tokenizer))
             explicit = None
             run_settings = resolve_settings.new_settings(preset, recipe, changes, shards.tokenizer, base)
-            if not (base or recipe):
+            if base is None:
                 log_settings(run_settings)
         checkpoint = ranks.run_on_main(lambda: newest_name(out / run_folder.CHECKPOINTS))
         job = _prepare_job(run_settings, shards, base, out, from_checkpoint=is_resuming and bool(checkpoint))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -133,7 +135,9 @@ def render_curves_page(
 
 
 def _plot(title: str, curves: Curves, order: Sequence[str]) -> Any:
-    labels = dict(zip(order, plots.displayable_labels([name[-20:] for name in order], "run"), strict=True))
+    counts = Counter(Path(run).name for run in order)
+    names = ["/".join(Path(run).parts[-2 if counts[Path(run).name] > 1 else -1 :]) for run in order]
+    labels = dict(zip(order, plots.displayable_labels(names, "run"), strict=True))
 
     def draw(axes: Axes) -> None:
         for name, curve in curves.items():

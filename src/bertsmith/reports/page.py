@@ -1,4 +1,4 @@
-"""Render a self-contained page from a template: text is escaped, plots are inline, no scripts, no links.
+"""Render a self-contained page from a template: text is escaped, plots and scripts are inline, no links.
 
 Pages extend `base.html`, which has the styles, for light and dark color schemes and for screens of any width.
 `parts.html` has macros for tables that scroll, bars, stacked bars, findings, and figures.
@@ -6,18 +6,22 @@ Pages extend `base.html`, which has the styles, for light and dark color schemes
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import re
 from collections.abc import Callable, Mapping
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jinja2
 from markupsafe import Markup, escape
 
 from bertsmith import console, formatting
+from bertsmith.errors import InputError
 from bertsmith.io import atomic
 
+_MAX_FRAME_BYTES = 16_000_000  # of a page in a notebook, which is saved with the notebook
 _NO_BREAK_SPACE = "\u00a0"
 _UNIT = re.compile(r"(?<=\d) (?=%|(?:bytes?|kB|MB|GB|TB|ms|s|min|h)\b)")
 _SCORE_NAMES = {
@@ -61,10 +65,47 @@ def _environment() -> jinja2.Environment:
     return environment
 
 
+class Script(NamedTuple):
+    """A script of a page.
+
+    Attributes:
+        text: Its source.
+        digest: The digest by which the page's content security policy permits this script and no other.
+    """
+
+    text: Markup
+    digest: str
+
+
+def load_script(name: str) -> Script:
+    """Read a script of templates/."""
+    text = (Path(__file__).parent / "templates" / name).read_text(encoding="utf-8")
+    digest = base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest()).decode("ascii")
+    return Script(Markup(text), f"sha256-{digest}")
+
+
+def check_suffix(file: str | Path, argument: str = "output") -> str:
+    """Return the suffix of a file for a page or a plot; InputError unless it is .html or .png."""
+    suffix = Path(file).suffix.lower()
+    if suffix not in (".html", ".png"):
+        message, hint = "is neither a page nor a plot", "name a file that ends in .html or .png"
+        raise InputError("not_html_or_png", message, location=file, argument=argument, hint=hint)
+    return suffix
+
+
 def write_page(path: str | Path, page: str) -> None:
     """Write a page atomically; MachineError if it cannot be written."""
     with atomic.write_errors(path):
         atomic.write_text(Path(path), page)
+
+
+def notebook_frame(page: str) -> str:
+    """Return HTML that shows a page in a notebook, in a frame of its own; a page of over 16 MB is only named."""
+    if len(page) > _MAX_FRAME_BYTES:
+        size = formatting.format_bytes(len(page))
+        return f"<p>A page of {size} is too large for a notebook: save it as a file.</p>"
+    start = '<iframe sandbox="allow-scripts" style="width: 100%; height: 46rem; border: 0" srcdoc="'
+    return f'{start}{escape(page)}"></iframe>'
 
 
 def sentence(text: str) -> Markup:

@@ -118,6 +118,27 @@ def plot_lr_range_test(
     return plots.to_png(plots.figure(draw))
 
 
+def plot_probes(rows: Mapping[str, Sequence[float]], baseline: float) -> bytes:
+    """Plot accuracies of probes by layer as a PNG, with a dotted line at that of a baseline.
+
+    Args:
+        rows: The accuracies of each layer, by name.
+        baseline: The accuracy of the most frequent label of each word.
+    """
+    styles = [(plots.BAR, "o-"), (plots.ALERT, "s--")]
+
+    def draw(axes: Axes) -> None:
+        for (name, values), (color, style) in zip(rows.items(), styles, strict=False):
+            axes.plot(range(len(values)), values, style, color=color, markersize=4, label=name)
+        axes.axhline(baseline, color=plots.INK, linestyle=":", label="most frequent label of each word")
+        axes.legend(frameon=False, labelcolor=plots.INK, fontsize="small")
+        plots.set_integer_ticks(axes.xaxis)
+        axes.set_xlabel("layer")
+        axes.set_ylabel("accuracy")
+
+    return plots.to_png(plots.figure(draw))
+
+
 def plot_attention(
     tokens: Sequence[str], weights: NDArray[np.float32], layers: Sequence[int], heads: Sequence[int]
 ) -> bytes:

@@ -30,6 +30,7 @@ _FIRST_BATCH_RATIO = 8  # the first measured updates use this fraction of a batc
 _MAX_MEASURING_RATIO, _MAX_MEASURING_SECONDS = 0.02, 10.0  # of the run
 _MIN_PLANNED_UPDATES = 20  # so that one slow measurement does not end a run after its first update
 _MIN_USEFUL_UPDATES = 500
+_MIN_DECAY = 2.0**-25  # 1 minus less than this is 1 in fp32
 
 
 def without_other_budgets(changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -175,6 +176,8 @@ def training_budget(
     if is_new and threads > (cores := hardware.available_cores()):
         message = "this run uses %s on %s: as many threads as cores would be faster"
         logger.warning(message, pluralize(threads, "thread"), pluralize(cores, "core"))
+    if is_new:
+        warn_about_weight_decay(train)
     if train.max_minutes is None:
         updates = num_updates()
     elif is_new:
@@ -190,6 +193,24 @@ def training_budget(
         start_time=start_time,
         num_processes=num_processes,
     )
+
+
+def warn_about_weight_decay(train: TrainSettings) -> None:
+    """Log a warning if weight decay is lost by rounding: weights are fp32, and 1 - rate · decay becomes 1."""
+    rates = {"learning_rate": (train.learning_rate, train.weight_decay)}
+    if train.optim == "muon":
+        decay = train.weight_decay if train.muon_weight_decay is None else train.muon_weight_decay
+        rates["muon_learning_rate"] = (train.muon_learning_rate, decay)
+    for name, (rate, decay) in rates.items():
+        if 0 < rate * decay < _MIN_DECAY:
+            logger.warning(
+                "weight decay has no effect: train.%s=%g times a weight decay of %g is less than fp32 resolves "
+                "(%.1g of a weight); raise one of them, or set the decay to 0",
+                name,
+                rate,
+                decay,
+                _MIN_DECAY,
+            )
 
 
 def _updates_in_minutes(train: TrainSettings, throughput: Throughput, elapsed_seconds: float) -> int:

@@ -88,7 +88,9 @@ def create_app(
             *huggingface_routes.ROUTES,
         ],
         middleware=middleware,
-        exception_handlers={HTTPException: lambda request, error: error_response(error)},
+        exception_handlers={
+            HTTPException: lambda request, error: _in_form(error_response(error), request.url.path)
+        },
         lifespan=lifespan,
     )
     app.state.server = state
@@ -108,19 +110,21 @@ class _Gate:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        status, code, start_time = 0, "", perf_counter()
+        status, code, is_accepted, start_time = 0, "", False, perf_counter()
 
         async def send_and_note(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
+                if self._state.is_draining:  # the client sends its next request elsewhere
+                    message["headers"] = [*message["headers"], (b"connection", b"close")]
             await send(message)
 
-        self._state.num_open += 1
         try:
             try:
                 async with asyncio.timeout(self._state.limits.max_seconds):
-                    self._check(scope)
+                    is_accepted = self._check(scope)
+                    self._state.num_open += is_accepted
                     await self._app(scope, receive, send_and_note)
             except ClientDisconnect:
                 code = "client_disconnected"
@@ -129,11 +133,11 @@ class _Gate:
                     error, is_started=bool(status), scope=scope, receive=receive, send=send_and_note
                 )
         finally:
-            self._state.num_open -= 1
+            self._state.num_open -= is_accepted
             self._note(scope, status, code, perf_counter() - start_time)
 
-    def _check(self, scope: Scope) -> None:
-        """Raise an error for a request that gets no answer."""
+    def _check(self, scope: Scope) -> bool:
+        """Return False for a request that a server answers while it drains; raise an error for a refused one."""
         headers = Headers(scope=scope)
         origin, allowed = headers.get("origin"), self._cors_origins
         is_allowed = origin in (None, *allowed) or "*" in allowed
@@ -141,7 +145,7 @@ class _Gate:
             hint = "start the server with --cors-origin to allow it"
             raise InputError("origin_refused", "pages of other sites may not send requests", hint=hint)
         if scope["path"] in _OPEN_PATHS and scope["method"] in ("GET", "HEAD"):
-            return
+            return False
         if self._authorization is not None:
             authorization = headers.get("authorization", "").encode()
             if not hmac.compare_digest(authorization, self._authorization):
@@ -151,6 +155,7 @@ class _Gate:
             raise MachineError(
                 "draining", "the server is stopping", hint="send the request to another server"
             )
+        return True
 
     async def _send_error(
         self, error: Exception, *, is_started: bool, scope: Scope, receive: Receive, send: Send
@@ -161,8 +166,7 @@ class _Gate:
             error = MachineError("timeout", f"there was no answer in {seconds:g} s", hint="try again later")
         response = error_response(error)
         if not is_started:
-            as_string = scope["path"] in tei_routes.PATHS
-            await (tei_routes.error_as_string(response) if as_string else response)(scope, receive, send)
+            await _in_form(response, scope["path"])(scope, receive, send)
         return response.code
 
     def _note(self, scope: Scope, status: int, code: str, seconds: float) -> None:
@@ -177,6 +181,11 @@ class _Gate:
         if access_logger.isEnabledFor(logging.INFO):
             values = {"route": route, "status": status, "code": code, "seconds": round(seconds, 6)}
             access_logger.info("%s %s", scope["method"], scope["path"], extra={"request": values})
+
+
+def _in_form(response: ErrorResponse, path: str) -> JSONResponse:
+    """Return an error in the form that the clients of a path read."""
+    return tei_routes.error_as_string(response) if path in tei_routes.PATHS else response
 
 
 async def _page(request: Request) -> Response:

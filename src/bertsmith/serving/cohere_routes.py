@@ -10,15 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from bertsmith.serving.answers import (
-    CompatibleBody,
-    VectorOptions,
-    can_embed,
-    can_rerank,
-    choose_model,
-    embed,
-    rerank,
-)
+from bertsmith.serving import compatible
 from bertsmith.serving.errors import JSONResponse
 from bertsmith.serving.openai_routes import to_base64
 from bertsmith.serving.requests import read_body
@@ -26,13 +18,13 @@ from bertsmith.serving.requests import read_body
 _DIRECTIONS = {"NONE": None, "START": "left", "END": "right"}
 
 
-class CohereDocument(CompatibleBody):
+class CohereDocument(compatible.CompatibleBody):
     """A document of Cohere's first version."""
 
     text: str
 
 
-class CohereRerankBody(CompatibleBody):
+class CohereRerankBody(compatible.CompatibleBody):
     """The body of /v1/rerank and /v2/rerank."""
 
     query: str
@@ -47,7 +39,7 @@ class CohereRerankBody(CompatibleBody):
         return [document if isinstance(document, str) else document.text for document in self.documents]
 
 
-class CohereEmbedBody(CompatibleBody):
+class CohereEmbedBody(compatible.CompatibleBody):
     """The body of /v2/embed."""
 
     texts: list[str]
@@ -60,9 +52,9 @@ class CohereEmbedBody(CompatibleBody):
 async def rerank_documents(request: Request) -> Response:
     """Return the relevance of documents to a query, the best first."""
     body = await read_body(request, CohereRerankBody)
-    model = choose_model(request, body.model, can_rerank, "score pairs of texts")
+    model = compatible.choose_model(request, body.model, compatible.can_rerank, "score pairs of texts")
     texts = body.texts
-    ranks = (await rerank(request, model, body.query, texts))[: body.top_n]
+    ranks = (await compatible.rerank(request, model, body.query, texts))[: body.top_n]
     results = [
         {"index": index, "relevance_score": score}
         | ({"document": {"text": texts[index]}} if body.return_documents else {})
@@ -74,14 +66,14 @@ async def rerank_documents(request: Request) -> Response:
 async def embed_texts(request: Request) -> Response:
     """Embed texts."""
     body = await read_body(request, CohereEmbedBody)
-    model = choose_model(request, body.model, can_embed, "embed texts")
+    model = compatible.choose_model(request, body.model, compatible.can_embed, "embed texts")
     direction = _DIRECTIONS[body.truncate]
     options: dict[str, Any] = {
         "truncate": direction is not None,
         "truncation_direction": direction or "right",
     }
-    vectors, tokens = await embed(
-        request, model, body.texts, VectorOptions(dimensions=body.output_dimension, **options)
+    vectors, tokens = await compatible.embed(
+        request, model, body.texts, compatible.VectorOptions(dimensions=body.output_dimension, **options)
     )
     embeddings = {
         name: vectors if name == "float" else [to_base64(vector) for vector in vectors]

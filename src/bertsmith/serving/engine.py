@@ -193,23 +193,27 @@ class Engine:
 
     async def _run(self) -> None:
         """Compute batches until the engine stops."""
-        loop = asyncio.get_running_loop()
         while await self._has_jobs.wait():
             if self._num_untokenized and self._waiting_tokens < self.limits.max_batch_tokens:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(self.limits.batch_wait):
                         await self._all_tokenized.wait()
-            if not (batch := self._take_batch()):
+            if self._queue:
+                await self._compute_batch()
+            else:
                 self._has_jobs.clear()
-                continue
-            start_time = perf_counter()
-            answers_of = await loop.run_in_executor(self._worker, _compute, batch)
-            self.metrics.batch_tokens.observe(sum(part.tokens for part in batch))
-            self.metrics.inference_seconds.observe(perf_counter() - start_time)
-            for part in batch:
-                if part.start == 0:
-                    self.metrics.queue_seconds.observe(start_time - part.job.queued_at)
-                self._finish(part.job, answers_of.get(part.job))
+
+    async def _compute_batch(self) -> None:
+        """Compute the next batch. Afterwards nothing refers to it, nor to a model that was replaced meanwhile."""
+        batch, start_time = self._take_batch(), perf_counter()
+        loop = asyncio.get_running_loop()
+        answers_of = await loop.run_in_executor(self._worker, _compute, batch)
+        self.metrics.batch_tokens.observe(sum(part.tokens for part in batch))
+        self.metrics.inference_seconds.observe(perf_counter() - start_time)
+        for part in batch:
+            if part.start == 0:
+                self.metrics.queue_seconds.observe(start_time - part.job.queued_at)
+            self._finish(part.job, answers_of.get(part.job))
 
     def _finish(self, job: _Job, answers: Answers | None) -> None:
         """Give a job its answers or its error; do nothing if inputs of it are left, or if it was cancelled."""

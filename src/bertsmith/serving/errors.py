@@ -22,6 +22,7 @@ STATUS = {
     "model_unknown": 404,
     "route_missing": 404,
     "body_too_slow": 408,
+    "answer_too_large": 413,
     "body_too_large": 413,
     "too_many_inputs": 413,
     "too_many_tokens": 413,
@@ -38,6 +39,7 @@ _TYPES = {
     404: "not_found_error",
     429: "rate_limit_error",
 }
+_UNREAD = (401, 403, 404, 405, 408, 413, 415)  # the rest of the body is not read, so the connection ends
 _RETRY_AFTER = {429: 1, 503: 1}  # seconds
 
 
@@ -72,7 +74,9 @@ class ErrorResponse(JSONResponse):
         kind = _TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")
         error = {"message": message, "type": kind, "code": code, "param": param}
         headers = {"Retry-After": str(_RETRY_AFTER[status])} if status in _RETRY_AFTER else {}
-        if status in (408, 413):  # the rest of the body is not read
+        if status == 401:
+            headers["WWW-Authenticate"] = "Bearer"
+        if status in _UNREAD:
             headers["Connection"] = "close"
         super().__init__({"error": error, "message": message}, status, headers)
 

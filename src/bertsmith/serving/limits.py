@@ -24,7 +24,7 @@ class Limits(Settings):
     )
     max_body_bytes: int = Field(2_000_000, ge=100, description="bytes of a request's body; more get 413")
     max_body_seconds: float = Field(
-        10.0, gt=0, le=86_400, description="seconds in which a body must arrive; then the request gets 408"
+        10.0, gt=0, le=86_400, description="seconds in which a body must arrive, else 408; also its head"
     )
     max_json_depth: int = Field(
         16, ge=3, le=500, description="nested lists and objects of a body; more get 400"

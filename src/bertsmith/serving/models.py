@@ -18,6 +18,7 @@ from bertsmith.inference.model import Model, load
 from bertsmith.inference.predictor import Predictor
 from bertsmith.inference.scoring import Scorer
 from bertsmith.inference.task_predictor import TaskPredictor
+from bertsmith.kernels.backend_selection import select_training_backend
 from bertsmith.suggestions import did_you_mean, similar_names
 
 logger = logging.getLogger(__name__)
@@ -56,8 +57,17 @@ class ServedModel:
 
     @classmethod
     def load(cls, name: str, source: str, device: str = "auto", precision: str = "auto") -> ServedModel:
-        """Load a model; raise InputError if there is none, or if it fails the check of its precision."""
-        return cls(name, source, load(source, device, precision=precision), int(time.time()))
+        """Load a model with the fastest kernels of the machine, compiled if need be: a server runs for long.
+
+        Raises:
+            InputError: There is no model, or it fails the check of its precision.
+        """
+        model = load(source, device, precision=precision)
+        if model.context.is_cpu:
+            select_training_backend("auto", model.folder.config.hidden_size)  # compiles them and waits
+            if precision == "auto":  # an explicit precision uses them
+                model = load(source, device, precision=model.context.precision)
+        return cls(name, source, model, int(time.time()))
 
     @property
     def routes(self) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +12,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from bertsmith.errors import InputError
+from bertsmith.inference.fill_mask import MaskFiller
 from bertsmith.inference.predictor import Predictor
 from bertsmith.inference.scoring import Variant
 from bertsmith.inference.task_predictor import TaskPredictor, mark_empty, to_columns
@@ -27,6 +29,7 @@ from bertsmith.serving.requests import (
 )
 from bertsmith.tasks.batching import Answers
 
+_MAX_FILLED_CHARACTERS = 10_000_000  # of the texts in an answer, one for each token of each mask
 _MAX_OVERLAP = 16  # windows that a token may be in: more cost too much before their tokens are counted
 
 
@@ -90,8 +93,8 @@ async def show_model(request: Request) -> Response:
 
 async def predict(request: Request) -> Response:
     """Predict answers by the model's task, as `bertsmith predict` and `Model.predict` do."""
-    body = await read_body(request, PredictBody)
     model = served_model(request)
+    body = await read_body(request, PredictBody)
     predictor = with_settings(model.predictor, body.settings)
     names = predictor.task.declaration.inputs
     if unknown := [name for name in body.inputs if name not in names]:
@@ -115,8 +118,8 @@ async def predict(request: Request) -> Response:
 
 async def embed(request: Request) -> Response:
     """Embed texts with the pooling of the model's folder, as `bertsmith embed` and `Model.embed` do."""
-    body = await read_body(request, EmbedBody)
     model = served_model(request)
+    body = await read_body(request, EmbedBody)
     embedder = model.embedder
     if body.normalize is not None:
         embedder = replace(embedder, config=embedder.config._replace(normalize=body.normalize))
@@ -127,19 +130,30 @@ async def embed(request: Request) -> Response:
 
 async def fill_mask(request: Request) -> Response:
     """Predict the words behind each mask of texts, as `bertsmith fill-mask` and `Model.fill_mask` do."""
-    body = await read_body(request, FillMaskBody)
     model = served_model(request)
+    body = await read_body(request, FillMaskBody)
     filler = replace(model.mask_filler, top_k=body.top_k)
-    check_num_inputs(request, len(body.texts))
-    answers = await answer(request, filler, [filler.check_mask(text) for text in body.texts])
+    answers = await fill_masks(request, filler, body.texts)
     predictions = [[[token.to_dict() for token in mask] for mask in text] for text in answers.predictions]
     return _response(model, filler, answers, predictions=predictions)
 
 
+async def fill_masks(request: Request, filler: MaskFiller, texts: Sequence[str]) -> Answers:
+    """Return the tokens for the masks of texts; raise InputError if the texts with the tokens are very large."""
+    check_num_inputs(request, len(texts))
+    size = sum(len(filler.check_mask(text)) * text.count(filler.tokenizer.mask_token) for text in texts)
+    if size * filler.top_k > _MAX_FILLED_CHARACTERS:
+        message = f"the answer would have more than {_MAX_FILLED_CHARACTERS:,} characters"
+        raise InputError(
+            "answer_too_large", message, argument="inputs", hint="send shorter texts, or fewer masks"
+        )
+    return await answer(request, filler, texts)
+
+
 async def score(request: Request) -> Response:
     """Score texts by their pseudo-log-likelihood, as `bertsmith score` and `Model.score` do."""
-    body = await read_body(request, ScoreBody)
     model = served_model(request)
+    body = await read_body(request, ScoreBody)
     scorer = model.scorer if body.variant is None else replace(model.scorer, variant=body.variant)
     check_num_inputs(request, len(body.texts))
     answers = await answer(request, scorer, body.texts)

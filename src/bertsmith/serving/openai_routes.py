@@ -12,12 +12,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from bertsmith.serving.answers import CompatibleBody, VectorOptions, can_embed, choose_model, embed, to_texts
+from bertsmith.serving import compatible
 from bertsmith.serving.errors import JSONResponse
 from bertsmith.serving.requests import read_body
 
 
-class EmbeddingsBody(CompatibleBody):
+class EmbeddingsBody(compatible.CompatibleBody):
     """The body of /v1/embeddings."""
 
     input: Any
@@ -29,9 +29,11 @@ class EmbeddingsBody(CompatibleBody):
 async def embeddings(request: Request) -> Response:
     """Embed texts, given as strings or as token ids."""
     body = await read_body(request, EmbeddingsBody)
-    model = choose_model(request, body.model, can_embed, "embed texts")
-    options = VectorOptions(dimensions=body.dimensions)
-    vectors, tokens = await embed(request, model, to_texts(body.input, "input"), options)
+    model = compatible.choose_model(request, body.model, compatible.can_embed, "embed texts")
+    options = compatible.VectorOptions(dimensions=body.dimensions)
+    vectors, tokens = await compatible.embed(
+        request, model, compatible.to_texts(body.input, "input"), options
+    )
     data = [
         {
             "object": "embedding",

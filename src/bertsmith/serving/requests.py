@@ -29,7 +29,7 @@ class ServerState:
         engine: Answers requests.
         limits: The limits.
         metrics: The metrics.
-        num_open: The number of requests that have no complete answer yet.
+        num_open: The number of accepted requests that have no complete answer yet.
         is_draining: True if new requests are refused.
     """
 
@@ -79,7 +79,9 @@ def validate(body_class: type[BodyT], value: Any, location: str = "") -> BodyT:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         argument = ".".join(filter(None, [location, *map(str, first["loc"])]))
-        raise InputError("invalid_body", first["msg"], argument=argument or None) from None
+        field = body_class.model_fields.get(str(first["loc"][0])) if first["loc"] else None
+        hint = field.description if field is not None else None
+        raise InputError("invalid_body", first["msg"], argument=argument or None, hint=hint) from None
 
 
 async def answer(
@@ -163,7 +165,7 @@ def _too_large(limits: Limits) -> InputError:
 def _is_deeper(value: Any, depth: int) -> bool:
     """Return True if lists and dicts are nested deeper."""
     level = [value]
-    for _ in range(depth + 1):
+    for _ in range(depth):
         children: list[Any] = []
         for container in level:
             if isinstance(container, list | dict):

@@ -13,15 +13,17 @@ from contextlib import contextmanager, suppress
 
 import uvicorn
 from starlette.applications import Starlette
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from bertsmith.errors import InputError, option
-from bertsmith.formatting import join_names
+from bertsmith.formatting import join_names, pluralize
 from bertsmith.serving.app import create_app
 from bertsmith.serving.limits import Limits
 from bertsmith.serving.models import ModelRegistry
 from bertsmith.serving.requests import ServerState
 
 _POLL_SECONDS = 0.02
+_MAX_HEAD_BYTES = 65_536  # of a request: its URL and headers
 
 logger = logging.getLogger(__name__)
 
@@ -64,14 +66,12 @@ def serve(
     ):
         message = "the key is not printable ASCII without spaces"
         raise InputError("invalid_api_key", message, argument="api_key", hint="choose another one")
-    listener = _bind(host, port)
-    registry = ModelRegistry(models, device, precision)
-    app = create_app(registry, limits, api_key=api_key, cors_origins=cors_origins)
-    server = Server(app)
-    address, bound_port = listener.getsockname()[:2]
-    url = f"http://[{address}]:{bound_port}" if ":" in address else f"http://{address}:{bound_port}"
-    logger.info("%s: serving %s", url, join_names([model.name for model in registry]))
-    server.run(sockets=[listener])
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as listener:
+        _bind(listener, host, port)
+        _allow_many_connections()
+        registry = ModelRegistry(models, device, precision)
+        app = create_app(registry, limits, api_key=api_key, cors_origins=cors_origins)
+        Server(app).run(sockets=[listener])
 
 
 def _is_loopback(host: str) -> bool:
@@ -80,18 +80,59 @@ def _is_loopback(host: str) -> bool:
     return host == "localhost"
 
 
-def _bind(host: str, port: int) -> socket.socket:
-    """Return a socket that is bound but not listening yet: connections are refused until the models are loaded."""
+def _allow_many_connections() -> None:
+    """Raise the number of open files to what the system allows; each connection is one."""
+    with suppress(ImportError, OSError, ValueError):
+        import resource  # not on Windows
+
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+def _bind(listener: socket.socket, host: str, port: int) -> None:
+    """Bind a socket that does not listen yet: connections are refused until the models are loaded."""
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        listener = socket.socket(family, kind, protocol)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
+        listener.bind((host, port))
     except (OSError, UnicodeError) as error:
-        message = f"cannot listen on {host}, port {port}: {getattr(error, 'strerror', None) or error}".lower()
+        reason = (getattr(error, "strerror", None) or str(error)).lower()
         hint = f"choose another {option('port')} or {option('host')}"
-        raise InputError("address_unavailable", message, hint=hint) from None
-    return listener
+        raise InputError(
+            "address_unavailable", f"cannot listen on {host}, port {port}: {reason}", hint=hint
+        ) from None
+
+
+class _HTTPProtocol(HttpToolsProtocol):
+    """HTTP in which the head of a request is limited in bytes and in time, from the connection on."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._start_head()
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._head_timer.cancel()
+        self._start_head()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._head_bytes += len(data) * self._in_head  # of a head whose end has not arrived
+        if self._head_bytes > _MAX_HEAD_BYTES and not self.transport.is_closing():
+            self.send_400_response("The head of the request is too large.")
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        self._head_timer.cancel()
+        super().on_headers_complete()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._head_timer.cancel()
+        super().connection_lost(exc)
+
+    def _start_head(self) -> None:
+        state: ServerState = self.config.app.state.server  # type: ignore[union-attr]
+        self._in_head, self._head_bytes = True, 0
+        self._head_timer = self.loop.call_later(state.limits.max_body_seconds, self.transport.abort)
 
 
 class Server(uvicorn.Server):
@@ -107,6 +148,7 @@ class Server(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 app,
+                http=_HTTPProtocol,
                 log_config=None,
                 log_level="error",
                 access_log=False,
@@ -144,7 +186,18 @@ class Server(uvicorn.Server):
         self.should_exit = self.force_exit
         if not self._state.is_draining:
             self._state.is_draining = True
+            if self._state.num_open:
+                count = pluralize(self._state.num_open, "request")
+                logger.info("finishing %s; interrupt again to stop at once", count)
             self._draining = asyncio.ensure_future(self._stop_when_idle())
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen, and log the address."""
+        await super().startup(sockets)
+        for listener in sockets or ():
+            address, port = listener.getsockname()[:2]
+            url = f"http://[{address}]:{port}" if ":" in address else f"http://{address}:{port}"
+            logger.info("%s: serving %s", url, join_names([model.name for model in self._state.registry]))
 
     async def _stop_when_idle(self) -> None:
         while self._state.num_open:

@@ -16,48 +16,32 @@ from starlette.routing import Route
 from bertsmith.errors import InputError
 from bertsmith.inference.embedding import TokenEmbedder
 from bertsmith.inference.predictor import with_class
-from bertsmith.serving.answers import (
-    CompatibleBody,
-    Function,
-    SimilarityInputs,
-    Text,
-    VectorOptions,
-    add_prompt,
-    can_classify,
-    can_embed,
-    can_rerank,
-    choose_model,
-    cosines,
-    embed,
-    rerank,
-    score_labels,
-    to_texts,
-    with_options,
-)
+from bertsmith.serving import compatible
 from bertsmith.serving.errors import ErrorResponse, JSONResponse
 from bertsmith.serving.models import ServedModel
 from bertsmith.serving.requests import answer, check_num_inputs, read_body, server_state
 from bertsmith.tasks.windows import NO_LIMIT
 from bertsmith.tokenizer.tokenizer import Encoding
 
+_MAX_NUMBERS = 5_000_000  # of the vectors of tokens, some 60 MB of JSON
 _ERROR_TYPES = {"no_inputs": "Empty", "queue_full": "Overloaded", "draining": "Unhealthy"}
 
 
-class TeiEmbedBody(VectorOptions):
+class TeiEmbedBody(compatible.VectorOptions):
     """The body of /embed and /embed_all."""
 
     inputs: Any
     normalize: bool | None = True
 
 
-class SimilarityBody(CompatibleBody):
+class SimilarityBody(compatible.CompatibleBody):
     """The body of /similarity."""
 
-    inputs: SimilarityInputs
-    parameters: VectorOptions = VectorOptions()
+    inputs: compatible.SimilarityInputs
+    parameters: compatible.VectorOptions = compatible.VectorOptions()
 
 
-class ScoreOptions(CompatibleBody):
+class ScoreOptions(compatible.CompatibleBody):
     """The options of /predict and /rerank. Pairs and windows are truncated at the right only."""
 
     truncate: bool | None = True
@@ -79,7 +63,7 @@ class TeiRerankBody(ScoreOptions):
     return_text: bool = False
 
 
-class TokenizeBody(CompatibleBody):
+class TokenizeBody(compatible.CompatibleBody):
     """The body of /tokenize."""
 
     inputs: str | list[str]
@@ -87,7 +71,7 @@ class TokenizeBody(CompatibleBody):
     prompt_name: str | None = None
 
 
-class DecodeBody(CompatibleBody):
+class DecodeBody(compatible.CompatibleBody):
     """The body of /decode."""
 
     ids: list[int] | list[list[int]]
@@ -97,41 +81,49 @@ class DecodeBody(CompatibleBody):
 async def embed_texts(request: Request) -> Response:
     """Return a vector for each text."""
     body = await read_body(request, TeiEmbedBody)
-    model = choose_model(request, None, can_embed, "embed texts")
-    vectors, _ = await embed(request, model, to_texts(body.inputs, "inputs"), body)
+    model = compatible.choose_model(request, None, compatible.can_embed, "embed texts")
+    vectors, _ = await compatible.embed(request, model, compatible.to_texts(body.inputs, "inputs"), body)
     return JSONResponse(vectors)
 
 
 async def embed_tokens(request: Request) -> Response:
     """Return a vector for each token of each text."""
     body = await read_body(request, TeiEmbedBody)
-    model = choose_model(request, None, can_embed, "embed texts")
-    texts = to_texts(body.inputs, "inputs")
+    model = compatible.choose_model(request, None, compatible.can_embed, "embed texts")
+    texts = compatible.to_texts(body.inputs, "inputs")
     check_num_inputs(request, len(texts))
-    embedder = with_class(with_options(model.embedder, body), TokenEmbedder)
-    answers = await answer(request, embedder, add_prompt(model, texts, body.prompt_name))
-    return await asyncio.to_thread(JSONResponse, answers.predictions)  # tens of megabytes
+    embedder = with_class(compatible.with_options(model.embedder, body), TokenEmbedder)
+    answers = await answer(request, embedder, compatible.add_prompt(model, texts, body.prompt_name))
+    if sum(states.size for states in answers.predictions) > _MAX_NUMBERS:
+        message, hint = (
+            f"the answer would have more than {_MAX_NUMBERS:,} numbers",
+            "send fewer or shorter texts",
+        )
+        raise InputError("answer_too_large", message, argument="inputs", hint=hint)
+    return await asyncio.to_thread(JSONResponse, answers.predictions)
 
 
 async def similarity(request: Request) -> Response:
     """Return the cosine of a text and each of others."""
     body = await read_body(request, SimilarityBody)
-    model = choose_model(request, None, can_embed, "embed texts")
-    texts: list[Text] = [body.inputs.source_sentence, *body.inputs.sentences]
-    vectors, _ = await embed(request, model, texts, body.parameters)
-    return JSONResponse(cosines(vectors))
+    model = compatible.choose_model(request, None, compatible.can_embed, "embed texts")
+    texts: list[compatible.Text] = [body.inputs.source_sentence, *body.inputs.sentences]
+    vectors, _ = await compatible.embed(request, model, texts, body.parameters)
+    return JSONResponse(compatible.cosines(vectors))
 
 
 async def predict(request: Request) -> Response:
     """Return the scores of all labels, the best first; a list of them for a batch."""
     body = await read_body(request, TeiPredictBody)
-    model = choose_model(request, None, can_classify, "classify texts")
+    model = compatible.choose_model(request, None, compatible.can_classify, "classify texts")
     rows, is_batch = _rows(body.inputs)
     inputs = {"text": [row[0] for row in rows]}
     if rows and len(rows[0]) > 1:
         inputs["text_pair"] = [row[-1] for row in rows]
-    function: Function | None = "none" if body.raw_scores else _default_function(model)
-    scores = await score_labels(request, model, inputs, function, truncate=body.truncate is not False)
+    function: compatible.Function | None = "none" if body.raw_scores else _default_function(model)
+    scores = await compatible.score_labels(
+        request, model, inputs, function, truncate=body.truncate is not False
+    )
     answers = [[{"score": score, "label": label} for label, score in by_label.items()] for by_label in scores]
     return JSONResponse(answers if is_batch else answers[0])
 
@@ -162,8 +154,8 @@ def _default_function(model: ServedModel) -> Literal["sigmoid"] | None:
 async def rerank_texts(request: Request) -> Response:
     """Return the relevance of texts to a query, the best first."""
     body = await read_body(request, TeiRerankBody)
-    model = choose_model(request, None, can_rerank, "score pairs of texts")
-    ranks = await rerank(
+    model = compatible.choose_model(request, None, compatible.can_rerank, "score pairs of texts")
+    ranks = await compatible.rerank(
         request, model, body.query, body.texts, logits=body.raw_scores, truncate=body.truncate is not False
     )
     texts = [{"text": body.texts[index]} if body.return_text else {} for index, _ in ranks]
@@ -177,7 +169,7 @@ async def tokenize(request: Request) -> Response:
     body, model = await read_body(request, TokenizeBody), server_state(request).registry.default
     texts = [body.inputs] if isinstance(body.inputs, str) else body.inputs
     check_num_inputs(request, len(texts))
-    prompted = [str(text) for text in add_prompt(model, texts, body.prompt_name)]
+    prompted = [str(text) for text in compatible.add_prompt(model, texts, body.prompt_name)]
 
     def tokens() -> list[list[dict[str, Any]]]:
         encodings = model.model.tokenizer.encode_batch(prompted, max_length=NO_LIMIT)
@@ -210,23 +202,25 @@ async def decode(request: Request) -> Response:
     if not all(0 <= i < len(tokenizer) for row in rows for i in row):
         hint = f"use ids from 0 to {len(tokenizer) - 1:,}"
         raise InputError("token_id_out_of_range", "no token has one of the ids", argument="ids", hint=hint)
-    return JSONResponse(
-        [tokenizer.decode(row, keep_special_tokens=not body.skip_special_tokens) for row in rows]
-    )
+    keep = not body.skip_special_tokens
+    texts = [await asyncio.to_thread(tokenizer.decode, row, keep_special_tokens=keep) for row in rows]
+    return JSONResponse(texts)
 
 
 async def info(request: Request) -> Response:
     """Describe the first model and the limits."""
     state = server_state(request)
     model, limits = state.registry.default, state.limits
-    labels = model.predictor.task.labels if can_classify(model) else None
-    if labels is not None:
-        id2label = {str(i): label for i, label in enumerate(labels)}
-        label2id = {label: i for i, label in enumerate(labels)}
-        kind = "reranker" if can_rerank(model) else "classifier"
-        model_type: dict[str, Any] = {kind: {"id2label": id2label, "label2id": label2id}}
-    else:
-        model_type = {"embedding": {"pooling": model.embedder.config.pooling}} if can_embed(model) else {}
+    model_type: dict[str, Any] = {}
+    if compatible.can_classify(model):
+        labels = model.predictor.task.labels or []
+        names = {
+            "id2label": dict(enumerate(labels)),
+            "label2id": {label: i for i, label in enumerate(labels)},
+        }
+        model_type["reranker" if compatible.can_rerank(model) else "classifier"] = names
+    elif compatible.can_embed(model):
+        model_type["embedding"] = {"pooling": model.embedder.config.pooling}
     return JSONResponse(
         {
             "model_id": model.name,
@@ -266,7 +260,9 @@ def error_as_string(response: ErrorResponse) -> JSONResponse:
     kind = _ERROR_TYPES.get(response.code) or ("Validation" if response.status_code < 500 else "Backend")
     body = {"error": response.message, "error_type": kind, "code": response.code}
     headers = {
-        name: response.headers[name] for name in ("Retry-After", "Connection") if name in response.headers
+        name: response.headers[name]
+        for name in ("Retry-After", "Connection", "Allow")
+        if name in response.headers
     }
     return JSONResponse(body, response.status_code, headers)
 

@@ -178,11 +178,13 @@ class TaskModel(Objective):
         problem_type: The `problem_type` of Hugging Face's config.json.
         outputs_per_token: True if outputs depend on the tokenization, so that an ensemble needs one tokenizer.
         supports_distillation: True if `distillation_loss` fits the outputs.
+        token_inputs: The `tensors` with indices of tokens, long [B, n], that `logits` needs: n by name.
     """
 
     inherited_heads: ClassVar[tuple[str, ...]] = ("pooler",)
     outputs_per_token: ClassVar[bool] = False
     supports_distillation: ClassVar[bool] = True
+    token_inputs: ClassVar[Mapping[str, int]] = {}
     problem_type: ProblemType | None = None
     head: Any
 
@@ -221,6 +223,13 @@ class TaskModel(Objective):
     @abstractmethod
     def outputs(self, encoder: Encoder, batch: TaskBatch) -> Sequence[Tensor]:
         """Return one tensor [r, ...] for each item, where r may differ between items."""
+
+    def logits(self, encoder: Encoder, batch: TaskBatch) -> Tensor:
+        """Return the outputs of all items in one tensor, before `outputs` splits it: [sequences or tokens, …].
+
+        Only the export of a model with heads calls it.
+        """
+        raise NotImplementedError
 
     def shared_outputs(self) -> dict[str, Tensor]:
         """Return learned weights that decoding needs, by name, such as the transitions of a CRF."""

@@ -7,6 +7,7 @@ encoded. V is the vocabulary size.
 from __future__ import annotations
 
 import json
+import re
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
@@ -27,6 +28,7 @@ ROBERTA_SPECIAL_TOKENS = {"pad": "<pad>", "unk": "<unk>", "cls": "<s>", "sep": "
 GPT2_SPECIAL_TOKENS = {"unk": "<|endoftext|>"}
 # Classes of characters, between which GPT-2's pattern (Radford et al. 2019) splits text. SPACE is U+0020,
 # WHITESPACE all other whitespace. CONTINUATION stands for bytes that continue a character of an earlier piece.
+_NOT_UTF8 = re.compile("([\udc80-\udcff])")
 LETTER, NUMBER, OTHER, SPACE, WHITESPACE, CONTINUATION = range(6)
 
 
@@ -39,6 +41,39 @@ def byte_decoder() -> dict[str, int]:
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
     return {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(others)}
+
+
+def encode_bytes(backend: tokenizers.Tokenizer, data: bytes) -> list[int]:
+    """Return the ids of bytes without special tokens; a byte that is not UTF-8 becomes a token of its own.
+
+    Raises:
+        InputError: The backend is not byte-level BPE.
+    """
+    _check_byte_level(backend)
+    character_of = {byte: character for character, byte in byte_decoder().items()}
+    split = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    pieces: list[str] = []
+    # Bytes that are not UTF-8 become lone surrogates, from U+DC80 on.
+    for text in _NOT_UTF8.split(data.decode("utf-8", "surrogateescape")):
+        if _NOT_UTF8.fullmatch(text):
+            pieces.append(character_of[ord(text) - 0xDC00])
+        else:
+            pieces += [piece for piece, _ in split.pre_tokenize_str(text)]
+    return [token.id for piece in pieces for token in backend.model.tokenize(piece)]
+
+
+def decode_bytes(backend: tokenizers.Tokenizer, tokens: Iterable[str]) -> bytes:
+    """Return the bytes of tokens, the inverse of `encode_bytes`, with the same errors."""
+    _check_byte_level(backend)
+    decoder = byte_decoder()
+    return bytes(decoder[character] for token in tokens for character in token)
+
+
+def _check_byte_level(backend: tokenizers.Tokenizer) -> None:
+    if not isinstance(backend.model, models.BPE):
+        message = "only byte-level BPE has a token for each byte"
+        hint = "use encode and decode, or a tokenizer of RoBERTa's kind"
+        raise InputError("tokenizer_not_byte_level", message, hint=hint)
 
 
 def check_vocabulary(file: Path, vocabulary: Mapping[str, Any]) -> dict[str, int]:

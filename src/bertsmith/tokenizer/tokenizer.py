@@ -267,6 +267,14 @@ class Tokenizer:
         text = str(self._full_backend.decode([int(i) for i in ids], skip_special_tokens=skip))
         return wordpiece.join_contractions(text) if self.kind == "wordpiece" else text
 
+    def encode_bytes(self, data: bytes) -> list[int]:
+        """Return the ids of bytes, UTF-8 or not, without special tokens; for byte-level BPE only."""
+        return byte_level_bpe.encode_bytes(self._text_backend, data)
+
+    def decode_bytes(self, ids: Iterable[int]) -> bytes:
+        """Return the bytes of ids, the inverse of `encode_bytes`; for byte-level BPE only."""
+        return byte_level_bpe.decode_bytes(self._text_backend, (self.tokens[i] for i in ids))
+
     def normalize(self, text: str) -> str:
         """Return a text as the model of the tokenizer reads it, such as in lower case."""
         normalizer = self._text_backend.normalizer

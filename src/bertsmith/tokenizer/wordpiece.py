@@ -45,6 +45,8 @@ logger = logging.getLogger(__name__)
 NormalizerName = Literal["hf", "google"]
 BERT_SPECIAL_TOKENS = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
 PREFIX = "##"
+MAX_WORD_LENGTHS: dict[NormalizerName, int] = {"hf": 100, "google": 200}
+"""The characters above which a word is [UNK], by normalizer: as in transformers, and as in BERT's release."""
 # The apostrophe of an English contraction with the spaces that decoding puts around it.
 _CONTRACTION = re.compile(r"(?<=[^\W\d_]) (['’]) (?=(?:s|t|d|m|ll|re|ve)\b)", re.IGNORECASE)
 _IDEOGRAPHS = " ".join(f"{block.start:x}-{block.stop - 1:x}" for block in IDEOGRAPHS)
@@ -197,7 +199,8 @@ def build_wordpiece(
         )
     vocabulary = {token: i for i, token in enumerate(tokens)}
     check_special_tokens(special_tokens.values(), vocabulary, location)
-    model = models.WordPiece(vocabulary, unk_token=special_tokens["unk"], max_input_chars_per_word=100)
+    max_length = MAX_WORD_LENGTHS[normalizer]
+    model = models.WordPiece(vocabulary, unk_token=special_tokens["unk"], max_input_chars_per_word=max_length)
     backend = tokenizers.Tokenizer(model)
     backend.normalizer = bert_normalizer(lowercase, handle_chinese_chars, strip_accents, normalizer)
     backend.pre_tokenizer = bert_pre_tokenizer(handle_chinese_chars, normalizer)

@@ -22,6 +22,7 @@ splits it. A run is a part of a text that has the same pretokens when it is pre-
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections import Counter
@@ -50,13 +51,7 @@ class VocabularyKind:
     """The forms of a word in a kind of vocabulary, and the entries that it needs.
 
     This base class is for WordPiece, in which all forms of a word are equal.
-
-    Attributes:
-        max_word_length: Maximum number of characters; a longer word is unknown whatever the vocabulary contains.
-            sys.maxsize: no limit.
     """
-
-    max_word_length = 100
 
     def split_runs(self, text: str) -> list[str]:
         """Split a text into parts that have the same pretokens when they are pre-tokenized separately."""
@@ -99,8 +94,6 @@ class VocabularyKind:
 
 class _ByteLevelBpe(VocabularyKind):
     """In byte-level BPE, new tokens represent words after a space, and the space is part of the token."""
-
-    max_word_length = sys.maxsize
 
     def split_runs(self, text: str) -> list[str]:
         # Only before single spaces, since GPT-2's pattern treats several spaces together. A line end becomes a
@@ -148,8 +141,6 @@ def _apply_merges(pieces: list[str], ranks: dict[tuple[str, str], int]) -> list[
 class _Unigram(VocabularyKind):
     """In Unigram, a pretoken may contain punctuation; only the part before it can become a token."""
 
-    max_word_length = sys.maxsize
-
     def candidate_token(self, pretoken: str) -> str | None:
         match = _LEADING_WORD.match(pretoken)
         return match[0] if match else None
@@ -178,6 +169,11 @@ VOCABULARY_KINDS: dict[TokenizerKind, VocabularyKind] = {
     "unigram": _Unigram(),
 }
 """The `VocabularyKind` of each kind of tokenizer."""
+
+
+def max_word_length(tokenizer: Tokenizer) -> int:
+    """Return the number of characters above which WordPiece's words are always unknown; others have no limit."""
+    return int(json.loads(tokenizer.definition)["model"].get("max_input_chars_per_word", sys.maxsize))
 
 
 class TokenizationSteps:

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import zlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -39,11 +40,11 @@ from bertsmith.tokenizer.byte_level_bpe import ROBERTA_SPECIAL_TOKENS
 from bertsmith.tokenizer.folder import TokenizerKind
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.tokenizer.unigram import ALBERT_SPECIAL_TOKENS
-from bertsmith.tokenizer.wordpiece import BERT_SPECIAL_TOKENS, NormalizerName
+from bertsmith.tokenizer.wordpiece import BERT_SPECIAL_TOKENS, MAX_WORD_LENGTHS, NormalizerName
 
 _COVERAGE = 0.9995
 # Training ignores longer words: WordPiece encodes them as [UNK], and words of more bytes are no natural language.
-MAX_WORD_LENGTHS: dict[str, int] = {"wordpiece": 100, "byte_level_bpe": 512}
+_MAX_BPE_WORD_BYTES = 512
 DEFAULT_MIN_FREQUENCY = 2
 _REPETITIONS_PER_LINE = 1_000  # of a word, see `_repeat_words`
 _ROBERTA_FIRST_TOKENS = ["<s>", "<pad>", "</s>", "<unk>"]  # the ids 0 to 3; the mask token has the last id
@@ -235,13 +236,20 @@ def _train_with_largest_alphabet(
         alphabet = larger_alphabet
 
 
+def max_word_length(settings: TokenizerTrainingSettings) -> float:
+    """Return the length of the longest word that training uses, in characters, or in bytes for byte-level BPE."""
+    if settings.kind == "wordpiece":
+        return MAX_WORD_LENGTHS[settings.normalizer]
+    return _MAX_BPE_WORD_BYTES if settings.kind == "byte_level_bpe" else math.inf
+
+
 def _train_merges(
     model: Any, trainer: Any, words: Mapping[str, int], settings: TokenizerTrainingSettings
 ) -> tokenizers.Tokenizer:
     """Train a model of the tokenizers library on the words that are not too long."""
     backend = tokenizers.Tokenizer(model)
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    max_length = MAX_WORD_LENGTHS[settings.kind]
+    max_length = max_word_length(settings)
     training_words = {word: n for word, n in words.items() if len(word) <= max_length}
     backend.train_from_iterator(_repeat_words(training_words), trainer)
     return backend

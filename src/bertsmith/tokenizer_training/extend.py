@@ -27,7 +27,7 @@ from bertsmith.io.tables import Table
 from bertsmith.io.text_io import read_lines
 from bertsmith.tokenizer import unigram
 from bertsmith.tokenizer.tokenizer import Tokenizer
-from bertsmith.tokenizer_training.added_words import VOCABULARY_KINDS, TokenizationSteps
+from bertsmith.tokenizer_training.added_words import VOCABULARY_KINDS, TokenizationSteps, max_word_length
 from bertsmith.tokenizer_training.training_text import Splitter, count_runs
 
 # Some 250 MB. If there are more, only half as many, the most frequent ones, are kept. A word that was evicted and
@@ -63,7 +63,7 @@ class WordCounts:
     Attributes:
         counts: Number of occurrences of each pretoken; a lower bound if any were evicted.
         total: Number of all pretokens, those that are too long or evicted included.
-        too_long: Number of pretokens that exceed `VocabularyKind.max_word_length`, which are always unknown.
+        too_long: Number of pretokens that exceed `max_word_length`, which are always unknown.
         num_evicted: Number of occurrences of rare pretokens that were removed from `counts` to limit memory.
     """
 
@@ -97,12 +97,12 @@ def count_domain_words(
                 progress(num_bytes)
             yield document.text
 
-    result = WordCounts(Counter())
+    result, max_length = WordCounts(Counter()), max_word_length(tokenizer)
     for runs in count_runs(read_texts(), kind.split_runs):
         for run, count in runs.items():
             for pretoken in split_words(run):
                 result.total += count
-                if len(pretoken) > kind.max_word_length:
+                if len(pretoken) > max_length:
                     result.too_long += count
                 else:
                     result.counts[pretoken] += count
@@ -238,8 +238,8 @@ def _check_word(word: str, tokenizer: Tokenizer, split_words: Splitter, location
         message = f"the tokenizer reads '{word[:60]}' as '{read_words[0][:60]}'"
         hint = f"write '{read_words[0][:60]}'"
         raise InputError("word_not_normalized", message, location=location, hint=hint)
-    if len(word) > kind.max_word_length:
-        message = f"the word has {len(word):,} characters; WordPiece reads at most {kind.max_word_length}"
+    if len(word) > (max_length := max_word_length(tokenizer)):
+        message = f"the word has {len(word):,} characters; WordPiece reads at most {max_length}"
         raise InputError("word_too_long", message, location=location, hint="remove it from the list")
 
 

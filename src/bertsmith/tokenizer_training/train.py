@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import logging
-import sys
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -223,7 +222,7 @@ def _make_record(
     words = corpus_words.words
     alphabet = {token for token in tokenizer.tokens if len(token) == 1}
     excluded = Counter({character: n for character, n in characters.items() if character not in alphabet})
-    max_length = algorithms.MAX_WORD_LENGTHS.get(settings.kind, sys.maxsize)
+    max_length = algorithms.max_word_length(settings)
     return TrainingRecord(
         requested_size=settings.vocab_size,
         size=tokenizer.vocab_size,

@@ -1,7 +1,8 @@
 """Callbacks of the trainer: the metric log with a progress bar, early stopping, and a learning rate schedule.
 
 log.jsonl contains only what the run computes, so that the log of a resumed run equals that of an uninterrupted run
-byte for byte. Tokens per second are in the progress bar, the trackers, and speed.jsonl.
+byte for byte; `tokens` are those of all updates so far. Tokens per second are in the progress bar, the trackers,
+and speed.jsonl.
 """
 
 from __future__ import annotations
@@ -166,7 +167,7 @@ class MetricLogger(TrainerCallback):
         """Log the metrics, if there are any, and move the progress bar."""
         step = trainer.state.step
         if result.metrics is not None:
-            self.record(step, "train", result.metrics)
+            self.record(step, "train", {**result.metrics, "tokens": trainer.state.tokens})
         self._tokens_since_start += result.tokens
         seconds = time.perf_counter() - self._start
         if seconds > _SPEED_SECONDS:

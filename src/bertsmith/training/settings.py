@@ -62,7 +62,11 @@ class TrainSettings(Settings):
     )
     learning_rate: float = Field(1e-4, gt=0, le=10, description="peak learning rate, after the warm-up")
     muon_learning_rate: float = Field(
-        1e-2, gt=0, le=10, description="peak learning rate of Muon's matrices, on the scale of AdamW's"
+        1e-2,
+        gt=0,
+        le=10,
+        description="peak learning rate of Muon's matrices, on the scale of AdamW's; in pre-training, a change "
+        "of learning_rate alone scales both",
     )
     muon_momentum: float = Field(0.9, ge=0, lt=1, description="momentum of Muon")
     muon_weight_decay: float | None = Field(

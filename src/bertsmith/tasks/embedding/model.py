@@ -175,7 +175,7 @@ class EmbeddingModel(TaskModel):
 
     def export(self, encoder: Encoder) -> dict[str, ModelParts]:
         """Return the encoder, and the files of sentence-transformers."""
-        files = sentence_transformers_files(self.config.hidden_size, self._embedding_config)
+        files = sentence_transformers_files(self.config, self._embedding_config)
         return {MODEL: ModelParts(self.config, {"encoder": encoder}, files=files)}
 
 

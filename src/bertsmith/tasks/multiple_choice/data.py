@@ -8,7 +8,7 @@ of known data sets, or the user's (`ChooseSettings`).
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from pathlib import Path
@@ -362,8 +362,8 @@ class MultipleChoiceData(TaskData):
 def _unlabeled_example(context: Any, question: Any, choices: Any, location: str) -> ChoiceExample:
     """Return an example without a label; if `choices` is None, they follow the context behind tabs."""
     context, question = to_text(context, "context", location), to_text(question, "question", location)
-    if isinstance(choices, str) and choices:
-        message, hint = f"the choices {choices!r:.60} are a single text", "give a list of texts"
+    if (isinstance(choices, str) and choices) or not isinstance(choices, Iterable | None):
+        message, hint = f"the choices {choices!r:.60} are not a list", "give a list of texts"
         raise InputError("choices_not_a_list", message, location=location, argument="choices", hint=hint)
     if choices is None:
         context, *choices = [""] if is_blank(context) else context.split("\t")

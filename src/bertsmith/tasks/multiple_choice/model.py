@@ -110,10 +110,14 @@ class MultipleChoiceModel(TaskModel):
         logits = pad_sequence(outputs, batch_first=True, padding_value=-torch.inf)  # [B, most choices]
         return classification_loss(logits, batch.tensors["label"], batch.counts)
 
+    def logits(self, encoder: Encoder, batch: TaskBatch) -> Tensor:
+        """Return the fp32 logits of all choices, [sequences]."""
+        logits: Tensor = self.head(self.features.sequence_features(encoder, batch.packed))
+        return logits.float()
+
     def outputs(self, encoder: Encoder, batch: TaskBatch) -> Sequence[Tensor]:
         """Return the logits [n] of each item's n choices."""
-        logits: Tensor = self.head(self.features.sequence_features(encoder, batch.packed))
-        return torch.split(logits.float(), list(batch.sizes))
+        return torch.split(self.logits(encoder, batch), list(batch.sizes))
 
     def distillation_loss(
         self, outputs: Sequence[Tensor], targets: Sequence[Tensor], batch: TaskBatch, temperature: float

@@ -6,8 +6,9 @@ states at both opening markers, and applies a linear layer (Baldini Soares et al
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -121,6 +122,7 @@ class RelationModel(TaskModel):
     """One logit per relation ("entity start" in the paper)."""
 
     inherited_heads = ()
+    token_inputs: ClassVar[Mapping[str, int]] = {"marker_indices": 2}
 
     def __init__(
         self, config: ModelConfig, generator: torch.Generator, metadata: Metadata, settings: RelateSettings

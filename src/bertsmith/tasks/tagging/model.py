@@ -106,10 +106,14 @@ class TagModel(TaskModel):
         """Return the learned scores of transitions, without those that the scheme forbids."""
         return crf.add_to(ChainScores(self.legal_start, self.legal_transitions, self.legal_end))
 
+    def logits(self, encoder: Encoder, batch: TaskBatch) -> Tensor:
+        """Return the fp32 logits [tokens, labels] of all windows."""
+        logits: Tensor = self.head(self.features(encoder, batch.packed))
+        return logits.float()
+
     def outputs(self, encoder: Encoder, batch: TaskBatch) -> Sequence[Tensor]:
         """Return the logits [tokens, labels] of each window."""
-        logits = self.head(self.features(encoder, batch.packed)).float()
-        return torch.split(logits, batch.packed.lengths.tolist())
+        return torch.split(self.logits(encoder, batch), batch.packed.lengths.tolist())
 
     def shared_outputs(self) -> dict[str, Tensor]:
         """Return the scores of transitions if there is a CRF."""

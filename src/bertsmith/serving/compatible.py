@@ -1,4 +1,4 @@
-"""Answers in the forms that other servers' routes share: vectors, scores of labels, and relevance to a query."""
+"""Parts of the routes of other servers' clients: the choice of a model, vectors, scores, and relevance."""
 
 from __future__ import annotations
 

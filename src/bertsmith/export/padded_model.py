@@ -1,0 +1,125 @@
+"""A model as other tools call it: padded ids in, outputs with names out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bertsmith.errors import InputError
+from bertsmith.kernels.reference import REFERENCE, set_kernel_backend
+from bertsmith.models.encoder import Encoder
+from bertsmith.models.padded import PaddedBatch, PaddedEncoder
+from bertsmith.tasks.base import TaskModel
+from bertsmith.tasks.batching import TaskBatch
+
+_RECURRENT_PARTS = ("recurrent", "recurrent4")
+_EXAMPLE_SIZES = {"batch": 2, "choices": 3, "sequence": 8}  # sizes of the axes in the traced example
+
+
+class PaddedModel(nn.Module):
+    """An encoder on padded batches, with the heads of its task if there are any.
+
+    Inputs and outputs have the names of transformers. Without heads the output is `last_hidden_state` [B, T, H].
+    With heads it is `logits`: [B, K] for sequences, [B, T, K] for tokens, [B, C] for choices, whose inputs are
+    [B, C, T]; and `start_logits` and `end_logits` [B, T] for spans. Further inputs are the task's
+    `TaskModel.token_inputs`, and further outputs the weights that decoding needs (`TaskModel.shared_outputs`).
+
+    Attributes:
+        input_names: The names of the inputs, in the order of `forward`.
+        output_names: The names of the outputs, those of `shared_names` at the end.
+        shared_names: The names of the outputs that are weights.
+        token_inputs: The number of token indices of each further input by name.
+        has_choices: True if an item has several sequences, one per choice.
+        is_per_token: True if there is an output per token.
+    """
+
+    def __init__(self, encoder: Encoder, model: TaskModel | None) -> None:
+        """Create the module, which changes `encoder` and `model`: nobody else may use them.
+
+        Args:
+            encoder: The encoder, with the reference kernels.
+            model: The model of the task; None for an encoder alone.
+
+        Raises:
+            InputError: The model cannot be computed on padded batches.
+        """
+        super().__init__()
+        self.encoder = PaddedEncoder(encoder)
+        self.model = model if model is not None and model.heads else None
+        parts = set() if self.model is None else {*self.model.heads, *self.model.features.parts}
+        if not parts.isdisjoint(_RECURRENT_PARTS):
+            message = "a BiLSTM reads packed sequences, which ONNX does not have"
+            raise InputError("export_recurrent", message, hint="fine-tune a model with the linear head")
+        self.token_inputs: Mapping[str, int] = {}
+        self.shared_names: tuple[str, ...] = ()
+        self.output_names: tuple[str, ...] = ("last_hidden_state",)
+        if self.model is not None:
+            if type(self.model).logits is TaskModel.logits:
+                message = "the model of this task defines no logits"
+                raise InputError("export_without_logits", message, hint="define TaskModel.logits")
+            set_kernel_backend(self.model, REFERENCE)
+            if "beside" in parts:
+                second: Any = self.model.features.beside
+                second.encoder = PaddedEncoder(second.encoder)
+            self.token_inputs = self.model.token_inputs
+            names = ("start_logits", "end_logits") if "span" in parts else ("logits",)
+            self.shared_names = tuple(self.model.shared_outputs())
+            self.output_names = (*names, *self.shared_names)
+        self.has_choices = "chooser" in parts
+        self.is_per_token = self.model is None or self.model.outputs_per_token
+        segments = ("token_type_ids",) if encoder.config.type_vocab_size > 1 else ()
+        self.input_names = ("input_ids", "attention_mask", *segments, *self.token_inputs)
+        self.requires_grad_(False).eval()
+
+    @property
+    def axes(self) -> dict[str, dict[int, str]]:
+        """The names of the dynamic axes of each input."""
+        names = ("batch", "choices", "sequence") if self.has_choices else ("batch", "sequence")
+        return {
+            name: {0: "batch"} if name in self.token_inputs else dict(enumerate(names))
+            for name in self.input_names
+        }
+
+    @property
+    def example_inputs(self) -> tuple[Tensor, ...]:
+        """Inputs to trace."""
+        sizes = {
+            **_EXAMPLE_SIZES,
+            "sequence": min(_EXAMPLE_SIZES["sequence"], self.encoder.config.max_length),
+        }
+        inputs = {
+            name: torch.zeros([sizes[axis] for axis in axes.values()], dtype=torch.long)
+            for name, axes in self.axes.items()
+        }
+        for name, count in self.token_inputs.items():
+            inputs[name] = torch.zeros(sizes["batch"], count, dtype=torch.long)
+        inputs["attention_mask"].fill_(1)
+        return tuple(inputs.values())
+
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        """Compute the outputs of a batch, in the order of `output_names`."""
+        values = dict(zip(self.input_names, inputs, strict=True))
+        ids, mask, segments = (
+            None if name not in values else values[name].flatten(0, -2)
+            for name in ("input_ids", "attention_mask", "token_type_ids")
+        )
+        assert ids is not None
+        assert mask is not None
+        config = self.encoder.config
+        packed = PaddedBatch.create(ids, mask, segments, config)
+        if self.model is None:
+            return (self.encoder(packed).view(*ids.shape, config.hidden_size),)
+        first_rows = packed.first_token_rows[:, None]
+        tensors = {name: first_rows + values[name] for name in self.token_inputs}
+        encoder: Any = self.encoder
+        logits = self.model.logits(encoder, TaskBatch(packed, (), tensors, {}))
+        shared = tuple(self.model.shared_outputs().values())
+        if self.has_choices:
+            return (logits.view(values["input_ids"].shape[:2]), *shared)
+        if not self.is_per_token:
+            return (logits, *shared)
+        logits = logits.view(*ids.shape, logits.shape[-1])
+        return (*(logits.unbind(-1) if "start_logits" in self.output_names else [logits]), *shared)
