@@ -34,18 +34,19 @@ class Request:
 
 @dataclass
 class Result:
-    """Counts of answers by status (0: none), the seconds of those with status 200, and the others'."""
+    """Counts of answers by status, and the seconds of those with status 200, and of the others.
+
+    Status 0: a request was sent, and the connection ended without an answer; -1: there was no connection.
+    """
 
     statuses: Counter[int] = field(default_factory=Counter)
     seconds: list[float] = field(default_factory=list)
     refused_seconds: list[float] = field(default_factory=list)
     max_difference: float = 0.0
     wrong: int = 0
-    lost: int = 0
 
     def add(self, status: int, seconds: float, body: bytes, request: Request) -> None:
         self.statuses[status] += 1
-        self.lost += status == 0
         (self.seconds if status == 200 else self.refused_seconds).append(seconds)
         if status == 200 and request.reply is not None:
             value = difference(json.loads(body), request.reply)
@@ -89,7 +90,7 @@ class Connection:
         try:
             status, body = await asyncio.wait_for(self._exchange(request.data), TIMEOUT)
         except (OSError, EOFError):  # a time-out is an OSError, an incomplete answer an EOFError
-            status, body = 0, b""
+            status, body = 0 if self._writer else -1, b""
             self.close()
         result.add(status, time.perf_counter() - start, body, request)
 

@@ -191,7 +191,9 @@ def equality() -> dict[str, Any]:
     run, texts = classifier(), workload("mixed")
     model, base, rows = bs.load(run), bs.load("bert-mini-uncased-en"), list[dict[str, Any]]()
     masked = [" ".join(["[MASK]", *text.split()[1:]]) for text in texts]
-    answers = zip(texts, model.predict(texts), base.embed(texts).tolist(), base.fill_mask(masked), strict=True)
+    answers = zip(
+        texts, model.predict(texts), base.embed(texts).tolist(), base.fill_mask(masked), strict=True
+    )
     for i, (text, prediction, vector, masks) in enumerate(answers):
         reply: Any = {"predictions": [prediction.to_dict()]}
         rows.append({"path": "/v1/models/moods/predict", "body": {"inputs": {"text": text}}, "reply": reply})
@@ -201,7 +203,7 @@ def equality() -> dict[str, Any]:
             reply = {"predictions": [[[token.to_dict() for token in mask] for mask in masks]]}
             rows.append({"path": "/v1/models/base/fill-mask", "body": {"inputs": masked[i]}, "reply": reply})
     requests = write_requests("equal", rows)
-    keys = ("statuses", "wrong", "lost", "max_difference")
+    keys = ("statuses", "wrong", "max_difference")
     with server(ours(f"moods={run}", "base=bert-mini-uncased-en")) as process:
         alone = load(requests, clients=1, count=2_000)
         warm = load(requests, clients=64, count=NUM_EQUAL // 10)
@@ -215,11 +217,12 @@ def equality() -> dict[str, Any]:
         process.send_signal(signal.SIGTERM)
         exit_code = process.wait(120)
         assert client.stdout is not None
-        client.kill()
+        drain = json.loads(client.stdout.read())
     return {
         "alone": {key: alone[key] for key in keys},
         "mixed": [{key: result[key] for key in keys} for result in [warm, *mixed]],
         "resident_megabytes": [size / 1e6 for size in sizes],
+        "drain": {key: drain[key] for key in keys},
         "exit_code": exit_code,
     }
 
@@ -231,7 +234,7 @@ def measure_speed() -> None:
     """Measure the servers in turn, in each of some rounds."""
     model, onnx = minilm(), FOLDER / "minilm-onnx"
     if not onnx.exists():
-        bs.export(model, onnx, to="onnx")
+        bs.export_model(model, onnx, to="onnx")
     servers = {
         "bertsmith": ours(f"minilm={model}"),
         "bertsmith, fp32": ours(f"minilm={model}", options=["--precision", "fp32"]),
@@ -279,7 +282,7 @@ def overload() -> dict[str, Any]:
     return {
         "before": before,
         "rate": rate,
-        "overload": summary(result) | {"lost": result["lost"]},
+        "overload": summary(result),
         "refused_p99": 1e3 * refused[int(0.99 * (len(refused) - 1))] if refused else None,
         "first": first,
         "recovery": recovery,
@@ -298,7 +301,7 @@ def attack() -> dict[str, Any]:
         results["vanishing clients"] = asyncio.run(vanish(500))
         results["idle connections"] = asyncio.run(stay_idle())
         malformed = load(write_requests("malformed", malformed_requests()), clients=32, count=NUM_MALFORMED)
-        results["malformed"] = {key: malformed[key] for key in ("statuses", "lost")}
+        results["malformed"] = malformed["statuses"]
         after = summary(load(FOLDER / "short.jsonl", clients=8, seconds=3))
         sizes = [before / 1e6, resident_bytes(process) / 1e6]
     log = (FOLDER / "server.log").read_text(encoding="utf-8", errors="replace")
