@@ -100,7 +100,7 @@ def pretrain(preset: str, text: Path, folder: Path, steps: int) -> Path:
             teacher.parent / "shards", folder / preset / "bert", teacher, max_steps=steps, overwrite=True
         )
         return folder / preset / "bert"
-    kind: Any = {"roberta": "bpe", "albert": "unigram"}.get(preset.partition("-")[0], "wordpiece")
+    kind: Any = {"roberta": "byte_level_bpe", "albert": "unigram"}.get(preset.partition("-")[0], "wordpiece")
     out = folder / preset
     tokenizer = bs.train_tokenizer(text, out / "tokenizer", kind=kind, vocab_size=4_000, overwrite=True)
     shards = bs.prepare(text, tokenizer, out / "shards", overwrite=True)
