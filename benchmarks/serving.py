@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import csv
+import itertools
 import json
 import os
 import random
@@ -35,11 +36,13 @@ FOLDER = record.WORK / "serving"
 ADDRESS, PORT = "127.0.0.1", 8911
 SERVER_CORE, CLIENT_CORE = "0", "1"
 CLIENTS = (1, 8, 64)
-ROUNDS, SECONDS = 5, 8.0
+ROUNDS, SECONDS = 5, 4.0
 NUM_EQUAL = 100_000  # requests
 NUM_MALFORMED = 100_000
 NUM_IDLE = 10_000  # connections
 OVERLOAD_FACTOR, OVERLOAD_SECONDS = 10, 60.0
+SIDES = ("bertsmith", "bertsmith, fp32", "ONNX Runtime", "sentence-transformers")
+POINTS = ("p50", "p95", "p99")
 TEXTS = ("short", "mixed")  # sentences; or with a tenth of ten sentences
 
 
@@ -235,21 +238,22 @@ def measure_speed() -> None:
     model, onnx = minilm(), FOLDER / "minilm-onnx"
     if not onnx.exists():
         bs.export_model(model, onnx, to="onnx")
-    servers = {
-        "bertsmith": ours(f"minilm={model}"),
-        "bertsmith, fp32": ours(f"minilm={model}", options=["--precision", "fp32"]),
-        "ONNX Runtime": peer("onnxruntime", onnx),
-        "sentence-transformers": peer("sentence-transformers", model),
-    }
-    for name in TEXTS:
-        rows = [{"path": "/embed", "body": {"inputs": text}} for text in workload(name)]
-        requests = write_requests(name, rows)
-        for i in range(ROUNDS):
+    arguments_of = (
+        ours(f"minilm={model}"),
+        ours(f"minilm={model}", options=["--precision", "fp32"]),
+        peer("onnxruntime", onnx),
+        peer("sentence-transformers", model),
+    )
+    servers = dict(zip(SIDES, arguments_of, strict=True))
+    for i in range(ROUNDS):
+        for name in TEXTS:
+            rows = [{"path": "/embed", "body": {"inputs": text}} for text in workload(name)]
+            requests = write_requests(name, rows)
             for side, arguments in servers.items():
                 key = f"speed {name} {i} {side}"
                 if key not in record.load_records(NAME):
                     with server(arguments):
-                        load(requests, clients=8, seconds=3)
+                        load(requests, clients=8, seconds=2)
                         for clients in CLIENTS:
                             measure = partial(load, requests, clients=clients, seconds=SECONDS)
                             record.run_once(NAME, f"{key} {clients}", lambda m=measure: summary(m()))
@@ -402,35 +406,69 @@ def report() -> None:
     """Write the section of RESULTS.md from what is measured."""
     records = record.load_records(NAME)
     rows = []
-    for name in TEXTS:
-        sides = ("bertsmith", "bertsmith, fp32", "ONNX Runtime", "sentence-transformers")
-        for clients in CLIENTS:
-            for side in sides:
-                cells = [records.get(f"speed {name} {i} {side} {clients}") for i in range(ROUNDS)]
-                if cells := [cell for cell in cells if cell]:
-                    medians = {
-                        key: statistics.median(cell[key] for cell in cells)
-                        for key in cells[0]
-                        if key[0] == "p"
-                    }
-                    per_second = medians.pop("per_second")
-                    rows.append(
-                        [name, clients, side, f"{per_second:.0f}", *(f"{v:.1f}" for v in medians.values())]
-                    )
+    for name, clients, side in itertools.product(TEXTS, CLIENTS, SIDES):
+        cells = [records.get(f"speed {name} {i} {side} {clients}") for i in range(ROUNDS)]
+        if cells := [cell for cell in cells if cell]:
+            medians = {key: statistics.median(cell[key] for cell in cells) for key in POINTS}
+            per_second = record.median_and_range([cell["per_second"] for cell in cells], ".0f")
+            rows.append([name, clients, side, per_second, *(f"{medians[key]:.1f}" for key in POINTS)])
     table = record.markdown_table(
-        ["texts", "clients", "server", "requests/s", "p50", "p95", "p99 (ms)"], rows
+        ["texts", "clients", "server", "requests/s", *(f"{p} (ms)" for p in POINTS)], rows
     )
-    record.write_section("Serving", f"{__doc__}\n\n{record.environment(1)}\n\n{table}\n{describe(records)}")
+    record.write_section(
+        "Serving",
+        f"""`python benchmarks/serving.py`; {record.environment(1)}.
+
+Server and client have a core each. Short texts are sentences of sst2; of mixed ones a tenth has ten sentences.
+The model is all-MiniLM-L6-v2; a client sends a text when its last one is answered. Medians of up to {ROUNDS} rounds,
+in which the servers take turns. The peers are behind Starlette on uvicorn.
+
+{table}
+
+{describe(records)}""",
+    )
 
 
 def describe(records: dict[str, Any]) -> str:
     """Return sentences on equality, overload, and attack."""
     lines = []
     if equal := records.get("equal"):
-        total = sum((Counter(part["statuses"]) for part in [equal["alone"], *equal["mixed"]]), Counter())
-        lines.append(f"equal: {dict(total)}, {equal}")
-    lines += [f"{part}: {records[part]}" for part in ("overload", "attack") if part in records]
+        parts = [equal["alone"], *equal["mixed"]]
+        statuses = sum((Counter(part["statuses"]) for part in parts), Counter())
+        difference = max(part["max_difference"] for part in parts)
+        sizes = equal["resident_megabytes"]
+        lines.append(
+            f"Answers to {sum(statuses.values()):,} requests for classes, vectors, and masks, of 1 and of 64 "
+            f"clients, beside those of Python: statuses {format_counts(statuses)}; {sum(p['wrong'] for p in parts)} "
+            f"differ in more than numbers, which differ by at most {difference:.1e}. Memory after each tenth: "
+            f"{', '.join(f'{size:.0f}' for size in sizes)} MB. SIGTERM while 64 clients send: "
+            f"{format_counts(equal['drain']['statuses'])}; exit code {equal['exit_code']}."
+        )
+    if values := records.get("overload"):
+        before, during = values["before"], values["overload"]
+        lines.append(
+            f"Overload: {values['rate']:.0f} texts of some 200 tokens a second for {OVERLOAD_SECONDS:.0f} s, "
+            f"{OVERLOAD_FACTOR} times the {before['per_second']:.0f} that 8 clients get (p95 {before['p95']:.0f} ms): "
+            f"statuses {format_counts(during['statuses'])}; accepted ones p50 {during['p50']:.0f}, "
+            f"p99 {during['p99']:.0f} ms, refused ones p99 {values['refused_p99']:.0f} ms; an answer "
+            f"{values['recovery']:.2f} s after it; then p95 {values['after']['p95']:.0f} ms."
+        )
+    if values := records.get("attack"):
+        idle, huge, sizes = values["idle connections"], values["1 GB"], values["resident_megabytes"]
+        lines.append(
+            f"Attacks: a body of 1 GB got {huge['status']} after {huge['sent_megabytes']:.1f} MB. After "
+            f"{values['vanishing clients']['count']} clients that closed their connections, the next answer took "
+            f"{values['vanishing clients']['seconds_until_it']:.2f} s. Beside {idle['connections']:,} idle connections, "
+            f"p95 {idle['p95']:.0f} ms. {NUM_MALFORMED:,} malformed bodies: {format_counts(values['malformed'])}. "
+            f"Memory {sizes[0]:.0f} MB before and {sizes[1]:.0f} MB after; tracebacks in the log: "
+            f"{values['tracebacks']}."
+        )
     return "\n\n".join(lines)
+
+
+def format_counts(counts: dict[str, int]) -> str:
+    """Format counts of statuses; 0 is a request without an answer, and -1 one without a connection."""
+    return ", ".join(f"{status}: {count:,}" for status, count in sorted(counts.items()))
 
 
 if __name__ == "__main__":
