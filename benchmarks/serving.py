@@ -43,7 +43,7 @@ NUM_IDLE = 10_000  # connections
 OVERLOAD_FACTOR, OVERLOAD_SECONDS = 10, 60.0
 SIDES = ("bertsmith", "bertsmith, fp32", "ONNX Runtime", "sentence-transformers")
 POINTS = ("p50", "p95", "p99")
-TEXTS = ("short", "mixed")  # sentences; or with a tenth of ten sentences
+TEXTS = ("mixed", "short")  # sentences, of mixed texts a tenth with ten; short: sentences only
 
 
 def main() -> None:
@@ -420,8 +420,8 @@ def report() -> None:
         f"""`python benchmarks/serving.py`; {record.environment(1)}.
 
 Server and client have a core each. Short texts are sentences of sst2; of mixed ones a tenth has ten sentences.
-The model is all-MiniLM-L6-v2; a client sends a text when its last one is answered. Medians of up to {ROUNDS} rounds,
-in which the servers take turns. The peers are behind Starlette on uvicorn.
+The model is all-MiniLM-L6-v2; a client sends a text when its last one is answered. Medians of {ROUNDS} rounds, in
+which the servers take turns. The peers are behind Starlette on uvicorn.
 
 {table}
 
@@ -439,8 +439,8 @@ def describe(records: dict[str, Any]) -> str:
         sizes = equal["resident_megabytes"]
         lines.append(
             f"Answers to {sum(statuses.values()):,} requests for classes, vectors, and masks, of 1 and of 64 "
-            f"clients, beside those of Python: statuses {format_counts(statuses)}; {sum(p['wrong'] for p in parts)} "
-            f"differ in more than numbers, which differ by at most {difference:.1e}. Memory after each tenth: "
+            f"clients, beside those of Python: statuses {format_counts(statuses)}; "
+            f"{sum(part['wrong'] for part in parts)} differ in more than numbers, which differ by at most {difference:.1e}. Memory after each tenth: "
             f"{', '.join(f'{size:.0f}' for size in sizes)} MB. SIGTERM while 64 clients send: "
             f"{format_counts(equal['drain']['statuses'])}; exit code {equal['exit_code']}."
         )
@@ -448,8 +448,8 @@ def describe(records: dict[str, Any]) -> str:
         before, during = values["before"], values["overload"]
         lines.append(
             f"Overload: {values['rate']:.0f} texts of some 200 tokens a second for {OVERLOAD_SECONDS:.0f} s, "
-            f"{OVERLOAD_FACTOR} times the {before['per_second']:.0f} that 8 clients get (p95 {before['p95']:.0f} ms): "
-            f"statuses {format_counts(during['statuses'])}; accepted ones p50 {during['p50']:.0f}, "
+            f"{OVERLOAD_FACTOR} times the {before['per_second']:.0f} that 8 clients get (p95 "
+            f"{before['p95']:.0f} ms): statuses {format_counts(during['statuses'])}; accepted ones p50 {during['p50']:.0f}, "
             f"p99 {during['p99']:.0f} ms, refused ones p99 {values['refused_p99']:.0f} ms; an answer "
             f"{values['recovery']:.2f} s after it; then p95 {values['after']['p95']:.0f} ms."
         )
@@ -458,8 +458,8 @@ def describe(records: dict[str, Any]) -> str:
         lines.append(
             f"Attacks: a body of 1 GB got {huge['status']} after {huge['sent_megabytes']:.1f} MB. After "
             f"{values['vanishing clients']['count']} clients that closed their connections, the next answer took "
-            f"{values['vanishing clients']['seconds_until_it']:.2f} s. Beside {idle['connections']:,} idle connections, "
-            f"p95 {idle['p95']:.0f} ms. {NUM_MALFORMED:,} malformed bodies: {format_counts(values['malformed'])}. "
+            f"{values['vanishing clients']['seconds_until_it']:.2f} s. Beside {idle['connections']:,} idle "
+            f"connections, p95 {idle['p95']:.0f} ms. {NUM_MALFORMED:,} malformed bodies: {format_counts(values['malformed'])}. "
             f"Memory {sizes[0]:.0f} MB before and {sizes[1]:.0f} MB after; tracebacks in the log: "
             f"{values['tracebacks']}."
         )
