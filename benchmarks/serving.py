@@ -440,7 +440,8 @@ def describe(records: dict[str, Any]) -> str:
         lines.append(
             f"Answers to {sum(statuses.values()):,} requests for classes, vectors, and masks, of 1 and of 64 "
             f"clients, beside those of Python: statuses {format_counts(statuses)}; "
-            f"{sum(part['wrong'] for part in parts)} differ in more than numbers, which differ by at most {difference:.1e}. Memory after each tenth: "
+            f"{sum(part['wrong'] for part in parts)} differ in more than numbers, which differ by at most "
+            f"{difference:.1e}. Memory after each tenth: "
             f"{', '.join(f'{size:.0f}' for size in sizes)} MB. SIGTERM while 64 clients send: "
             f"{format_counts(equal['drain']['statuses'])}; exit code {equal['exit_code']}."
         )
@@ -449,7 +450,8 @@ def describe(records: dict[str, Any]) -> str:
         lines.append(
             f"Overload: {values['rate']:.0f} texts of some 200 tokens a second for {OVERLOAD_SECONDS:.0f} s, "
             f"{OVERLOAD_FACTOR} times the {before['per_second']:.0f} that 8 clients get (p95 "
-            f"{before['p95']:.0f} ms): statuses {format_counts(during['statuses'])}; accepted ones p50 {during['p50']:.0f}, "
+            f"{before['p95']:.0f} ms): statuses {format_counts(during['statuses'])}; accepted ones p50 "
+            f"{during['p50']:.0f}, "
             f"p99 {during['p99']:.0f} ms, refused ones p99 {values['refused_p99']:.0f} ms; an answer "
             f"{values['recovery']:.2f} s after it; then p95 {values['after']['p95']:.0f} ms."
         )
@@ -459,7 +461,8 @@ def describe(records: dict[str, Any]) -> str:
             f"Attacks: a body of 1 GB got {huge['status']} after {huge['sent_megabytes']:.1f} MB. After "
             f"{values['vanishing clients']['count']} clients that closed their connections, the next answer took "
             f"{values['vanishing clients']['seconds_until_it']:.2f} s. Beside {idle['connections']:,} idle "
-            f"connections, p95 {idle['p95']:.0f} ms. {NUM_MALFORMED:,} malformed bodies: {format_counts(values['malformed'])}. "
+            f"connections, p95 {idle['p95']:.0f} ms. {NUM_MALFORMED:,} malformed bodies: "
+            f"{format_counts(values['malformed'])}. "
             f"Memory {sizes[0]:.0f} MB before and {sizes[1]:.0f} MB after; tracebacks in the log: "
             f"{values['tracebacks']}."
         )

@@ -135,9 +135,11 @@ def _inputs(explanation: Explanation) -> list[tuple[str, list[tuple[str, WordAtt
     """Return the parts of each input by its name, "" if it is unknown: its words, and the text between them."""
     inputs = []
     for name, words in groupby(explanation.words, key=lambda word: word.source or ""):
-        text, end, parts = explanation.texts.get(name, ""), 0, list[tuple[str, WordAttribution | None]]()
+        text, end = explanation.texts.get(name, ""), 0
+        parts: list[tuple[str, WordAttribution | None]] = []
         for word in words:
-            parts += [(" " if word.start is None else text[end : word.start], None), (word.word, word)]
+            has_place = text and word.start is not None
+            parts += [(text[end : word.start] if has_place else " ", None), (word.word, word)]
             end = word.end or 0
         inputs.append((name, [*parts, (text[end:], None)]))
     return inputs
