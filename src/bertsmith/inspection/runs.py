@@ -170,7 +170,7 @@ def _is_locked(folder: Path) -> bool:
 
 
 class _RunReport(BaseModel):
-    """What is read of report.json."""
+    """The values of report.json that a summary shows."""
 
     steps: int
     seconds: FiniteFloat | None = None
