@@ -68,7 +68,11 @@ class Browser:
         os.close(self._write)
         os.close(self._read)
         self._process.terminate()
-        self._process.wait(20)
+        try:
+            self._process.wait(5)
+        except subprocess.TimeoutExpired:  # a busy machine
+            self._process.kill()
+            self._process.wait()
         self._folder.cleanup()
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:

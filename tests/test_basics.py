@@ -84,7 +84,9 @@ def test_the_machine_is_described() -> None:
     ("flags", "precision", "has_int8"),
     [
         ({"flags": "fpu avx2 avx512f"}, "fp32", False),
-        ({"flags": "fpu avx2 avx512_bf16 avx512_vnni"}, "bf16", True),
+        ({"flags": "fpu avx2 avx512_bf16 avx512_vnni", "vendor_id": "AuthenticAMD"}, "bf16", True),
+        ({"flags": "fpu avx2 avx512_bf16 avx512_vnni", "vendor_id": "GenuineIntel"}, "fp32", True),
+        ({"flags": "fpu avx512_bf16 amx_bf16 avx512_vnni", "vendor_id": "GenuineIntel"}, "bf16", True),
         ({"Features": "asimd bf16"}, "fp32", False),
         ({}, "fp32", False),
     ],

@@ -9,7 +9,7 @@ ablate, compare     compare recipes; test two models; ensemble: Ensemble
 load, info, search  open a run as a Model; describe a folder; query an index
 list_runs           the runs of a folder with their scores and settings
 quickstart          all steps on the documentation that Python has
-card, push          write a model card; upload a model to a hub
+card, push, serve   write a model card; upload a model; serve it
 export_model        write a model for ONNX Runtime, OpenVINO, …
 Model               predict, evaluate, explain, fill_mask, score, embed, …
 check_corpus        report errors and costs of a corpus; show_instance
@@ -72,6 +72,7 @@ if TYPE_CHECKING:
     from bertsmith.pretraining.extend_vocabulary import extend_tokenizer as extend_tokenizer
     from bertsmith.pretraining.plan import plan_pretraining as plan_pretraining
     from bertsmith.pretraining.run import pretrain as pretrain
+    from bertsmith.serving.server import serve as serve
     from bertsmith.tokenizer.tokenizer import Tokenizer as Tokenizer
     from bertsmith.tokenizer_training.train import train_tokenizer as train_tokenizer
 
@@ -116,6 +117,7 @@ _MODULES = {
     "push": "export.push",
     "quickstart": "demo.quickstart",
     "search": "inference.search",
+    "serve": "serving.server",
     "show_instance": "inspection.show",
     "train_tokenizer": "tokenizer_training.train",
 }

@@ -25,7 +25,7 @@ from bertsmith.formatting import pluralize
 Precision = Literal["fp32", "bf16"]
 
 _TRAINING_BYTES_PER_PARAMETER = 16  # fp32: the weight, its gradient, AdamW's two moments
-_BF16_INSTRUCTIONS = ("avx512_bf16", "amx_bf16")  # of matrix products that are faster than in fp32
+_BF16_INSTRUCTIONS = ("avx512_bf16", "amx_bf16")  # of matrix products
 _INT8_INSTRUCTIONS = ("avx512_vnni", "amx_int8")  # with which torch's int8 products are fast and exact
 _REPORTED_FLAGS = ("avx2", "avx512f", *_BF16_INSTRUCTIONS, *_INT8_INSTRUCTIONS, "asimd", "bf16", "sve")
 _ZEN_FAMILY = 23  # AMD's CPU family of the first Zen; later ones have higher numbers
@@ -128,16 +128,18 @@ def describe() -> dict[str, Any]:
 
 
 def choose_precision(device: torch.device | None = None) -> Precision:
-    """Return bf16 if a device (None: the CPU) has instructions for bf16 matrix products, else fp32.
+    """Return bf16 if a device (None: the CPU) multiplies matrices faster in bf16, else fp32.
 
-    A measurement might choose otherwise under load, and the same command would give another model.
+    Processors with AMX do, and AMD's with AVX512-BF16. Intel's with AVX512-BF16 alone have one unit for it and two
+    for fp32. A measurement might choose otherwise under load, and the same command would give another model.
     """
     if device is not None and device.type == "cuda":
         import torch
 
         return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp32"
     is_cpu = device is None or device.type == "cpu"
-    return "bf16" if is_cpu and not _cpu_flags().isdisjoint(_BF16_INSTRUCTIONS) else "fp32"
+    is_faster = "amx_bf16" in _cpu_flags() or ("avx512_bf16" in _cpu_flags() and _is_amd())
+    return "bf16" if is_cpu and is_faster else "fp32"
 
 
 @cache
@@ -155,10 +157,13 @@ def onednn_is_faster() -> bool:
     has_onednn = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
     if not has_onednn or not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
         return False
-    cpu_info = _cpu_info()
-    family = cpu_info.get("cpu family", "")
-    is_amd = cpu_info.get("vendor_id") == "AuthenticAMD" and family.isdecimal()
-    return is_amd and "avx2" in _cpu_flags() and int(family) >= _ZEN_FAMILY
+    family = _cpu_info().get("cpu family", "")
+    is_zen = _is_amd() and family.isdecimal() and int(family) >= _ZEN_FAMILY
+    return is_zen and "avx2" in _cpu_flags()
+
+
+def _is_amd() -> bool:
+    return _cpu_info().get("vendor_id") == "AuthenticAMD"
 
 
 def has_int8_matmul() -> bool:

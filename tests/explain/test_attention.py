@@ -179,6 +179,6 @@ def test_from_the_command_line(
     assert (tmp_path / "heads.html").read_text(encoding="utf-8").endswith("</html>")
     capsys.readouterr()
     assert called("kaba lode", "--output", str(tmp_path / "heads.pdf"), "--json") == 2
-    assert json.loads(capsys.readouterr().out)["error"]["code"] == "not_html_or_png"
+    assert json.loads(capsys.readouterr().out)["error"]["code"] == "wrong_file_suffix"
     assert not (tmp_path / "heads.pdf").exists()
     assert called("kaba lode", "--head", "9") == 2

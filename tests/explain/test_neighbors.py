@@ -146,4 +146,23 @@ def test_pictures_are_png_or_html(base: bs.Model, tmp_path: Path) -> None:
     assert result.plot(tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
     with pytest.raises(InputError) as error:
         result.plot(tmp_path / "a.pdf")
-    assert (error.value.code, error.value.argument) == ("output_format_unknown", "output")
+    assert (error.value.code, error.value.argument) == ("wrong_file_suffix", "output")
+
+
+@pytest.mark.parametrize(
+    ("word", "text"),
+    [("りんご", "私はりんごを食べる。"), ("은행", "은행에서 만나자."), ("ธนาคาร", "เขาไปธนาคารวันนี้")],
+)
+def test_a_word_is_found_where_no_blanks_are_around_it(word: str, text: str) -> None:
+    (occurrence,) = find_occurrences(word, [(text, "1", None)], 9)
+    assert text[occurrence.start : occurrence.end] == word
+
+
+def test_texts_without_a_sense_are_left_out_and_counted(
+    mini: bs.Model, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "senses.csv"
+    file.write_text("text,sense\n" + "the bank,a\nmy bank,a\na bank,b\nour bank,b\nthat bank,\n")
+    result = mini.neighbors("bank", file, sense_column="sense")
+    assert [occurrence.sense for occurrence in result.occurrences] == ["a", "a", "b", "b"]
+    assert any("1 text" in message for message in caplog.messages)

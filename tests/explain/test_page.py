@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import re
 import zlib
 from collections.abc import Iterator
 from dataclasses import replace
@@ -134,7 +135,7 @@ def test_files_are_pages_or_plots_by_their_endings(tmp_path: Path) -> None:
     for save in (PAIR.save, explanation().save):
         with pytest.raises(InputError) as caught:
             save(tmp_path / "page.pdf")
-        assert (caught.value.code, caught.value.argument) == ("not_html_or_png", "output")
+        assert (caught.value.code, caught.value.argument) == ("wrong_file_suffix", "output")
     with pytest.raises(InputError) as caught:
         save_page(tmp_path / "large.html", "x" * 64_000_001, "use a shorter text")
     assert (caught.value.code, caught.value.hint) == ("page_too_large", "use a shorter text")
@@ -318,3 +319,15 @@ def test_pages_fit_their_windows_and_follow_the_color_scheme(shown: browser.Brow
                 )
     assert colors["light"][:3] != colors["dark"][:3]
     assert shown.ask("document.title") != "attacked"
+
+
+def test_the_page_shows_the_text_between_the_words(base: bs.Model) -> None:
+    explanation = base.explain("kaba [MASK], lode")
+    page = re.sub("<[^>]+>", "", render_explanations([explanation]))
+    assert "kaba [MASK], lode" in page
+
+
+def test_a_mask_alone_has_no_words(base: bs.Model) -> None:
+    with pytest.raises(InputError) as caught:
+        base.explain("[MASK]")
+    assert caught.value.code == "no_tokens"

@@ -15,7 +15,7 @@ import task_files
 from bertsmith.cli.main import bertsmith
 from bertsmith.errors import InputError
 from bertsmith.explain import probes
-from bertsmith.explain.probes import LabeledWords, probe_layers
+from bertsmith.explain.probes import LabeledWords, ProbeReport, probe_layers
 
 NUM_LABELS, NUM_WORDS, SIZE = 3, 40, 48
 
@@ -80,3 +80,10 @@ def test_data_without_tags_are_an_error(base: bs.Model, tmp_path: Path) -> None:
     file.write_text("word\n")
     with pytest.raises(InputError):
         base.probe(file, file)
+
+
+def test_the_plot_is_a_png(base: bs.Model, tmp_path: Path) -> None:
+    with pytest.raises(InputError) as caught:
+        ProbeReport([], 0.5, 0.5, 1, 1, 2).plot(tmp_path / "page.html")
+    assert caught.value.code == "wrong_file_suffix"
+    assert not any(tmp_path.iterdir())

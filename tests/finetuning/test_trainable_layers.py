@@ -210,7 +210,7 @@ def test_a_finished_run_has_the_bases_weights_where_they_were_frozen(
         ("train.unfreeze_every=0", "train.unfreeze_every"),
         ("train.unfreeze_every=day", "train.unfreeze_every"),
         ("train.layerwise_lr_decay=1.5", "train.layerwise_lr_decay"),
-        ("train.lr_milestones=[1.5]", "train.lr_milestones.0"),
+        ("train.lr_milestones=[1.5]", "train.lr_milestones"),
         ("train.patience=0", "train.patience"),
     ],
 )

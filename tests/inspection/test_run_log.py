@@ -66,3 +66,20 @@ def test_evaluations_are_apart_and_damaged_lines_are_counted(tmp_path: Path) -> 
     assert log.curves["validation accuracy"] == {1: 0.5}
     assert log.curves["validation loss"] == {1: 4}
     assert log.num_damaged == len(damaged) + 1
+
+
+def test_a_number_that_no_float_can_hold_is_left_out(tmp_path: Path) -> None:
+    log = RunLog(tmp_path)
+    (tmp_path / "log.jsonl").write_text(line(1, loss=10**400, norm=1.0))
+    assert log.update()
+    assert log.curves == {"norm": {1: 1.0}}
+
+
+def test_a_replaced_log_with_the_same_last_line_is_read_again(tmp_path: Path) -> None:
+    log, file = RunLog(tmp_path), tmp_path / "log.jsonl"
+    file.write_text(line(1, loss=5.0) + line(2, loss=4.0))
+    log.update()
+    (tmp_path / "other").write_text(line(1, loss=7.0) + line(2, loss=4.0) + line(3, loss=3.0))
+    (tmp_path / "other").rename(file)
+    assert log.update()
+    assert log.curves == {"loss": {1: 7.0, 2: 4.0, 3: 3.0}}

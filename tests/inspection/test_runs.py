@@ -123,3 +123,28 @@ def test_the_command_prints_a_table_and_json(folder: Path, monkeypatch: pytest.M
     assert "low: " in result.stderr
     document = json.loads(CliRunner().invoke(bertsmith, ["runs", str(folder), "--json"]).stdout)
     assert document == list_runs(folder).to_dict()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"intervals": None},
+        {"intervals": [1, 2]},
+        {"intervals": {"accuracy": [None, None]}},
+        {"validation": {"accuracy": "x"}},
+        {"validation": 1},
+        {"seconds": "y"},
+        {"steps": None},
+        {"decided_by": 3},
+    ],
+)
+def test_a_report_of_other_types_is_damaged_and_hides_no_other_run(folder: Path, changes: object) -> None:
+    file = folder / "low" / "report.json"
+    assert isinstance(changes, dict)
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+    result = CliRunner().invoke(bertsmith, ["runs", str(folder), "--sort", "score"])
+    assert result.exit_code == 0, result.output
+    assert {name: run.status for name, run in by_name(folder).items()} == {
+        "low": "damaged",
+        "deep/high": "finished",
+    }

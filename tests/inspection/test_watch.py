@@ -64,6 +64,14 @@ def test_a_run_is_awaited_followed_and_over(run: Path) -> None:
     assert [row.status for row in watcher.runs] == ["finished"]
 
 
+def test_a_run_whose_folder_is_removed_is_over(run: Path) -> None:
+    with atomic.folder_lock(run, "run"):
+        watcher = RunWatcher([run])
+    shutil.rmtree(run)
+    assert watcher.update()
+    assert ([row.status for row in watcher.runs], watcher.is_over) == (["interrupted"], True)
+
+
 def test_a_folder_of_runs_stands_for_its_runs(run: Path) -> None:
     empty = run.parent / "runs"
     empty.mkdir()

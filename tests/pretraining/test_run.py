@@ -266,9 +266,7 @@ def test_the_papers_recipe_is_the_papers() -> None:
     data = chosen.data
     assert (data.dynamic_masking, data.dupe_factor) == (False, 10)
     assert (data.mlm_probability_of, data.maskable_tokens, data.random_tokens) == ("all",) * 3
-    assert data.mlm_probability * 128 < 20
-    assert data.mlm_probability * 512 < 77
-    assert data.max_predictions_per_seq is None
+    assert (data.max_predictions_per_seq, data.long_max_predictions_per_seq) == (20, 77)
 
 
 def test_the_folder_says_what_was_asked_of_pairs(tmp_path: Path) -> None:

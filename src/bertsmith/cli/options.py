@@ -170,7 +170,7 @@ max_ram = click.option("--max-ram", type=Size(), help="Memory limit, such as 512
 id_column = click.option(
     "--id-column", metavar="NAME", help="Column of --input with the ids; default: _id, id, or the line."
 )
-text_column = click.option("--text-column", metavar="NAME", help="Text column of --input; default: text.")
+text_column = click.option("--text-column", metavar="NAME", help="Column of the texts; default: text.")
 encoding = click.option("--encoding", metavar="NAME", help="Encoding of files that are not UTF-8.")
 settings = click.option(
     "--set",

@@ -49,8 +49,10 @@ def watch(runs: tuple[str, ...], once: bool, page: str | None, interval: int, as
     """
     from bertsmith.inspection.watch import RunWatcher
     from bertsmith.io import atomic
+    from bertsmith.reports.page import check_suffix
 
     if page is not None:
+        check_suffix(page, "page", (".html",))
         atomic.check_output_file(Path(page), overwrite=True)
     once = once or as_json or not (sys.stdout.isatty() or page)
     watcher = RunWatcher(runs, waits=not once)

@@ -67,6 +67,7 @@ class Explanation(Result):
         faithfulness: That of the attributions of words; None for a single word.
         agreement: Spearman's correlation of attributions and occlusion over the words; None if it is undefined.
         model: The path or name of the model.
+        texts: The inputs that are texts, by name.
         attention: The attention weights of each sequence that the model reads; empty unless requested.
     """
 
@@ -82,6 +83,7 @@ class Explanation(Result):
     faithfulness: Faithfulness | None = None
     agreement: float | None = None
     model: str = ""
+    texts: dict[str, str] = field(default_factory=dict)
     attention: list[AttentionMaps] = field(default_factory=list, repr=False)
 
     display_fields: ClassVar[tuple[str, ...]] = ("target", "output", "baseline_output", "gap", "words")
@@ -228,8 +230,12 @@ def explain_output(
         seed: The seed of random orders of words.
     """
     check_steps(steps)
-    result = explained.integrated_gradients(steps)
     words = _words(explained.ids, tokenizer)
+    if not words:
+        raise InputError(
+            "no_tokens", "the text has no words but special tokens", hint="use a text with words"
+        )
+    result = explained.integrated_gradients(steps)
     membership = np.zeros((len(words), len(explained.ids)), dtype=bool)
     for i, indices in enumerate(words):
         membership[i, indices] = True
@@ -255,6 +261,7 @@ def explain_output(
         ],
         measure_faithfulness(attributions.tolist(), scores, seed) if len(words) > 1 else None,
         _rank_correlation(attributions, occlusion),
+        texts=dict(texts),
         attention=list(attention),
     )
 

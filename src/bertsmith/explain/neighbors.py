@@ -21,7 +21,7 @@ from bertsmith.device import ComputeContext
 from bertsmith.errors import InputError, option
 from bertsmith.explain.span_states import SpanItem, compute_span_states
 from bertsmith.formatting import pluralize
-from bertsmith.io.unicode_scripts import HAN_CLASS
+from bertsmith.io.unicode_scripts import UNSPACED_CLASS
 from bertsmith.models.encoder import Encoder
 from bertsmith.notebook import Result
 from bertsmith.tasks.batching import TokenSequence
@@ -32,6 +32,7 @@ logger = logging.getLogger(__name__)
 
 STATIC, TFIDF = "static", "TF-IDF"
 """The names of the representations that are not of a layer."""
+_HANGUL = "\uac00-\ud7a3"
 _NUM_CLUSTERS = 2
 _MIN_OCCURRENCES = 4
 _TIE = 1e-5  # cosines that differ by less are equal
@@ -124,7 +125,9 @@ class WordNeighbors(Result):
 
 
 def find_occurrences(word: str, texts: Iterable[tuple[str, str, str | None]], limit: int) -> list[Occurrence]:
-    """Return the first occurrences of a word, in any case; of Chinese words also within other words.
+    """Return the first occurrences of a word, in any case; without blanks between words also within others.
+
+    A Korean word may have an ending.
 
     Args:
         word: The word.
@@ -132,8 +135,8 @@ def find_occurrences(word: str, texts: Iterable[tuple[str, str, str | None]], li
         limit: The maximum number.
     """
     before, after = (
-        "" if re.match(f"[{HAN_CLASS}]", character) else r"(?<!\w)" if side == 0 else r"(?!\w)"
-        for side, character in enumerate((word[:1], word[-1:]))
+        "" if re.match(f"[{UNSPACED_CLASS}]", character) else boundary
+        for character, boundary in ((word[:1], r"(?<!\w)"), (word[-1:], rf"(?![^\W{_HANGUL}])"))
     )
     pattern = re.compile(f"{before}{re.escape(word)}{after}", re.IGNORECASE)
     occurrences: list[Occurrence] = []
@@ -229,7 +232,10 @@ def _senses(word: str, occurrences: Sequence[Occurrence]) -> list[str]:
     if len(occurrences) < _MIN_OCCURRENCES:
         message = f"'{word}' occurs {pluralize(len(occurrences), 'time')}, and {_MIN_OCCURRENCES} are needed"
         raise InputError(
-            "too_few_occurrences", message, argument="word", hint="give more texts with the word"
+            "too_few_occurrences",
+            message,
+            argument="word",
+            hint="give more texts with the word, spelled as in them",
         )
     senses = [occurrence.sense for occurrence in occurrences if occurrence.sense is not None]
     if senses and not 2 <= len(set(senses)) < len(occurrences):

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from bertsmith.errors import InputError
 from bertsmith.explain.neighbors import Occurrence, WordNeighbors
 from bertsmith.io import atomic
 from bertsmith.reports import plots
-from bertsmith.reports.page import render, write_page
+from bertsmith.reports.page import check_suffix, render, write_page
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -30,15 +29,11 @@ _CAPTION = (
 
 def write_neighbors(neighbors: WordNeighbors, file: Path) -> Path:
     """Write a PNG or a page; InputError for other names."""
-    match file.suffix.lower():
-        case ".png":
-            with atomic.write_errors(file):
-                atomic.write_bytes(file, plots.to_png(plot_layers(neighbors)))
-        case ".html":
-            write_page(file, render_neighbors(neighbors))
-        case _:
-            message, hint = "this is no name of a picture or page", "name a file that ends in .png or .html"
-            raise InputError("output_format_unknown", message, location=file, argument="output", hint=hint)
+    if check_suffix(file) == ".html":
+        write_page(file, render_neighbors(neighbors))
+        return file
+    with atomic.write_errors(file):
+        atomic.write_bytes(file, plots.to_png(plot_layers(neighbors)))
     return file
 
 

@@ -45,7 +45,7 @@ def render_explanations(explanations: Sequence[Explanation]) -> str:
     return render(
         "explanation.html",
         explanations=explanations,
-        inputs=[_inputs(explanation.words) for explanation in explanations],
+        inputs=[_inputs(explanation) for explanation in explanations],
         curves=[_curves(explanation.faithfulness) for explanation in explanations],
         caption=_CURVES_CAPTION,
         views=views,
@@ -131,6 +131,15 @@ def _draw_curves(faithfulness: Faithfulness, axes: Axes) -> None:
     axes.set_ylabel("output")
 
 
-def _inputs(words: Sequence[WordAttribution]) -> list[tuple[str, list[WordAttribution]]]:
-    """Return the words of each input by its name; "" if their place is unknown."""
-    return [(name, list(group)) for name, group in groupby(words, key=lambda word: word.source or "")]
+def _inputs(explanation: Explanation) -> list[tuple[str, list[tuple[str, WordAttribution | None]]]]:
+    """Return the parts of each input by its name, "" if it is unknown: its words, and the text between them."""
+    inputs = []
+    for name, words in groupby(explanation.words, key=lambda word: word.source or ""):
+        text, end = explanation.texts.get(name, ""), 0
+        parts: list[tuple[str, WordAttribution | None]] = []
+        for word in words:
+            has_place = text and word.start is not None
+            parts += [(text[end : word.start] if has_place else " ", None), (word.word, word)]
+            end = word.end or 0
+        inputs.append((name, [*parts, (text[end:], None)]))
+    return inputs

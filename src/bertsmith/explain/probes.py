@@ -42,7 +42,7 @@ class LabeledWords:
 
     Attributes:
         words: The n words.
-        labels: The id of the label of each, int64 [n]; -1 for one that training does not have.
+        labels: The id of the label of each, int64 [n].
         states: Computes the states in some layers, float32 [layers, n, H].
     """
 
@@ -93,7 +93,10 @@ class ProbeReport(Result):
 
     def plot(self, file: str | Path) -> Path:
         """Draw the accuracies by layer to a PNG; return its path."""
+        from bertsmith.reports.page import check_suffix
         from bertsmith.reports.result_plots import plot_probes
+
+        check_suffix(file, suffixes=(".png",))
 
         rows = {
             "accuracy": [row.accuracy for row in self.layers],
@@ -181,7 +184,7 @@ def probe_layers(
                 for labels, references in ((train.labels, validation.labels), control_labels)
             )
             probes.append(LayerProbe(layer, accuracy, control_accuracy, accuracy - control_accuracy))
-    counts = np.bincount(train.labels[train.labels >= 0], minlength=num_labels)
+    counts = np.bincount(train.labels, minlength=num_labels)
     return ProbeReport(
         probes,
         majority=float((validation.labels == counts.argmax()).mean()),

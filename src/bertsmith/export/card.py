@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from markupsafe import Markup
+
 from bertsmith.errors import InputError, option
 from bertsmith.formatting import escape_control_characters, format_number
 from bertsmith.inference.model import Model, load
@@ -19,7 +21,7 @@ from bertsmith.reports.run import score_rows
 from bertsmith.tasks.registry import Task, get_task
 
 _MAX_LABELS = 30  # that are listed
-_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
+_HUB_NAME = re.compile(r"(?!.*(--|\.\.))\w([\w.-]*\w)?(/\w([\w.-]*\w)?(?<!\.git))?", re.ASCII)
 _TRAIN_SETTINGS = {
     "num_train_epochs": "epochs",
     "learning_rate": "peak learning rate",
@@ -68,9 +70,7 @@ def card(
         max_length=model.folder.config.max_length,
         is_causal=model.folder.config.causal,
         has_vocabulary_head=model.folder.has("masked"),
-        labels=[
-            escape_control_characters(label, one_line=True) for label in (model.labels or [])[:_MAX_LABELS]
-        ],
+        labels=[_code_span(label) for label in (model.labels or [])[:_MAX_LABELS]],
         num_labels=len(model.labels or []),
         facts=_training_facts(record, report),
         scores=scores,
@@ -152,3 +152,10 @@ def _best_baseline(report: Mapping[str, Any]) -> str | None:
     if best is None or report["validation"][metric] > baselines[best][metric]:
         return None
     return str(best)
+
+
+def _code_span(text: str) -> Markup:
+    """Return a text as code in Markdown, in which nothing is markup."""
+    text = escape_control_characters(text, one_line=True)
+    fence = "`" * (1 + max(map(len, re.findall("`+", text)), default=0))
+    return Markup(f"{fence}{text}{fence}" if len(fence) == 1 else f"{fence} {text} {fence}")

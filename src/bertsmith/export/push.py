@@ -43,6 +43,9 @@ def push(
         MachineError: The upload failed.
     """
     model = load(model)
+    if "/" not in repository:
+        message, hint = f"{repository!r} has no owner", "use OWNER/NAME"
+        raise InputError("invalid_hub_name", message, argument="repository", hint=hint)
     text = card(model, name=repository, language=language, license=license)
     contents = {_CARD_FILE: text.encode(), **_contents(model)}
     sizes = {

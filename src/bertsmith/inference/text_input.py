@@ -114,7 +114,10 @@ def read_sense_texts(
         table.texts(text_column or "text", "text_column"),
         table.strings(sense_column, "sense_column"),
     )
-    yield from zip(texts, (row.location for row in table), senses, strict=True)
+    rows = [row for row in zip(texts, (row.location for row in table), senses, strict=True) if row[2]]
+    if num_missing := len(texts) - len(rows):
+        logger.warning("%s without a sense, and left out", pluralize(num_missing, "text is", "texts are"))
+    yield from rows
 
 
 def rows_of_lines(lines: Iterable[tuple[str, str]]) -> Iterator[TextRow]:

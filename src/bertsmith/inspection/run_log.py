@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import math
+import os
+import sys
 from collections.abc import Mapping
 from itertools import chain
 from pathlib import Path
@@ -72,7 +73,11 @@ class RunLog:
             return
         prefix = "validation " if record.get("kind") == "evaluation" else ""
         for name, value in record.items():
-            if name in _NOT_METRICS or not isinstance(value, int | float) or not math.isfinite(value):
+            if (
+                name in _NOT_METRICS
+                or not isinstance(value, int | float)
+                or not abs(value) <= sys.float_info.max
+            ):
                 continue
             if name == "tokens_per_second" and not value:  # not measured yet
                 continue
@@ -86,15 +91,19 @@ class _GrowingFile:
     """The complete lines of a file that another process appends to, cuts, or replaces."""
 
     def __init__(self, path: Path) -> None:
-        self._path, self._offset, self._last_line = path, 0, b""
+        self._path, self._offset, self._last_line, self._inode = path, 0, b"", 0
 
     def read_lines(self) -> list[bytes] | None:
         """Return the new complete lines; None if what was read before is no longer in the file."""
         try:
             with open_file(self._path) as file:
+                inode = os.fstat(file.fileno()).st_ino
                 file.seek(self._offset - len(self._last_line))
-                if file.read(len(self._last_line)) != self._last_line:
+                if self._offset and (
+                    inode != self._inode or file.read(len(self._last_line)) != self._last_line
+                ):
                     return None
+                self._inode = inode
                 complete, newline, _ = file.read().rpartition(b"\n")
         except OSError:  # not written yet, or just removed
             return None if self._offset else []

@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+from pydantic import BaseModel, FiniteFloat
+
 from bertsmith.errors import InputError
 from bertsmith.inspection.run_log import RunLog
 from bertsmith.io import atomic
-from bertsmith.io.jsonl import load_json
 from bertsmith.notebook import Result
 from bertsmith.runs.run_folder import CHECKPOINTS, REPORT, SETTINGS, holds_run
 from bertsmith.settings import read_yaml
@@ -126,7 +127,9 @@ def describe_run(path: Path, log: RunLog | None = None, *, name: str | None = No
     if log is None:
         log = RunLog(path)
         log.update()
-    report, settings, state = {}, {}, newest_state(path / CHECKPOINTS)
+    report: _RunReport | None = None
+    settings: Mapping[str, Any] = {}
+    state = newest_state(path / CHECKPOINTS)
     try:
         settings, report = read_yaml(path / SETTINGS), _read_report(path / REPORT)
     except InputError as error:
@@ -137,11 +140,12 @@ def describe_run(path: Path, log: RunLog | None = None, *, name: str | None = No
         summary.reason = f"lines of the log are damaged: {log.num_damaged:,}"
     plan = read_plan(path, [])
     summary.settings = _flatten(settings)
-    summary.num_updates = plan[-1].updates if plan else report.get("steps")
-    summary.step = max(log.step, report.get("steps", 0), 0 if state is None else state.step)
-    summary.seconds = report.get("seconds") if state is None else round(state.seconds, 1)
+    last_step = 0 if report is None else report.steps
+    summary.num_updates = plan[-1].updates if plan else last_step or None
+    summary.step = max(log.step, last_step, 0 if state is None else state.step)
+    summary.seconds = getattr(report, "seconds", None) if state is None else round(state.seconds, 1)
     summary.metric, summary.score, summary.interval = _score(report, log)
-    is_finished = bool(report) and summary.step >= (summary.num_updates or 0)
+    is_finished = report is not None and summary.step >= (summary.num_updates or 0)
     summary.status = "running" if is_running else "finished" if is_finished else "interrupted"
     if summary.reason and not is_running:
         summary.status = "damaged"
@@ -165,24 +169,39 @@ def _is_locked(folder: Path) -> bool:
     return False
 
 
-def _read_report(file: Path) -> dict[str, Any]:
-    """Return a report; empty if there is none yet. Raise InputError if it is damaged."""
+class _RunReport(BaseModel):
+    """The values of report.json that a summary shows."""
+
+    steps: int
+    seconds: FiniteFloat | None = None
+    decided_by: str | None = None
+    validation: dict[str, Any] = {}
+    intervals: dict[str, tuple[FiniteFloat, FiniteFloat]] = {}
+
+    @property
+    def score(self) -> Any:
+        """The score on the validation data; None if there is none."""
+        return None if self.decided_by is None else self.validation.get(self.decided_by)
+
+
+def _read_report(file: Path) -> _RunReport | None:
+    """Return a report; None if there is none yet. Raise InputError if it is damaged."""
     try:
-        report = load_json(atomic.read_file(file).decode("utf-8"))
+        report = _RunReport.model_validate_json(atomic.read_file(file), strict=True)
     except FileNotFoundError:
-        return {}
+        return None
     except (OSError, ValueError):
         report = None
-    if not isinstance(report, dict) or not isinstance(report.get("steps"), int):
+    if report is None or not isinstance(report.score, int | float | None):
         raise InputError("file_damaged", f"{file.name} is damaged", location=file)
     return report
 
 
-def _score(report: Mapping[str, Any], log: RunLog) -> tuple[str | None, float | None, list[float] | None]:
+def _score(report: _RunReport | None, log: RunLog) -> tuple[str | None, float | None, list[float] | None]:
     """Return the name, value, and interval of the score of a finished run, or of the last evaluation."""
-    validation = report.get("validation")
-    if isinstance(validation, dict) and isinstance(metric := report.get("decided_by"), str):
-        return metric, validation.get(metric), report.get("intervals", {}).get(metric)
+    if report is not None and report.score is not None:
+        metric = str(report.decided_by)
+        return metric, report.score, list(report.intervals.get(metric, ())) or None
     curve = log.validation_metric
     return (None, None, None) if curve is None else (curve.removeprefix("validation "), log.last(curve), None)
 

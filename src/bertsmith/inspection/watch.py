@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,9 @@ class RunWatcher:
             summary = self._summaries.get(run)
             if log.update() or summary is None or summary.status != "finished":
                 self._summaries[run] = describe_run(run, log)
+                if summary is not None and summary.status != "not started" and not run.is_dir():
+                    reason = "the folder was removed"
+                    self._summaries[run] = replace(summary, status="interrupted", reason=reason)
                 is_new = True
         return is_new and self.runs != before
 

@@ -31,8 +31,10 @@ UNSPACED = (  # Thai and Lao, Burmese, Khmer, kana
     *HAN,
 )
 """Characters of scripts without blanks between words: each counts as a word."""
-HAN_CLASS = "".join(f"{chr(part.start)}-{chr(part.stop - 1)}" for part in HAN)
-"""The same for a character class of a regular expression."""
+HAN_CLASS, UNSPACED_CLASS = (
+    "".join(f"{chr(part.start)}-{chr(part.stop - 1)}" for part in parts) for parts in (HAN, UNSPACED)
+)
+"""Ranges for a character class of a regular expression."""
 _WITH_MARKS = (range(0x20000), range(0xE0000, 0xE0200))  # Other planes have no marks, and are large.
 _CODES = 0x110000
 

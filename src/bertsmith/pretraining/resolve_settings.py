@@ -178,7 +178,7 @@ def new_settings(
         defaults = _base_model_defaults(base.folder, sizes, values, changes)
         changes = {**changes, "base": str(base.path)}
     values = _merge(*defaults, values)
-    changes = _with_muon_learning_rate(values.get("train", {}), changes)
+    changes = _with_muon_learning_rate(values.get("train"), changes)
     run_type = settings_type(_objective_name(values, changes))
     settings = run_type.of(values, str(recipe or "settings")).changed(without_other_budgets(changes))
     if base is not None:
@@ -197,13 +197,15 @@ def new_settings(
     return settings
 
 
-def _with_muon_learning_rate(train: Mapping[str, Any], changes: Mapping[str, Any]) -> Mapping[str, Any]:
+def _with_muon_learning_rate(train: Any, changes: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the changes; one of the learning rate alone also scales Muon's, so that their ratio stays the same.
 
     Args:
         train: The settings of the group `train` before the changes.
         changes: Settings by dotted names.
     """
+    if not isinstance(train, Mapping):
+        return changes
     rate, muon_rate = (train.get(name) for name in ("learning_rate", "muon_learning_rate"))
     optim = changes.get("train.optim", train.get("optim"))
     if optim != "muon" or _MUON_RATE in changes or _RATE not in changes or not (rate and muon_rate):

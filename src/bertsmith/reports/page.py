@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -84,12 +84,15 @@ def load_script(name: str) -> Script:
     return Script(Markup(text), f"sha256-{digest}")
 
 
-def check_suffix(file: str | Path, argument: str = "output") -> str:
-    """Return the suffix of a file for a page or a plot; InputError unless it is .html or .png."""
+def check_suffix(
+    file: str | Path, argument: str = "output", suffixes: Sequence[str] = (".html", ".png")
+) -> str:
+    """Return the suffix of a file for a page or a plot; raise InputError for others."""
     suffix = Path(file).suffix.lower()
-    if suffix not in (".html", ".png"):
-        message, hint = "is neither a page nor a plot", "name a file that ends in .html or .png"
-        raise InputError("not_html_or_png", message, location=file, argument=argument, hint=hint)
+    if suffix not in suffixes:
+        endings = " or ".join(suffixes)
+        message, hint = f"the name does not end in {endings}", f"name a file that ends in {endings}"
+        raise InputError("wrong_file_suffix", message, location=file, argument=argument, hint=hint)
     return suffix
 
 

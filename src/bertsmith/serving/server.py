@@ -69,7 +69,9 @@ def serve(
         message = "the key is not printable ASCII without spaces"
         raise InputError("invalid_api_key", message, argument="api_key", hint="choose another one")
     hosts = (*_LOOPBACK_NAMES, host) if not api_key and _is_loopback(host) else ()
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as listener:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # asyncio sends without Nagle's delay only if the protocol of the socket is explicit.
+    with socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
         _listen(listener, host, port)
         _allow_many_connections()
         registry = ModelRegistry(models, device, precision)

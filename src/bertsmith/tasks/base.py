@@ -178,6 +178,7 @@ class TaskModel(Objective):
 
     Attributes:
         inherited_heads: Heads that are copied from the base model if it has them; all others are drawn anew.
+        head_init: Heads that start as a head of the base model with another name: the name here to the name there.
         labels: The names of the classes by id; None if there are none.
         problem_type: The `problem_type` of Hugging Face's config.json.
         outputs_per_token: True if outputs depend on the tokenization, so that an ensemble needs one tokenizer.
@@ -189,6 +190,7 @@ class TaskModel(Objective):
     outputs_per_token: ClassVar[bool] = False
     supports_distillation: ClassVar[bool] = True
     token_inputs: ClassVar[Mapping[str, int]] = {}
+    head_init: Mapping[str, str] = {}
     problem_type: ProblemType | None = None
     head: Any
 
@@ -211,11 +213,6 @@ class TaskModel(Objective):
         """The heads by their names in a model folder (`TASK_MODULES`); the default is the parts of `self.head`."""
         heads: Mapping[str, nn.Module] = self.head.parts
         return heads
-
-    @property
-    def head_init(self) -> Mapping[str, str]:
-        """Heads that start as a head of the base model with another name: the name here to the name there."""
-        return {}
 
     def init_bias(self, items: Sequence[Item]) -> None:
         """Initialize the bias of a new head by the training labels, for the best answer without the text."""

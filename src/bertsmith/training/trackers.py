@@ -141,6 +141,7 @@ class Trackers:
             try:
                 self._trackers[name] = _TRACKERS[name](run, step)
             except ImportError:
+                self.close(is_finished=False)
                 message, hint = (
                     f"{name} is not installed",
                     f"pip install {name}, or change {option('report_to')}",

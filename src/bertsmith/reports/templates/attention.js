@@ -192,9 +192,11 @@ class AttentionView {
     const middle = (position) => (position + 0.5) * LINE_HEIGHT - top;
     const isVisible = (position) => middle(position) > 0 && middle(position) < height;
     const paths = Array.from({ length: 16 }, () => new Path2D()); // by weight
+    let darkest = 0; // the level of the largest weight
     const add = (row, column, smallest) => {
       const byte = this.weightAt(row, column);
       if (byte < smallest || !(isVisible(row) || isVisible(column))) return;
+      darkest = Math.max(darkest, byte >> 4);
       paths[byte >> 4].moveTo(0, middle(row));
       paths[byte >> 4].lineTo(width, middle(column));
     };
@@ -205,7 +207,7 @@ class AttentionView {
     const context = canvas.getContext("2d");
     context.strokeStyle = weightColor();
     paths.forEach((path, level) => {
-      context.globalAlpha = (level + 0.5) / 16;
+      context.globalAlpha = Math.min(1, (level + 0.5) / (darkest + 0.5));
       context.stroke(path);
     });
     this.markTokens(Math.floor(top / LINE_HEIGHT), Math.ceil((top + height) / LINE_HEIGHT));

@@ -63,11 +63,11 @@ class ClassificationModel(TextModel):
             "class_weights", None if weights is None else torch.tensor(weights), persistent=False
         )
 
-    @property
-    def head_init(self) -> Mapping[str, str]:
-        """Return the head for next sentence prediction if the settings ask for it."""
-        if self.settings.init_head_from == "none":
-            return {}
+        if settings.init_head_from != "none":
+            self.head_init = self._next_sentence_head()
+
+    def _next_sentence_head(self) -> Mapping[str, str]:
+        """Return the head for next sentence prediction; raise InputError if the classifier is no such head."""
         is_single = self.problem_type is None and len(self.metadata["labels"]) == 2
         if not is_single or self.head.pooler is None or self.features.parts:
             raise InputError(
