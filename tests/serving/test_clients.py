@@ -139,9 +139,9 @@ def test_cohere_errors(cohere_client: Any) -> None:
     with pytest.raises(cohere.NotFoundError) as error:
         cohere_client.rerank(model="rerank-v3.5", query=TEXT, documents=DOCUMENTS)
     assert "there is no model" in error.value.body["message"]
-    with pytest.raises(cohere.UnprocessableEntityError) as error:
+    with pytest.raises(cohere.NotFoundError) as error:
         cohere_client.rerank(model="tags", query=TEXT, documents=DOCUMENTS)
-    assert error.value.body["error"]["code"] == "not_a_pair_model"
+    assert error.value.body["error"]["code"] == "route_missing"
 
 
 # huggingface_hub
