@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any, get_args
 
 import pytest
@@ -142,7 +141,7 @@ def test_rates_rise_to_the_peak_then_fall_and_only_the_last_may_be_none(
     assert all(0 < rate <= 2.0 for rate in rates[:-1])
     assert 0 <= rates[-1] <= 2.0
     if shape == "one_cycle_linear":  # without a warm-up
-        first = math.ceil(updates / 2)
+        first = max(1, updates // 2)  # the peak is at this update, or between it and the next
         assert max(rates) == max(rates[first - 1 : first + 1])
     elif first and shape != "linear_google":
         assert max(rates) == rates[first - 1] == 2.0
