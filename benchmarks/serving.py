@@ -323,14 +323,15 @@ async def send_huge_body() -> dict[str, Any]:
     """Send 1 GB without a length, in chunks, until the server refuses it."""
     reader, writer = await asyncio.open_connection(ADDRESS, PORT)
     writer.write(b"POST /embed HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+    answer = asyncio.ensure_future(reader.readline())
     chunk, sent = b"10000\r\n" + b" " * 65_536 + b"\r\n", 0
     with suppress(OSError):
-        while sent < 1 << 30 and not reader._buffer:  # type: ignore[attr-defined]
+        while sent < 1 << 30 and not answer.done():
             writer.write(chunk)
             await writer.drain()
             sent += 65_536
             await asyncio.sleep(0)
-    head = (await reader.readline()).decode()
+    head = (await answer).decode()
     writer.close()
     return {"status": head.split()[1] if head else "closed", "sent_megabytes": sent / 1e6}
 

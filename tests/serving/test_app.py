@@ -1,4 +1,4 @@
-"""What holds for all routes: keys, sites, health, metrics, the page, and time limits."""
+"""Test what all routes share: keys, sites, health, metrics, the page, and time limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the routes of other servers' clients have in common."""
+"""Test the shared parts of the routes of other servers' clients."""
 
 from __future__ import annotations
 

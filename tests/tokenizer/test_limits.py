@@ -1,4 +1,4 @@
-"""What a tokenizer reads at its limits: bytes that are no text, and words that are too long."""
+"""Test tokenizers at their limits: bytes that are no text, and words that are too long."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class AttentionView(NamedTuple):
         title: The model or the input, if a page has several views; else empty.
         layers: The indices of the layers.
         heads: The indices of the heads.
-        is_pair: Whether there are two texts.
+        is_pair: True if there are two texts.
         measures: The names of the numbers of a head by their keys.
         summary: The numbers of each head.
         data: The values for the script.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -304,6 +304,6 @@ def _with_nearest(occurrences: Sequence[Occurrence], cosines: NDArray[np.float64
     np.fill_diagonal(others, -np.inf)
     nearest = others.argmax(1)
     return [
-        Occurrence(o.text, o.start, o.end, o.location, o.sense, int(j), float(others[i, j]))
-        for i, (o, j) in enumerate(zip(occurrences, nearest, strict=True))
+        replace(occurrence, nearest=int(j), cosine=float(others[i, j]))
+        for i, (occurrence, j) in enumerate(zip(occurrences, nearest, strict=True))
     ]

@@ -143,7 +143,10 @@ def describe_run(path: Path, log: RunLog | None = None, *, name: str | None = No
     last_step = 0 if report is None else report.steps
     summary.num_updates = plan[-1].updates if plan else last_step or None
     summary.step = max(log.step, last_step, 0 if state is None else state.step)
-    summary.seconds = getattr(report, "seconds", None) if state is None else round(state.seconds, 1)
+    if state is not None:
+        summary.seconds = round(state.seconds, 1)
+    elif report is not None:
+        summary.seconds = report.seconds
     summary.metric, summary.score, summary.interval = _score(report, log)
     is_finished = report is not None and summary.step >= (summary.num_updates or 0)
     summary.status = "running" if is_running else "finished" if is_finished else "interrupted"

@@ -19,10 +19,8 @@ from bertsmith.pretraining.speed_probe import estimate_update_seconds
 from bertsmith.runs import compute_setup
 from bertsmith.settings import Changes, resolve
 
-_WEIGHT_BYTES, _CHECKPOINT_BYTES = (
-    4,
-    12,
-)  # per parameter; a checkpoint has the weights and AdamW's two moments
+_WEIGHT_BYTES = 4  # per parameter
+_CHECKPOINT_BYTES = 12  # per parameter: the weight, and AdamW's two moments
 
 
 @dataclass(frozen=True)
@@ -169,8 +167,11 @@ def _plan(data: PretrainData, *, benchmark: bool) -> PretrainPlan:
 def _with_length(settings: PretrainSettings, length: int) -> PretrainSettings:
     """Return the settings with batches of this length in the first phase."""
     train = settings.train
-    changes: dict[str, Any] = {"data.sequence_length": length, "data.long_sequence_length": None}
-    changes["data.long_max_predictions_per_seq"] = None
+    changes: dict[str, Any] = {
+        "data.sequence_length": length,
+        "data.long_sequence_length": None,
+        "data.long_max_predictions_per_seq": None,
+    }
     if train.batch_tokens is not None:
         changes |= {"train.batch_size": max(1, train.batch_tokens // length), "train.batch_tokens": None}
     return settings.changed(changes)

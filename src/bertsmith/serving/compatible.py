@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
@@ -10,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
+from scipy.special import expit, softmax
 from starlette.requests import Request
 
 from bertsmith.artifacts.sentence_transformers import read_prompts
@@ -230,9 +230,9 @@ async def score_labels(
 
 
 def _apply(function: Function, logits: Sequence[float]) -> list[float]:
-    if function == "sigmoid":
-        return [sigmoid(logit) for logit in logits]
-    return softmax(logits) if function == "softmax" else list(logits)
+    functions: Mapping[Function, Any] = {"none": np.asarray, "sigmoid": expit, "softmax": softmax}
+    values: list[float] = functions[function](np.array(logits, dtype=np.float64)).tolist()
+    return values
 
 
 async def rerank(
@@ -260,7 +260,7 @@ async def rerank(
     if logits:
         scores = [by_label.get(reranker.label, max(by_label.values())) for by_label in predictions]
     else:
-        scores = [sigmoid(p.number) if hasattr(p, "number") else reranker.score(p) for p in predictions]
+        scores = [float(expit(p.number)) if hasattr(p, "number") else reranker.score(p) for p in predictions]
     return sorted(enumerate(scores), key=lambda pair: -pair[1])
 
 
@@ -268,14 +268,3 @@ def cosines(vectors: Sequence[NDArray[np.float32]]) -> list[float]:
     """Return the cosine of the first vector and each other one."""
     first, *others = (vector / max(float(np.linalg.norm(vector)), 1e-12) for vector in vectors)
     return [float(first @ other) for other in others]
-
-
-def sigmoid(logit: float) -> float:
-    """Return the sigmoid of a logit."""
-    return 1 / (1 + math.exp(-logit)) if logit > -500 else 0.0
-
-
-def softmax(logits: Sequence[float]) -> list[float]:
-    """Return the softmax of logits."""
-    exponentials = [math.exp(logit - max(logits)) for logit in logits]
-    return [exponential / sum(exponentials) for exponential in exponentials]

@@ -26,7 +26,7 @@ from bertsmith.serving.limits import Limits
 from bertsmith.serving.metrics import ServerMetrics
 from bertsmith.tasks.batching import Answers, Outputs
 
-_TOKENIZATION_THREADS = 2
+TOKENIZATION_THREADS = 2
 
 
 @dataclass(eq=False)
@@ -107,7 +107,7 @@ class Engine:
         self._has_jobs, self._all_tokenized = asyncio.Event(), asyncio.Event()
 
     async def __aenter__(self) -> Self:
-        self._tokenization = ThreadPoolExecutor(_TOKENIZATION_THREADS, "tokenization")
+        self._tokenization = ThreadPoolExecutor(TOKENIZATION_THREADS, "tokenization")
         self._worker = ThreadPoolExecutor(1, "inference")
         self._loop = asyncio.create_task(self._run())
         return self

@@ -88,7 +88,7 @@ def error_response(error: Exception) -> ErrorResponse:
         status = STATUS.get(error.code, 422 if isinstance(error, InputError) else 500)
         if status == 500:
             logger.error("%s", error)
-        hint = f"; {error.hint}" if error.hint else ""
+        hint = f"; {error.hint_for('python')}" if error.hint else ""
         return ErrorResponse(status, error.code, error.sentence_for("python") + hint, error.argument)
     if isinstance(error, HTTPException):
         code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "http_error")

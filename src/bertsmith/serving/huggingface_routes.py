@@ -12,6 +12,7 @@ from statistics import fmean
 from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
+from scipy.special import softmax
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -263,10 +264,10 @@ async def _zero_shot_classification(call: PipelineCall) -> Any:
     answers = []
     for i in range(0, len(logits), len(labels)):
         of_text = logits[i : i + len(labels)]
-        scores = compatible.softmax([by_label[entailment] for by_label in of_text])
+        scores = softmax([by_label[entailment] for by_label in of_text]).tolist()
         if options.multi_label or len(labels) == 1:
             both = [[by_label[entailment], by_label[contradiction]] for by_label in of_text]
-            scores = [compatible.softmax(pair)[0] for pair in both]
+            scores = [float(softmax(pair)[0]) for pair in both]
         ranked = sorted(zip(labels, scores, strict=True), key=lambda pair: -pair[1])
         answers.append([{"label": label, "score": score} for label, score in ranked])
     return call.answers(answers)

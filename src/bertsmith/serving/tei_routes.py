@@ -17,6 +17,7 @@ from bertsmith.errors import InputError
 from bertsmith.inference.embedding import TokenEmbedder
 from bertsmith.inference.predictor import with_class
 from bertsmith.serving import compatible
+from bertsmith.serving.engine import TOKENIZATION_THREADS
 from bertsmith.serving.errors import ErrorResponse, JSONResponse
 from bertsmith.serving.models import ServedModel
 from bertsmith.serving.requests import answer, check_num_inputs, read_body, server_state
@@ -234,7 +235,7 @@ async def info(request: Request) -> Response:
             "max_batch_requests": None,
             "max_client_batch_size": limits.max_inputs,
             "auto_truncate": True,
-            "tokenization_workers": 2,
+            "tokenization_workers": TOKENIZATION_THREADS,
             "version": version("bertsmith"),
             "sha": None,
             "docker_label": None,
