@@ -172,6 +172,22 @@ def test_the_queue_is_bounded_in_requests_and_in_tokens() -> None:
     run(test, max_waiting=3, max_waiting_tokens=10)
 
 
+def test_a_request_that_would_wait_too_long_is_refused_at_once() -> None:
+    async def test(engine: Engine, predictor: Upper) -> None:
+        threading.Timer(0.05, predictor.may_run.set).start()
+        await engine.answer(predictor, ["x"])  # a batch takes 0.05 s
+        predictor.may_run.clear()
+        tasks = [asyncio.create_task(engine.answer(predictor, [text])) for text in "abcdefghijklmnopqrst"]
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        assert {getattr(task.exception(), "code", None) for task in done} == {"queue_full"}
+        predictor.may_run.set()
+        answers = await asyncio.gather(*tasks, return_exceptions=True)
+        assert "A" in [answer.predictions[0] for answer in answers if not isinstance(answer, Exception)]
+        await engine.answer(predictor, ["y"])  # the queue is empty again
+
+    run(test, max_batch_tokens=1, max_queue_seconds=0.12)
+
+
 def test_what_is_too_large_is_refused_before_it_is_computed() -> None:
     async def test(engine: Engine, predictor: Upper) -> None:
         predictor.may_run.set()

@@ -27,6 +27,7 @@ from bertsmith.serving.metrics import ServerMetrics
 from bertsmith.tasks.batching import Answers, Outputs
 
 TOKENIZATION_THREADS = 2
+_BATCH_SECONDS_DECAY = 0.8  # for each later batch
 
 
 @dataclass(eq=False)
@@ -103,6 +104,7 @@ class Engine:
     def __init__(self, limits: Limits, metrics: ServerMetrics) -> None:
         self.limits, self.metrics = limits, metrics
         self.num_waiting = self._waiting_tokens = self._num_untokenized = 0
+        self._batch_seconds = 0.0  # of the longest recent batch
         self._queue: deque[_Job] = deque()
         self._has_jobs, self._all_tokenized = asyncio.Event(), asyncio.Event()
 
@@ -176,6 +178,10 @@ class Engine:
         if self._waiting_tokens + tokens > limits.max_waiting_tokens and self._waiting_tokens:
             message = f"requests with {self._waiting_tokens:,} tokens are waiting"
             raise MachineError("queue_full", message, hint="try again later")
+        expected_seconds = self._waiting_tokens / limits.max_batch_tokens * self._batch_seconds
+        if expected_seconds > limits.max_queue_seconds:
+            message = f"the queue takes {expected_seconds:.0f} s"
+            raise MachineError("queue_full", message, hint="try again later")
         job = _Job(predictor, requests, prepared, sizes, asyncio.get_running_loop().create_future())
         self._queue.append(job)
         self._has_jobs.set()
@@ -208,8 +214,10 @@ class Engine:
         batch, start_time = self._take_batch(), perf_counter()
         loop = asyncio.get_running_loop()
         answers_of = await loop.run_in_executor(self._worker, _compute, batch)
+        seconds = perf_counter() - start_time
+        self._batch_seconds = max(seconds, _BATCH_SECONDS_DECAY * self._batch_seconds)
         self.metrics.batch_tokens.observe(sum(part.tokens for part in batch))
-        self.metrics.inference_seconds.observe(perf_counter() - start_time)
+        self.metrics.inference_seconds.observe(seconds)
         for part in batch:
             if part.start == 0:
                 self.metrics.queue_seconds.observe(start_time - part.job.queued_at)

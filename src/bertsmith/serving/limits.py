@@ -14,6 +14,12 @@ class Limits(Settings):
         512, ge=1, le=100_000, description="requests that wait or are computed; more get 429"
     )
     max_waiting_tokens: int = Field(262_144, ge=1, description="tokens of these requests; more get 429")
+    max_queue_seconds: float = Field(
+        10.0,
+        gt=0,
+        le=86_400,
+        description="expected seconds in the queue; requests that would wait longer get 429",
+    )
     max_inputs: int = Field(32, ge=1, le=100_000, description="inputs of a request; more get 413")
     max_tokens: int = Field(65_536, ge=1, description="tokens that a request may cost; more get 413")
     max_batch_tokens: int = Field(
