@@ -322,7 +322,7 @@ def text_requests() -> list[dict[str, Any]]:
 async def send_huge_body() -> dict[str, Any]:
     """Send 1 GB without a length, in chunks, until the server refuses it."""
     reader, writer = await asyncio.open_connection(ADDRESS, PORT)
-    writer.write(b"POST /embed HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+    writer.write(b"POST /embed HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n")
     answer = asyncio.ensure_future(reader.readline())
     chunk, sent = b"10000\r\n" + b" " * 65_536 + b"\r\n", 0
     with suppress(OSError):
@@ -339,7 +339,7 @@ async def send_huge_body() -> dict[str, Any]:
 async def vanish(count: int) -> dict[str, Any]:
     """Close connections right after a request of many tokens."""
     body = json.dumps({"inputs": [" ".join(["word"] * 250)] * 16}).encode()
-    head = f"POST /embed HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+    head = f"POST /embed HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n".encode()
     for _ in range(count):
         _, writer = await asyncio.open_connection(ADDRESS, PORT)
         writer.write(head + body)
@@ -354,7 +354,7 @@ async def stay_idle() -> dict[str, Any]:
     """Hold idle connections, and slow ones that send a byte at a time, while another client asks."""
     connections = [await asyncio.open_connection(ADDRESS, PORT) for _ in range(NUM_IDLE)]
     for _, writer in connections[:100]:
-        writer.write(b"POST /embed HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
+        writer.write(b"POST /embed HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{")
     answers = summary(load(FOLDER / "short.jsonl", clients=8, seconds=3))
     for _, writer in connections:
         writer.close()
