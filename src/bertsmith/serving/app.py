@@ -131,12 +131,14 @@ class _Gate:
                     is_accepted = self._check(scope)
                     self._state.num_open += is_accepted
                     await self._app(scope, receive, send_and_note)
-            except (ClientDisconnect, asyncio.CancelledError):  # the server cancels when it stops at once
+            except ClientDisconnect:
                 code = "client_disconnected"
             except Exception as error:
                 code = await self._send_error(
                     error, is_started=bool(status), scope=scope, receive=receive, send=send_and_note
                 )
+        except asyncio.CancelledError:  # the server stops at once, also while an error is sent
+            code = "client_disconnected"
         finally:
             self._state.num_open -= is_accepted
             self._note(scope, status, code, perf_counter() - start_time)
