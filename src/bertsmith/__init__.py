@@ -101,6 +101,7 @@ _MODULES = {
     "find_rate": "finetuning.lr_finder",
     "ablate": "experiments.ablation",
     "adapt": "experiments.adaptation",
+    "baselines": "experiments.baselines",
     "distill": "experiments.distillation",
     "distill_task": "experiments.distillation",
     "finetune": "finetuning.run",
