@@ -46,14 +46,19 @@ def _head_terms(config: ModelConfig, labels: int) -> dict[str, list[ParameterTer
     structure = get_family(config.model_type).heads
     dense = [ParameterTerm("classifier transform", "H² + H", h * h + h)] if structure.dense_act else []
     choice = [ParameterTerm("choice transform", "H² + H", h * h + h)] if structure.choice_act else []
+    decoder_size = structure.decoder_size(config) if structure.decoder_size else e
+    decoder_symbol = symbol if decoder_size == e else str(decoder_size)
+    transform = [
+        ParameterTerm("masked LM transform", f"H·{symbol} + {symbol}", h * e + e),
+        ParameterTerm("masked LM LayerNorm", f"2{symbol}", 2 * e),
+    ]
     second_encoder = sum(term.size for term in encoder_parameter_terms(config))
     return {
         "pooler": [ParameterTerm("pooler", "H² + H", h * h + h)],
         "masked": [
-            ParameterTerm("masked LM transform", f"H·{symbol} + {symbol}", h * e + e),
-            ParameterTerm("masked LM LayerNorm", f"2{symbol}", 2 * e),
+            *(transform if structure.lm_transform else []),
             ParameterTerm(f"masked LM bias{' (decoder tied)' * tied}", "V", v),
-            *([] if tied else [ParameterTerm("masked LM decoder", f"V·{symbol}", v * e)]),
+            *([] if tied else [ParameterTerm("masked LM decoder", f"V·{decoder_symbol}", v * decoder_size)]),
         ],
         "pair": [ParameterTerm("sentence pair", "2H + 2", 2 * h + 2)],
         "detector": [
