@@ -53,7 +53,7 @@ class EncodedSource:
 
 
 class DecoderState(ABC):
-    """What a decoder remembers of its n hypotheses.
+    """The memory of a decoder: its n hypotheses.
 
     Attributes:
         source: The sources.
@@ -170,7 +170,7 @@ class _TransformerState(DecoderState):
 
 
 class TransformerDecoder(TargetDecoder):
-    """As many decoder layers as the encoder has, of the same sizes."""
+    """Decoder layers, as many as the encoder has, of the same sizes."""
 
     def __init__(self, config: ModelConfig, generator: torch.Generator) -> None:
         super().__init__(config)
