@@ -25,6 +25,7 @@ INPUTS: dict[str, dict[str, Any]] = {
     "choose": {"context": ["kaba", "lode"], "choices": [["migi", "pede"], ["ride", "soba", "tuzu"]]},
     "relate": {"text": ["<e1>kaba</e1> lode <e2>migi</e2>"]},
     "embed": {"text": ["kaba", "lode migi"], "text_pair": ["lode", "kaba"]},
+    "translate": {"text": TEXTS},
 }
 
 
