@@ -29,11 +29,10 @@ from bertsmith.instances.epoch_plan import count_document_tokens
 from bertsmith.instances.holdout_split import DocumentSplit
 from bertsmith.instances.settings import DataSettings
 from bertsmith.models.config import encoder_parameter_terms
-from bertsmith.objectives.objective import MODEL
-from bertsmith.pretraining.model import first_weights
+from bertsmith.models.family import build_encoder
 from bertsmith.pretraining.run import pretrain
 from bertsmith.pretraining.settings import PretrainSettings
-from bertsmith.runs.run_folder import SETTINGS, holds_run, write_json
+from bertsmith.runs.run_folder import holds_run, write_json
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
 _MAX_CHUNK_TOKENS = 120  # of held-out text that a neural model reads at a time; most runs train on 128
@@ -225,7 +224,7 @@ def train_baseline(
         return _neural_baseline(load(run), load(run).report)
     if recipe.kind == "untrained":
         assert base is not None
-        return _neural_baseline(_untrained_model(base, folder / "model", **recipe.settings), None)
+        return _neural_baseline(_untrained_model(base, folder / "model", seed, **recipe.settings), None)
     return _TRAIN[recipe.kind](recipe, folder, shards, seed, base)
 
 
@@ -235,17 +234,15 @@ def _neural_baseline(model: Model, report: Mapping[str, Any] | None) -> NeuralBa
     return NeuralBaseline(parameters, "pieces", tokens, seconds, model)
 
 
-def _untrained_model(base: Path, folder: Path, *, keep_embeddings: bool = False) -> Model:
-    """Return a model with the first weights of a pre-training run; it may keep the run's token embeddings."""
+def _untrained_model(base: Path, folder: Path, seed: int, *, keep_embeddings: bool = False) -> Model:
+    """Return the model of a run with random weights; it may keep the run's token embeddings."""
     if not folder.exists():
         trained = load(base)
-        settings = PretrainSettings.from_file(base / SETTINGS)
-        encoder, objective = first_weights(settings, torch.Generator().manual_seed(settings.train.seed))
+        encoder = build_encoder(trained.folder.config, torch.Generator().manual_seed(seed))
         if keep_embeddings:
             with torch.no_grad():
                 encoder.embeddings.token.weight.copy_(trained.encoder.embeddings.token.weight)
-        parts = objective.export(encoder)[MODEL]
-        write_folder(folder, parts.config, parts.modules, tokenizer=trained.tokenizer)
+        write_folder(folder, trained.folder.config, {"encoder": encoder}, tokenizer=trained.tokenizer)
     return load(folder)
 
 
