@@ -126,18 +126,7 @@ def name_table(
     }
     layer_modules, duplicates = _layer_modules(config, f"{base}.{layer_name}", layer)
     modules |= layer_modules
-    tensors = {
-        f"{name}.{parameter}": tuple(f"{hf_name}.{parameter}" for hf_name in hf_names)
-        for name, hf_names in modules.items()
-        for parameter in _PARAMETERS.get(name, WEIGHT_AND_BIAS)
-    }
-    if config.causal:  # the model may have a second encoder of the other direction
-        second_encoder = {name: hf_names for name, hf_names in tensors.items() if name.startswith("encoder.")}
-        second_encoder |= {f"linear.{parameter}": (f"linear.{parameter}",) for parameter in WEIGHT_AND_BIAS}
-        tensors |= {
-            f"beside.{name}": tuple(f"beside.{hf_name}" for hf_name in hf_names)
-            for name, hf_names in second_encoder.items()
-        }
+    tensors = with_second_encoder(config, module_tensors(modules))
     tied: dict[str, str] = {}
     unused: dict[str, str] = {}
     if decoder is not None and config.tie_word_embeddings:
@@ -151,6 +140,32 @@ def name_table(
         if head_bias != decoder_bias:
             unused[head_bias] = decoder_bias
     return NameTable(base, tensors, tied, duplicates, unused)
+
+
+def module_tensors(modules: ModuleNames) -> dict[str, tuple[str, ...]]:
+    """Return the tensors of modules, by bertsmith's and Hugging Face's names."""
+    return {
+        f"{name}.{parameter}": tuple(f"{hf_name}.{parameter}" for hf_name in hf_names)
+        for name, hf_names in modules.items()
+        for parameter in _PARAMETERS.get(name, WEIGHT_AND_BIAS)
+    }
+
+
+def with_second_encoder(
+    config: ModelConfig, tensors: Mapping[str, tuple[str, ...]]
+) -> dict[str, tuple[str, ...]]:
+    """Return a model's tensors and, if it is causal, those of a second encoder of the other direction."""
+    if not config.causal:
+        return dict(tensors)
+    second_encoder = {name: hf_names for name, hf_names in tensors.items() if name.startswith("encoder.")}
+    second_encoder |= {f"linear.{parameter}": (f"linear.{parameter}",) for parameter in WEIGHT_AND_BIAS}
+    return {
+        **tensors,
+        **{
+            f"beside.{name}": tuple(f"beside.{hf_name}" for hf_name in hf_names)
+            for name, hf_names in second_encoder.items()
+        },
+    }
 
 
 def _layer_modules(
