@@ -22,7 +22,8 @@ from bertsmith.kernels.vocabulary_loss import OnlineSoftmaxState, VocabLossInput
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Embedding
 from bertsmith.models.family import get_family
-from bertsmith.models.layers import ACTIVATIONS, Dropout, Linear, linear, matmul, matmul_backend
+from bertsmith.models.layers import ACTIVATIONS, Dropout, Linear
+from bertsmith.models.matmul import linear, matmul, matmul_backend
 from bertsmith.models.weight_init import init_weights
 
 _CHUNK_SIZE = 4096  # vocabulary entries per chunk
