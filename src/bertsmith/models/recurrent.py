@@ -183,14 +183,15 @@ class RecurrentLayer(nn.Module):
             x = x.float()
             inputs = x.chunk(len(self.cells), 1) if self._has_separate_directions else [x] * len(self.cells)
             states = [
-                self._project(name, steps.run(cell, part, name))  # type: ignore[arg-type]
+                self.project(name, steps.run(cell, part, name))  # type: ignore[arg-type]
                 for (name, cell), part in zip(self.cells.items(), inputs, strict=True)
             ]
             output = self.dropout(torch.cat(states, 1))
             summed: Tensor = output + x if self._has_residual else output
             return summed
 
-    def _project(self, name: str, states: Tensor) -> Tensor:
+    def project(self, name: str, states: Tensor) -> Tensor:
+        """Return a direction's output for the states of its cell: an RNN's are projected."""
         projected: Tensor = self.projections[name](states) if name in self.projections else states
         return projected
 
