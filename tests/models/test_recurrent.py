@@ -31,12 +31,12 @@ LENGTHS = (6, 1, 9, 4)
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "nnlm": ("nnlm", {}),
     "nnlm without direct connections": ("nnlm", {"direct_connections": False}),
-    "rnn": ("rnn", {"causal": True}),
-    "rnn with a projection": ("rnn", {"causal": True, "intermediate_size": 20}),
-    "bidirectional rnn": ("rnn", {"intermediate_size": 20}),
-    "lstm": ("lstm", {"causal": True}),
-    "lstm with a projection": ("lstm", {"causal": True, "intermediate_size": 20}),
-    "bidirectional lstm": ("lstm", {"intermediate_size": 20}),
+    "rnn": ("rnn", {}),
+    "rnn with a projection": ("rnn", {"intermediate_size": 20}),
+    "bidirectional rnn": ("rnn", {"causal": False, "intermediate_size": 20}),
+    "lstm": ("lstm", {}),
+    "lstm with a projection": ("lstm", {"intermediate_size": 20}),
+    "bidirectional lstm": ("lstm", {"causal": False, "intermediate_size": 20}),
     "elmo": ("elmo", {}),
     "elmo of characters": ("elmo", {"embedding_type": "char_cnn", "tie_word_embeddings": False}),
     "elmo, not tied": ("elmo", {"tie_directions": False}),
@@ -141,7 +141,7 @@ def test_states_and_gradients_equal_torch(family: str, causal: bool, units: int)
 
 def test_an_rnn_is_the_formula_of_the_paper() -> None:
     """h = tanh(U x + W h + b), shared over time (Elman 1990)."""
-    config = config_of("rnn", causal=True, num_hidden_layers=1)
+    config = config_of("rnn", num_hidden_layers=1)
     encoder, sequence = encoder_of(config), a_batch()[0]
     cell = encoder.blocks[0].cells["left_to_right"]
     h, states = torch.zeros(12), []
@@ -153,10 +153,7 @@ def test_an_rnn_is_the_formula_of_the_paper() -> None:
 
 
 def test_an_lstm_has_four_times_the_parameters_of_an_rnn_and_open_forget_gates() -> None:
-    layers = {
-        name: encoder_of(config_of(name, causal=True)).blocks[0].cells["left_to_right"]
-        for name in ("rnn", "lstm")
-    }
+    layers = {name: encoder_of(config_of(name)).blocks[0].cells["left_to_right"] for name in ("rnn", "lstm")}
     sizes = {name: sum(p.numel() for p in layer.parameters()) for name, layer in layers.items()}
     assert sizes["lstm"] == 4 * sizes["rnn"]
     bias = layers["lstm"].bias_ih_l0 + layers["lstm"].bias_hh_l0
@@ -272,7 +269,7 @@ def test_a_folder_is_written_and_opened_again(case: str, tmp_path: Path) -> None
 
 
 def test_sequence_heads_read_the_ends_that_have_seen_the_whole_text() -> None:
-    config = config_of("lstm")
+    config = config_of("lstm", causal=False)
     encoder, packed = encoder_of(config).eval(), packed_of(a_batch())
     features = FeatureExtractor(config, torch.Generator()).sequence_features(encoder, packed)
     hidden = encoder(packed)
@@ -319,7 +316,7 @@ def test_character_vectors_depend_on_the_string_alone() -> None:
         ("nnlm", {"tie_word_embeddings": True}, "model.tie_word_embeddings"),
         ("lstm", {"intermediate_size": 11}, "model.intermediate_size"),
         ("lstm", {"context_size": 3}, "model.context_size"),
-        ("rnn", {"hidden_size": 11, "intermediate_size": 11}, "model.hidden_size"),
+        ("rnn", {"causal": False, "hidden_size": 11, "intermediate_size": 11}, "model.hidden_size"),
         ("lstm", {"num_attention_heads": 2}, "model.num_attention_heads"),
         ("elmo", {"embedding_size": 7}, "model.embedding_size"),
         ("elmo", {"embedding_type": "char_cnn"}, "model.tie_word_embeddings"),
@@ -341,9 +338,7 @@ def test_there_is_no_attention_to_show() -> None:
 def test_minis_have_about_as_many_parameters_as_bert_mini() -> None:
     bert = sum(term.size for term in encoder_parameter_terms(preset("bert-mini-uncased")))
     for name in ("rnn", "lstm", "elmo"):
-        count = sum(
-            term.size for term in encoder_parameter_terms(preset(f"{name}-mini", causal=name != "elmo"))
-        )
+        count = sum(term.size for term in encoder_parameter_terms(preset(f"{name}-mini")))
         assert abs(count / bert - 1) < 0.02
     nnlm = sum(term.size for term in count_parameters(preset("nnlm-mini"), ["masked"]))
     assert abs(nnlm / bert - 1) < 0.02

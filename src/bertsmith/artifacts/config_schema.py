@@ -252,7 +252,8 @@ def json_safe(value: Any) -> Any:
 
 
 def _has_base_tensors(model_family: Family, names: list[str]) -> bool:
-    one_layer = {"num_hidden_layers": 1, **model_family.defaults, **model_family.structure}
+    sizes: Mapping[str, Any] = next(iter(model_family.presets.values()), {})
+    one_layer = {**model_family.defaults, **model_family.structure, **sizes, "num_hidden_layers": 1}
     base = model_family.names(ModelConfig.of(one_layer, model_family.model_type)).base_model_prefix
     return any(name.startswith(f"{base}.") for name in names)
 

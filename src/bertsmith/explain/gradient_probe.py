@@ -1,9 +1,9 @@
 """The gradient probe: how fast gradients vanish or explode on the way back through a recurrent encoder.
 
 The norm of ∂L_T/∂h_t, the gradient of the loss at the last token by an earlier state, is multiplied by at most the
-largest singular value of the recurrent weights at each step, since tanh' is at most 1: below 1 it vanishes, and only
-above 1 can it explode (Pascanu et al. 2013, section 2.1). With forget gates near 1 it stays (Hochreiter and
-Schmidhuber 1997).
+largest singular value of the recurrent weights at each step, since tanh' is at most 1: below 1 it vanishes;
+only above 1 can it explode (Pascanu et al. 2013, section 2.1). With forget gates near 1 it stays (Hochreiter
+and Schmidhuber 1997).
 """
 
 from __future__ import annotations

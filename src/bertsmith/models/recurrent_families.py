@@ -157,6 +157,7 @@ def _recurrent_family(name: str, prefix: str, gates: int, presets: Mapping[str, 
         tokenizer="wordpiece",
         presets=presets,
         structure={**_STRUCTURE, "embedding_size": None},
+        defaults={"causal": True},
         heads=HeadStructure(
             lm_transform=False, decoder_size=lambda config: config.hidden_size, direction_halves=True
         ),
@@ -175,12 +176,13 @@ def _sizes(layers: int, hidden: int, units: int) -> dict[str, int]:
 
 _TRAINING = {"learning_rate": 2e-3, "warmup_steps": 0.05, "adam_beta2": 0.98}
 
-# 10,963,968 and 11,068,928 parameters with 30,522 pieces; bert-mini-uncased has 11,104,512 without its pooler.
+# The minis have 10,963,968 and 11,068,928 parameters with 30,522 pieces; bert-mini-uncased has 11,104,768 without
+# its pooler.
 RNN = _recurrent_family(
     "rnn", "Rnn", 1, {"rnn-mini": _sizes(2, 256, 1024), "rnn-small": _sizes(2, 512, 2048)}
 )
 LSTM = _recurrent_family(
-    "lstm", "Lstm", 4, {"lstm-mini": _sizes(2, 256, 704), "lstm-small": _sizes(2, 512, 2048)}
+    "lstm", "Lstm", 4, {"lstm-mini": _sizes(2, 256, 704), "lstm-small": _sizes(2, 512, 1408)}
 )
 
 
@@ -212,7 +214,7 @@ ELMO = Family(
     # 11,068,928 parameters with 30,522 pieces.
     presets={
         "elmo-mini": {**_sizes(2, 512, 704), "embedding_size": 256},
-        "elmo-small": {**_sizes(2, 1024, 4096), "embedding_size": 512},
+        "elmo-small": {**_sizes(2, 1024, 1408), "embedding_size": 512},
     },
     structure={**_STRUCTURE, "causal": False},
     required=("embedding_size",),
