@@ -25,7 +25,7 @@ from bertsmith.formatting import pluralize
 from bertsmith.inference.predictor import PredictedTokens, TokenPredictor, WindowedText
 from bertsmith.inference.text_input import log_empty
 from bertsmith.models.config import ModelConfig
-from bertsmith.models.layers import linear
+from bertsmith.models.matmul import linear
 from bertsmith.tasks.windows import NO_LIMIT
 from bertsmith.tokenizer.text_check import TextCheck
 from bertsmith.tokenizer.tokenizer import validate_texts

@@ -23,6 +23,11 @@ _CUSTOM_CLASSES: Mapping[frozenset[str], str] = {
     frozenset({"encoder", "relater"}): "ForEntityPairClassification",
     frozenset({"encoder", "classifier"}): "ForUnpooledSequenceClassification",
     frozenset({"encoder", "span", "span_transform"}): "ForTransformedQuestionAnswering",
+    frozenset({"encoder", "decoder"}): "ForConditionalGeneration",
+    **{
+        frozenset({"encoder", f"{name.lower()}_decoder"}): f"For{name}ConditionalGeneration"
+        for name in ("Recurrent", "Bilinear", "Concat", "Additive")
+    },
     **{
         frozenset({"encoder", "tagger", *features, *crf}): "ForFeatureTagging"
         for features in _TAGGER_FEATURES
@@ -48,6 +53,9 @@ class HeadStructure:
         choice_act: Like `dense_act`, of the multiple-choice head, which has no dropout on its input.
         token_dropout: True if token heads, the span head too, have the encoder's dropout. Otherwise token heads
             have the classifier's, and the span head has none.
+        lm_transform: True if the masked LM head transforms hidden states from H to E before the decoder. Otherwise
+            the decoder reads the first `decoder_size` numbers of a hidden state.
+        decoder_size: The size of the decoder's input; None: E.
     """
 
     masked_act: str | None = None
@@ -56,6 +64,8 @@ class HeadStructure:
     dense_dropout: bool = True
     choice_act: str | None = None
     token_dropout: bool = False
+    lm_transform: bool = True
+    decoder_size: Callable[[ModelConfig], int] | None = None
 
 
 @dataclass(frozen=True)
@@ -160,6 +170,11 @@ class Family:
                 message = f"it equals model.{other}; no {self.model_type} has both"
                 hint = f"use {option(f'model.{name}', 'none')}"
                 raise InputError("redundant_size", message, argument=f"model.{name}", hint=hint)
+        size = self.heads.decoder_size(config) if self.heads.decoder_size else config.embedding_dim
+        if config.tie_word_embeddings and size != config.embedding_dim:
+            message = f"the decoder reads {size} numbers, and token embeddings have {config.embedding_dim}"
+            hint = f"use {option('model.tie_word_embeddings', False)}, or equal sizes"
+            raise InputError("tied_decoder_size", message, argument="model.tie_word_embeddings", hint=hint)
         for name in self.required:
             if getattr(config, name) is None:
                 message = f"every {self.model_type} has this setting"

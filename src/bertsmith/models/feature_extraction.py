@@ -163,9 +163,9 @@ class FeatureExtractor(nn.Module):
         half at the first. The paper does not say which states table 5 uses; only there has each half read the
         whole sequence. For two encoders it is each one's last state.
         """
-        rows = _summary_rows(self._config, packed)
+        rows = summary_rows(self._config, packed)
         if self._two_encoders:
-            other_rows = _summary_rows(self.beside.encoder.config, packed)
+            other_rows = summary_rows(self.beside.encoder.config, packed)
             return self.beside(encoder, packed, rows, other_rows)  # type: ignore[no-any-return]
         if not self._recurrent:
             return self(encoder, packed, rows)  # type: ignore[no-any-return]
@@ -194,7 +194,7 @@ class FeatureExtractor(nn.Module):
         return self.recurrent(x, lengths) if self._recurrent else x  # type: ignore[no-any-return]
 
 
-def _summary_rows(config: ModelConfig, packed: Packed) -> Tensor:
+def summary_rows(config: ModelConfig, packed: Packed) -> Tensor:
     """Return the row of each sequence whose state depends on the whole sequence, long [B]."""
     is_last = config.attention_direction == "before"
     rows: Tensor = packed.last_token_rows if is_last else packed.first_token_rows

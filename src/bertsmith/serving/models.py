@@ -78,13 +78,14 @@ class ServedModel:
         """Load a model with the fastest kernels of the machine, compiled if need be: a server runs for long.
 
         Raises:
-            InputError: There is no model, or it fails the check of its precision.
+            InputError: There is no model, or it fails the check of its precision or its self-test.
         """
         model = load(source, device, precision=precision)
         if model.context.is_cpu:
             select_training_backend("auto", model.folder.config.hidden_size)  # compiles them and waits
             if precision == "auto":  # an explicit precision uses them
                 model = load(source, device, precision=model.context.precision)
+        model.self_test()
         return cls(name, source, model, int(time.time()))
 
     @property
