@@ -195,7 +195,7 @@ class FinetuneKeywords(TrainingKeywords, total=False):
     tag_column: str | None
     predicate_column: str | None
     scheme: Literal["iobes", "iob2", "iob1", "as_written"]
-    decoder: Literal["softmax", "crf"]
+    decoder: Literal["softmax", "crf"] | Literal["transformer", "lstm"]
     layers: Literal[
         "last",
         "second_to_last",
@@ -227,3 +227,8 @@ class FinetuneKeywords(TrainingKeywords, total=False):
     scale: float
     margin: float
     same_label: str | None
+    target_column: str
+    max_target_length: int | None
+    attention_score: Literal["dot", "bilinear", "concat", "additive", "none"]
+    label_smoothing: float
+    num_beams: int

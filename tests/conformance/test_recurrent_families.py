@@ -212,6 +212,27 @@ def test_frozen_layers_of_an_elmo_are_mixed(models: dict[str, Model], tmp_path: 
     assert len(set(weights.tolist())) == 3  # they were trained
 
 
+@pytest.mark.parametrize("preset", ["lstm-mini", "elmo-mini"])
+def test_a_tagger_without_pre_training_reads_both_sides(preset: str, tmp_path: Path) -> None:
+    sizes = {"hidden_size": 16, "intermediate_size": 24, "max_position_embeddings": 64}
+    elmo = {"embedding_size": 8, "embedding_type": "char_cnn", "tie_word_embeddings": False}
+    changes = elmo if preset == "elmo-mini" else {"causal": False}
+    base = bs.create_model(preset, tiny_run.tokenizer(), tmp_path / "base", **sizes, **changes)
+    if preset == "elmo-mini":
+        assert (base.encoder.embeddings.token.characters.count_nonzero(1) > 2).all()
+    train, validation, _ = write_files("tag", tmp_path)
+    tuned = bs.finetune(
+        "tag",
+        base,
+        tmp_path / "run",
+        train=train,
+        validation=validation,
+        settings=[*STEPS, "train.max_steps=20"],
+    )
+    assert tuned.folder.architecture == f"{preset.split('-')[0].title()}ForTokenClassification"
+    assert tuned.report["validation"]["accuracy"] > 0.6
+
+
 def test_export_is_refused(models: dict[str, Model], tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         bs.export_model(models["lstm"], tmp_path / "onnx")

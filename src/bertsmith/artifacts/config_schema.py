@@ -98,6 +98,7 @@ class Record(_StrictModel):
     pretraining_tokens: int | None = None
     held_out: dict[str, Any] | None = None
     validation: dict[str, Any] | None = None
+    validation_digest: str | None = None
     extended: list[dict[str, Any]] = []
     base: str | None = None
     precision: Precision | None = None

@@ -137,6 +137,9 @@ class Embeddings(nn.Module):
             positions = self.position.weight[self.offset :]
             positions.copy_(sinusoidal_positions(*positions.shape))
 
+    def set_tokens(self, tokens: Sequence[str]) -> None:
+        """Set the strings of all tokens, in the order of their ids: vectors of ids do not depend on them."""
+
     def forward(self, packed: Packed) -> Tensor:
         """Return the input of the first layer for a batch's tokens, [N, H]."""
         positions = packed.positions + self.offset if self.offset else packed.positions

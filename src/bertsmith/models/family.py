@@ -23,6 +23,11 @@ _CUSTOM_CLASSES: Mapping[frozenset[str], str] = {
     frozenset({"encoder", "relater"}): "ForEntityPairClassification",
     frozenset({"encoder", "classifier"}): "ForUnpooledSequenceClassification",
     frozenset({"encoder", "span", "span_transform"}): "ForTransformedQuestionAnswering",
+    frozenset({"encoder", "decoder"}): "ForConditionalGeneration",
+    **{
+        frozenset({"encoder", f"{name.lower()}_decoder"}): f"For{name}ConditionalGeneration"
+        for name in ("Recurrent", "Bilinear", "Concat", "Additive")
+    },
     **{
         frozenset({"encoder", "tagger", *features, *crf}): "ForFeatureTagging"
         for features in _TAGGER_FEATURES

@@ -164,9 +164,9 @@ class FeatureExtractor(nn.Module):
         which states table 5 uses; only there has each half read the whole sequence. For two encoders it is each
         one's last state.
         """
-        rows = _summary_rows(self._config, packed)
+        rows = summary_rows(self._config, packed)
         if self._two_encoders:
-            other_rows = _summary_rows(self.beside.encoder.config, packed)
+            other_rows = summary_rows(self.beside.encoder.config, packed)
             return self.beside(encoder, packed, rows, other_rows)  # type: ignore[no-any-return]
         if not (self._recurrent or has_direction_halves(self._config)):
             return self(encoder, packed, rows)  # type: ignore[no-any-return]
@@ -199,7 +199,7 @@ def has_direction_halves(config: ModelConfig) -> bool:
     return not config.causal and get_family(config.model_type).heads.direction_halves
 
 
-def _summary_rows(config: ModelConfig, packed: Packed) -> Tensor:
+def summary_rows(config: ModelConfig, packed: Packed) -> Tensor:
     """Return the row of each sequence whose state depends on the whole sequence, long [B]."""
     is_last = config.attention_direction == "before"
     rows: Tensor = packed.last_token_rows if is_last else packed.first_token_rows

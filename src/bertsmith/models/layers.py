@@ -268,9 +268,12 @@ class TransformerLayer(nn.Module):
 
     def step(self, x: Tensor, cache: KeyValueCache) -> Tensor:
         """Compute the next token of each of n sequences, [n, H] → [n, H], as `Attention.step` does."""
+        return self._feed_forward(self._step_self_attention(x, cache))
+
+    def _step_self_attention(self, x: Tensor, cache: KeyValueCache) -> Tensor:
         attention: Any = unwrap_shared(self.attention)
         attention_output = attention.step(self.attention_norm(x) if self._norm_first else x, cache)
-        return self._feed_forward(self._add_residual(x, attention_output, self.attention_norm))
+        return self._add_residual(x, attention_output, self.attention_norm)
 
     def _forward_unfused(self, x: Tensor, layout: AttentionLayout, rows: Tensor | None) -> Tensor:
         return self._feed_forward(self._self_attention(x, layout, rows))

@@ -13,8 +13,11 @@ from bertsmith import hardware
 from bertsmith.kernels.linear import MatmulBackend
 from bertsmith.kernels.reference import REFERENCE, KernelBackend, compute_dtype
 
-# MKL computes products of fewer than 4 rows, or 12 with several threads, by another algorithm.
-_MIN_ROWS = 16
+MIN_ROWS = 16
+"""The rows of a product whose results do not depend on their number.
+
+MKL computes products of fewer than 4 rows, or 12 with several threads, by another algorithm.
+"""
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None, kernels: KernelBackend = REFERENCE) -> Tensor:
@@ -29,8 +32,8 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None, kernels: KernelBacken
         return matmul(x, weight, bias, kernels)
     if len(weight) == 1:
         return linear(x, weight.repeat(2, 1), None if bias is None else bias.repeat(2), kernels)[..., :1]
-    if x.dim() == 2 and len(x) < _MIN_ROWS:
-        return matmul(F.pad(x, (0, 0, 0, _MIN_ROWS - len(x))), weight, bias, kernels)[: len(x)]
+    if x.dim() == 2 and len(x) < MIN_ROWS:
+        return matmul(F.pad(x, (0, 0, 0, MIN_ROWS - len(x))), weight, bias, kernels)[: len(x)]
     return matmul(x, weight, bias, kernels)
 
 

@@ -33,7 +33,8 @@ def count_parameters(
         config: The model's sizes and switches.
         heads: Parts besides the encoder: "pooler", "masked" (masked LM; a tied decoder is not counted twice),
             "masked_backward", "pair" (NSP, SOP), "detector" (replaced tokens), "classifier", "tagger", "crf",
-            "relater", "span", "span_transform", "chooser", "mix", "joined", "recurrent", "recurrent4", "beside".
+            "relater", "span", "span_transform", "chooser", "mix", "joined", "recurrent", "recurrent4", "beside",
+            "decoder", "recurrent_decoder", "bilinear_decoder", "concat_decoder", "additive_decoder".
         labels: Classes of the classifier, tagger, CRF, and relation head.
         biases: Count the biases of the layers. A popular formula for BERT counts neither these nor the pooler:
             108,808,704 instead of 109,482,240 for bert-base. `omitted_terms` returns the difference.
@@ -90,6 +91,37 @@ def _head_terms(config: ModelConfig, labels: int) -> dict[str, list[ParameterTer
         "span_transform": [ParameterTerm("span transform", "H² + H", h * h + h)],
         "chooser": [*choice, ParameterTerm("choice", "H + 1", h + 1)],
         "relater": [ParameterTerm("relation", "2KH + K", 2 * labels * h + labels)],
+        **_decoder_terms(config),
+    }
+
+
+def _decoder_terms(config: ModelConfig) -> dict[str, list[ParameterTerm]]:
+    """Return the terms of each decoder, which shares the token embeddings of the encoder."""
+    e, h, f, layers = (
+        config.embedding_dim,
+        config.hidden_size,
+        config.intermediate_size,
+        config.num_hidden_layers,
+    )
+    projection = [ParameterTerm("decoder projection", "HE + E", h * e + e)] if config.embedding_size else []
+    layer = 8 * (h * h + h) + 2 * h * f + f + h + 6 * h
+    norm = [ParameterTerm("decoder LayerNorm", "2H", 2 * h)] if config.norm == "pre" else []
+    recurrent = [
+        ParameterTerm("LSTM", "8H² + 8H", 8 * h * h + 8 * h),
+        ParameterTerm("first state", "2H² + 2H", 2 * h * h + 2 * h),
+        ParameterTerm("state and context", "2H² + H", 2 * h * h + h),
+        *projection,
+    ]
+    scores = {
+        "bilinear": ParameterTerm("bilinear score", "H²", h * h),
+        "concat": ParameterTerm("score of the concatenation", "2H", 2 * h),
+        "additive": ParameterTerm("additive score", "2H² + H", 2 * h * h + h),
+    }
+    formula = "L(8(H² + H) + 2HF + F + 7H)"
+    return {
+        "decoder": [ParameterTerm("decoder layers", formula, layers * layer), *norm, *projection],
+        "recurrent_decoder": recurrent,
+        **{f"{name}_decoder": [*recurrent, score] for name, score in scores.items()},
     }
 
 

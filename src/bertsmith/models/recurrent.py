@@ -113,7 +113,7 @@ class TokenEmbeddings(Embeddings):
                 token.weight[config.pad_token_id].zero_()
 
     def set_tokens(self, tokens: Sequence[str]) -> None:
-        """Tell vectors from characters the tokens of the vocabulary; vectors of tokens need none."""
+        """Set the strings of all tokens, from which vectors may be computed."""
         for token in (self.token, self.backward_token):
             if isinstance(token, CharCnn):
                 token.set_tokens(tokens)

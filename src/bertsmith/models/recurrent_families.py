@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Any
 from bertsmith.errors import InputError, option
 from bertsmith.models.config import ModelConfig, ParameterTerm
 from bertsmith.models.family import Family, HeadStructure, task_architectures
-from bertsmith.models.tensor_names import TASK_MODULES, NameTable, module_tensors, with_second_encoder
+from bertsmith.models.tensor_names import (
+    TASK_MODULES,
+    NameTable,
+    decoder_modules,
+    module_tensors,
+    with_second_encoder,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -52,6 +58,7 @@ def _names(base: str, config: ModelConfig) -> NameTable:
     with torch.device("meta"):
         encoder = _build(base, config, torch.Generator())
     heads = {"pooler.linear": (f"{base}.pooler",), "masked": ("lm_head",), **TASK_MODULES}
+    heads |= {name: (name,) for name in decoder_modules(config)}
     if not config.tie_directions:
         heads["masked_backward"] = ("backward_lm_head",)
     if not config.tie_word_embeddings:

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from bertsmith.models.config import ModelConfig
+from bertsmith.models.decoder import RecurrentDecoder, TransformerDecoder
 from bertsmith.models.family import get_family
 from bertsmith.models.feature_extraction import BiLSTM, LayerConcat, ScalarMix, SecondEncoder
 from bertsmith.models.layers import ACTIVATIONS, Dropout, Linear
@@ -342,5 +343,10 @@ PART_BUILDERS: Mapping[str, Callable[[ModelConfig, torch.Generator, int], nn.Mod
     "span_transform": lambda config, generator, _: SpanTransform(config, generator),
     "chooser": lambda config, generator, _: MultipleChoiceHead(config, generator).chooser,
     "relater": lambda config, generator, outputs: RelationHead(config, generator, outputs).relater,
+    "decoder": lambda config, generator, _: TransformerDecoder(config, generator),
+    "recurrent_decoder": lambda config, generator, _: RecurrentDecoder(config, generator),
+    "bilinear_decoder": lambda config, generator, _: RecurrentDecoder(config, generator, "bilinear"),
+    "concat_decoder": lambda config, generator, _: RecurrentDecoder(config, generator, "concat"),
+    "additive_decoder": lambda config, generator, _: RecurrentDecoder(config, generator, "additive"),
 }
 """Builders of all parts besides the encoder, in forward order; the last argument is the number of outputs."""

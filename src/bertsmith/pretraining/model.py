@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from itertools import chain
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 import torch
@@ -26,7 +25,6 @@ from bertsmith.models import weight_init
 from bertsmith.models.config import DROPOUT_SETTINGS, ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import build_encoder, get_family
-from bertsmith.models.recurrent import TokenEmbeddings
 from bertsmith.objectives.objective import MODEL, ModelParts, Objective, objective_type
 from bertsmith.pretraining.data import PretrainData
 from bertsmith.pretraining.settings import PretrainSettings
@@ -182,7 +180,7 @@ def _init_embeddings_from_data(encoder: Encoder, settings: PretrainSettings, dat
             hint = f"use {option('model.embedding_type', 'token')}, or omit it"
             argument = "start.token_vectors" if start.token_vectors else "start.tokens"
             raise InputError("no_token_vectors", message, argument=argument, hint=hint)
-        cast("TokenEmbeddings", encoder.embeddings).set_tokens(tokenizer.tokens)
+        encoder.embeddings.set_tokens(tokenizer.tokens)
         return
     embeddings = encoder.embeddings.token.weight
     size, sigma = embeddings.shape[1], settings.model.initializer_range
