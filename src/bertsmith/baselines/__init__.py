@@ -1,0 +1,1 @@
+"""Language models and word vectors that came before BERT, trained on the same corpora."""
