@@ -215,3 +215,24 @@ class FinetuneKeywords(TrainingKeywords, total=False):
     scale: float
     margin: float
     same_label: str | None
+
+
+class WordVectorKeywords(TypedDict, total=False):
+    """Settings of word vectors."""
+
+    algorithm: Literal["skip_gram", "cbow"]
+    loss: Literal["negative_sampling", "hierarchical_softmax", "softmax"]
+    dimensions: int
+    window: int
+    negatives: int
+    num_train_epochs: int
+    learning_rate: float
+    min_count: int
+    max_words: int | None
+    subsampling: float
+    min_subword: int
+    max_subword: int
+    phrase_passes: int
+    phrase_threshold: float
+    lowercase: bool
+    seed: int
