@@ -335,12 +335,13 @@ def write_folder(
     return folder
 
 
-def copy_model(folder: Path, out: Path, *, overwrite: bool) -> Path:
+def copy_model(folder: Path, out: Path, files: Mapping[str, str] = {}, *, overwrite: bool) -> Path:
     """Copy a model folder (config.json, safetensors, the tokenizer's files) to the new folder `out` atomically.
 
     Args:
         folder: The model folder.
         out: The new folder.
+        files: The contents of further .json files by name.
         overwrite: Replace an existing model folder. Any other existing folder is an InputError.
     """
     replace = _LAYOUT.check_replaceable(out, overwrite=overwrite)
@@ -352,6 +353,8 @@ def copy_model(folder: Path, out: Path, *, overwrite: bool) -> Path:
             if (pooling := folder / POOLING_CONFIG).is_file():
                 (new_folder / POOLING_FOLDER).mkdir()
                 shutil.copyfile(pooling, new_folder / POOLING_CONFIG)
+            for name, content in files.items():
+                atomic.write_text(new_folder / name, content)
     except OSError as error:
         raise MachineError("model_not_written", f"cannot write the model: {error}", location=out) from error
     return out

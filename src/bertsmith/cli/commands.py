@@ -36,6 +36,7 @@ HUGGING_FACE_NAMES = {
     "question-answering": "answer",
     "multiple-choice": "choose",
     "sentence-similarity": "embed",
+    "translation": "translate",
 }
 """The Hugging Face names of tasks, which `finetune` accepts as well."""
 
