@@ -1,1 +1,1 @@
-"""Language models and word vectors that came before BERT, trained on the same corpora."""
+"""Models that are not neural networks of layers: n-gram language models, word vectors, static vectors."""
