@@ -33,7 +33,11 @@ def notebook() -> str:
 
 
 def _cell(kind: str, text: str) -> dict[str, Any]:
-    cell: dict[str, Any] = {"cell_type": kind, "metadata": {}, "source": text.strip("\n").splitlines(keepends=True)}
+    cell: dict[str, Any] = {
+        "cell_type": kind,
+        "metadata": {},
+        "source": text.strip("\n").splitlines(keepends=True),
+    }
     return cell if kind == "markdown" else cell | {"execution_count": None, "outputs": []}
 
 

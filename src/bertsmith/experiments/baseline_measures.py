@@ -22,11 +22,11 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
 from bertsmith import hardware, rng
-from bertsmith.baselines.word_similarity import (
+from bertsmith.baselines.word_evaluation import (
+    evaluate_analogies,
+    evaluate_similarity,
     read_analogies,
     read_word_pairs,
-    score_analogies,
-    score_word_pairs,
 )
 from bertsmith.baselines.word_vectors import WordVectors
 from bertsmith.corpus.shards import Shards
@@ -245,10 +245,10 @@ def measure_words(baseline: Baseline, context: MeasureContext, result: Measureme
         result.metrics[f"{name} coverage"] = similarity.coverage
         if not math.isnan(similarity.spearman):  # as that of one-hot vectors, which are all at one distance
             result.metrics[f"{name} Spearman"] = similarity.spearman
-    if (file := context.files.analogies) is not None:
-        words = [word for _, question in read_analogies(file) for word in question]
+    if (analogies := context.files.analogies) is not None:
+        words = [word for _, question in read_analogies(analogies) for word in question]
         if (vectors := _word_vectors(baseline, words)) is not None:
-            score = evaluate_analogies(vectors, file)
+            score = evaluate_analogies(vectors, analogies)
             result.metrics["analogies coverage"] = score.coverage
             if score.coverage:
                 result.metrics["analogies"] = score.accuracy
@@ -259,9 +259,9 @@ def _word_vectors(baseline: Baseline, words: Sequence[str]) -> WordVectors | Non
     distinct = list(dict.fromkeys(word.lower() for word in words))
     if (matrix := baseline.embed(distinct)) is None:
         return None
-    is_known = matrix.any(1)
+    is_known = (matrix != 0).any(axis=1)
     return WordVectors(
-        [word for word, known in zip(distinct, is_known, strict=True) if known], matrix[is_known]
+        [word for word, known in zip(distinct, is_known.tolist(), strict=True) if known], matrix[is_known]
     )
 
 
@@ -320,7 +320,7 @@ def _score_task(baseline: Baseline, context: MeasureContext, name: str, task: Ta
     declaration, settings_class = get_task(task.verb), settings_type(get_task(task.verb))
     if baseline.model is not None:
         run = context.folder / folder_name(name)
-        files = {"train": task.train, "validation": task.validation}
+        files: dict[str, Any] = {"train": task.train, "validation": task.validation}
         settings = settings_class.dotted(task.settings) | settings_class.dotted(context.task_settings)
         settings |= {"train.seed": context.seed, "train.report_to": "none"}
         tuned = finetune(task.verb, baseline.model, run, **files, settings=settings, resume=holds_run(run))
@@ -333,7 +333,7 @@ def _score_task(baseline: Baseline, context: MeasureContext, name: str, task: Ta
     examples = load_examples(declaration, settings.files, settings.task)
     metrics = create_report(declaration, examples.metadata, settings.task).metrics
     vectorize = partial(_embed_examples, baseline)
-    if vectorize(examples.train[:1], [])[0] is None:
+    if vectorize(examples.train[:1], examples.validation[:1])[0] is None:
         return {}
     results = metrics.text_baselines(examples.train, examples.validation, vectorize)
     if tfidf.NAME not in results:  # the task has no linear model of text vectors
@@ -345,16 +345,14 @@ def _embed_examples(baseline: Baseline, train: Sequence[Any], validation: Sequen
     """Return the vectors of examples; of two texts u and v those of both, |u - v|, and u * v."""
 
     def embed(examples: Sequence[Any]) -> NDArray[np.float32] | None:
-        texts = list(zip(*([str(t) for t in e.display_inputs.values()] for e in examples), strict=True))
-        vectors = [baseline.embed(column) for column in texts]
-        if any(matrix is None for matrix in vectors):
-            return None
+        columns = zip(*([str(t) for t in e.display_inputs.values()] for e in examples), strict=True)
+        vectors = [matrix for column in columns if (matrix := baseline.embed(column)) is not None]
         if len(vectors) == 2:
             u, v = vectors
             vectors += [np.abs(u - v), u * v]
-        return np.concatenate(vectors, axis=1)
+        return np.concatenate(vectors, axis=1) if vectors else None
 
-    return embed(train), embed(validation) if validation else None
+    return embed(train), embed(validation)
 
 
 def _task_settings(task: TaskRecipe) -> Any:

@@ -28,8 +28,8 @@ from bertsmith.inference.model import Model, load
 from bertsmith.instances.epoch_plan import count_document_tokens
 from bertsmith.instances.holdout_split import DocumentSplit
 from bertsmith.instances.settings import DataSettings
-from bertsmith.models.config import encoder_parameter_terms
 from bertsmith.models.family import build_encoder
+from bertsmith.models.parameter_count import encoder_parameter_terms
 from bertsmith.pretraining.run import pretrain
 from bertsmith.pretraining.settings import PretrainSettings
 from bertsmith.runs.run_folder import holds_run, write_json
@@ -130,7 +130,7 @@ class NeuralBaseline(Baseline):
         """Sample from a causal model."""
         if not self.is_left_to_right or not self.neural.folder.has("masked"):
             return None
-        settings: dict[str, Any] = {"temperature": _TEMPERATURE, "top_k": _TOP_K, "seed": seed}
+        settings: Mapping[str, Any] = {"temperature": _TEMPERATURE, "top_k": _TOP_K, "seed": seed}
         return self.neural.generate(prompt, max_new_tokens=_SAMPLE_TOKENS, **settings).text
 
 

@@ -19,8 +19,14 @@ from bertsmith.corpus.prepare import prepare
 from bertsmith.corpus.shards import Shards
 from bertsmith.errors import InputError, option
 from bertsmith.experiments import ablation_recipe
-from bertsmith.experiments.ablation_recipe import folder_name
-from bertsmith.experiments.baseline_measures import MEASURES, MeasureFiles, Measurement, measure
+from bertsmith.experiments.ablation_recipe import PRETRAIN, folder_name
+from bertsmith.experiments.baseline_measures import (
+    MEASURES,
+    MeasureContext,
+    MeasureFiles,
+    Measurement,
+    measure,
+)
 from bertsmith.experiments.baseline_models import train_baseline
 from bertsmith.experiments.baselines_recipe import HISTORY, BaselinesRecipe, read_recipe
 from bertsmith.experiments.baselines_report import BaselinesReport, make_report, write_report_page
