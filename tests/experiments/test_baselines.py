@@ -26,7 +26,7 @@ models:
   bigram: {kind: ngram, settings: {order: 2}}
   counts: {kind: ngram, settings: {order: 3, smoothing: maximum_likelihood}}
   one-hot: {kind: one_hot}
-  word2vec: {kind: word_vectors, settings: {dimensions: 8, min_count: 1, epochs: 1}}
+  word2vec: {kind: word_vectors, settings: {dimensions: 8, min_count: 1, num_train_epochs: 1}}
   gpt: {preset: bert-tiny-uncased, settings: {objective.name: causal, model.causal: true}}
   bert: {preset: bert-tiny-uncased}
   static: {kind: static_vectors, base: bert, settings: {dimensions: 8}}
@@ -117,6 +117,8 @@ def test_a_resumed_comparison_keeps_finished_models(arguments: dict[str, Any]) -
         ({"few_labels": [10], "tasks": None}, "task_missing"),
         ({"settings": ["train.seed=1"]}, "seed_set"),
         ({"settings": ["model.hidden_size=7"]}, "invalid_settings"),
+        ({"recipe": "models: {a: {kind: ngram, settings: {order: 0}}}"}, "invalid_settings"),
+        ({"recipe": "models: {a: {kind: word_vectors, settings: {sizes: 8}}}"}, "invalid_settings"),
         ({"pairs": "missing.csv"}, "not_found"),
         ({"word_pairs": ["missing.tsv"]}, "not_found"),
         ({"analogies": "missing.txt"}, "not_found"),

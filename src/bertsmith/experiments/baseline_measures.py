@@ -22,13 +22,13 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
 from bertsmith import hardware, rng
-from bertsmith.baselines.word_evaluation import (
+from bertsmith.predecessors.word_evaluation import (
     evaluate_analogies,
     evaluate_similarity,
     read_analogies,
     read_word_pairs,
 )
-from bertsmith.baselines.word_vectors import WordVectors
+from bertsmith.predecessors.word_vectors import WordVectors
 from bertsmith.corpus.shards import Shards
 from bertsmith.errors import InputError, option
 from bertsmith.experiments.ablation_recipe import (
@@ -78,6 +78,7 @@ _FILLERS = (
     "at",
     "which",
 )
+_IMPOSSIBLE = -1e9
 _TIE = 1e-9  # nats per pair: equal sums in another order
 
 
@@ -226,7 +227,8 @@ def measure_pairs(baseline: Baseline, context: MeasureContext, result: Measureme
     scores = baseline.score(pairs.sentences)
     if scores is None:
         return
-    good, bad = np.array(scores).reshape(2, -1)
+    finite = np.nan_to_num(scores, neginf=_IMPOSSIBLE)  # an n-gram model without smoothing may say 0
+    good, bad = finite.reshape(2, -1)
     is_tie = np.abs(good - bad) < _TIE
     result.metrics["minimal pairs"] = float(np.mean((good > bad) & ~is_tie))
     result.metrics["minimal pairs, ties right"] = float(np.mean((good > bad) | is_tie))

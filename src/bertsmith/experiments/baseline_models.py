@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 
 from bertsmith import hardware, rng
 from bertsmith.artifacts.folder import write_folder
-from bertsmith.baselines.ngram import NgramModel, train_ngram
-from bertsmith.baselines.static_vectors import StaticModel, distill_static_vectors
-from bertsmith.baselines.word2vec import train_word_vectors
-from bertsmith.baselines.word_corpus import read_words
-from bertsmith.baselines.word_vectors import WordVectors
+from bertsmith.predecessors.ngram import NgramModel, train_ngram
+from bertsmith.predecessors.static_vectors import StaticModel, distill_static_vectors
+from bertsmith.predecessors.word2vec import train_word_vectors
+from bertsmith.predecessors.word_corpus import read_words
+from bertsmith.predecessors.word_vectors import WordVectors
 from bertsmith.corpus.shards import Shards
 from bertsmith.experiments.ablation_recipe import PRETRAIN
 from bertsmith.experiments.baselines_recipe import ModelRecipe
@@ -39,6 +39,7 @@ _MAX_CHUNK_TOKENS = 120  # of held-out text that a neural model reads at a time;
 _ONE_HOT_WORDS = 2_000  # the most frequent ones
 _SAMPLE_TOKENS, _TEMPERATURE, _TOP_K = 30, 0.8, 40
 _TRAINING = "training.json"
+_DISCOUNT_FALLBACK = (0.5, 1.0, 1.5)  # those of lmplz --discount_fallback
 
 Vectors = NDArray[np.float32]
 
@@ -159,9 +160,11 @@ class NgramBaseline(Baseline):
         start = len(pieces)
         uniform = rng.uniform(seed, "continuation of an n-gram model", np.arange(_SAMPLE_TOKENS))
         for draw in uniform.tolist():
-            words, probs = zip(*self.ngram.next_words(pieces, _TOP_K), strict=True)
+            if not (followers := self.ngram.next_words(pieces, _TOP_K)):
+                break
+            words, probs = zip(*followers, strict=True)
             sharpened = np.cumsum(np.array(probs) ** (1 / _TEMPERATURE))
-            word = words[int(np.searchsorted(sharpened, draw * sharpened[-1]))]
+            word = str(words[int(np.searchsorted(sharpened, draw * sharpened[-1]))])
             if word == "</s>":
                 break
             pieces.append(word)
@@ -253,7 +256,9 @@ def _train_ngram(
     target = folder / "model"
 
     def train() -> None:
-        train_ngram(shards, documents=split.train, **recipe.settings).save(target)
+        # Each piece of a vocabulary is frequent, so that discounts of unigrams cannot always be estimated.
+        settings = {"discount_fallback": _DISCOUNT_FALLBACK, **recipe.settings}
+        train_ngram(shards, documents=split.train, **settings).save(target)
 
     seconds, ngram = _train_once(folder, train), NgramModel.load(target)
     numbers = sum(len(table.log_probs) + len(table.backoffs) for table in ngram.tables)

@@ -33,6 +33,8 @@ from bertsmith.experiments.baselines_report import BaselinesReport, make_report,
 from bertsmith.experiments.process_pool import Call, answer_call, make_calls, run_processes
 from bertsmith.io import atomic
 from bertsmith.io.sources import Sources
+from bertsmith.predecessors.ngram import NgramSettings
+from bertsmith.predecessors.word2vec import Word2VecSettings
 from bertsmith.pretraining.settings import PretrainSettings
 from bertsmith.runs.run_folder import keeping_runs, previous_arguments, write_json, write_report
 from bertsmith.settings import Changes
@@ -199,13 +201,17 @@ def _check_measures(recipe: BaselinesRecipe, location: str) -> None:
 def _check_settings(
     recipe: BaselinesRecipe, names: Sequence[str], shards: Shards, changes: Mapping[str, Any], location: str
 ) -> None:
-    """Raise InputError if a model cannot be pre-trained with its settings."""
+    """Raise InputError if a model cannot be trained with its settings."""
     table = ablation_recipe.AblationRecipe(settings=recipe.settings, rows={})
     for name in names:
         model = recipe.models[name]
         if model.is_trained_by_pretrain:
             row = table.model_copy(update={"preset": model.preset, "rows": {name: model.settings}})
             ablation_recipe.check_rows(row, [name], shards.tokenizer, changes, location)
+        elif model.kind == "ngram":
+            NgramSettings.of(model.settings, f"{location}: model '{name}'").check()
+        elif model.kind == "word_vectors":
+            Word2VecSettings.of(model.settings, f"{location}: model '{name}'")
 
 
 def _measure_all(comparison: Comparison, names: Sequence[str], seeds: int, jobs: int) -> BaselinesReport:

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from bertsmith import rng
-from bertsmith.baselines.word_corpus import WordCorpus, read_words
-from bertsmith.baselines.word_vectors import FloatArray, Subwords, WordVectors, split_ngrams
+from bertsmith.predecessors.word_corpus import WordCorpus, read_words
+from bertsmith.predecessors.word_vectors import FloatArray, Subwords, WordVectors, split_ngrams
 from bertsmith.corpus.shards import IntArray
 from bertsmith.errors import InputError, option
 from bertsmith.formatting import pluralize
@@ -197,7 +197,7 @@ class _TrainingState:
         return cls(corpus, counts, settings, ngrams, offsets, flat_rows, inputs, outputs)
 
     def __post_init__(self) -> None:
-        from bertsmith.baselines.word2vec_kernels import build_alias_table
+        from bertsmith.predecessors.word2vec_kernels import build_alias_table
 
         num_words = len(self.corpus.words)
         self._sampler = np.zeros(num_words, dtype=np.uint64), np.zeros(num_words, dtype=np.int64)
@@ -236,7 +236,7 @@ class _TrainingState:
 
     def _train_block(self, epoch: int, first: int, last: int, begin: int) -> tuple[float, int]:
         """Train on the sentences from first to last, which begin with the word `begin`."""
-        from bertsmith.baselines.word2vec_kernels import train_sentences
+        from bertsmith.predecessors.word2vec_kernels import train_sentences
 
         settings, num_words = self.settings, len(self.corpus.ids)
         ends = self._sentence_ends[first:last]

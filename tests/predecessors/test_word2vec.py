@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import tiny_run
-from bertsmith.baselines import word2vec
-from bertsmith.baselines.word2vec import train_word_vectors
-from bertsmith.baselines.word2vec_kernels import build_alias_table
-from bertsmith.baselines.word_vectors import WordVectors
+from bertsmith.predecessors import word2vec
+from bertsmith.predecessors.word2vec import train_word_vectors
+from bertsmith.predecessors.word2vec_kernels import build_alias_table
+from bertsmith.predecessors.word_vectors import WordVectors
 from bertsmith.corpus.prepare import prepare
 from bertsmith.errors import InputError
 from bertsmith.io.sources import Texts

@@ -20,16 +20,16 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from bertsmith.baselines import arpa, ngram_files
-from bertsmith.baselines.ngram_counts import ABSENT, count_ngrams, match_ngrams, word_bits
-from bertsmith.baselines.ngram_smoothing import (
+from bertsmith.predecessors import arpa, ngram_files
+from bertsmith.predecessors.ngram_counts import ABSENT, count_ngrams, match_ngrams, word_bits
+from bertsmith.predecessors.ngram_smoothing import (
     FloatArray,
     NgramTable,
     estimate_additive,
     estimate_interpolation,
     estimate_kneser_ney,
 )
-from bertsmith.baselines.ngram_text import (
+from bertsmith.predecessors.ngram_text import (
     SENTENCE_END,
     SENTENCE_START,
     UNKNOWN,

@@ -17,9 +17,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from bertsmith.baselines.ngram_counts import ABSENT, find_keys, is_first_of_run, join_keys, word_bits
-from bertsmith.baselines.ngram_smoothing import FloatArray, NgramTable
-from bertsmith.baselines.ngram_text import SPECIAL_WORDS, UNKNOWN
+from bertsmith.predecessors.ngram_counts import ABSENT, find_keys, is_first_of_run, join_keys, word_bits
+from bertsmith.predecessors.ngram_smoothing import FloatArray, NgramTable
+from bertsmith.predecessors.ngram_text import SPECIAL_WORDS, UNKNOWN
 from bertsmith.corpus.shards import IntArray
 from bertsmith.errors import InputError
 from bertsmith.io import atomic

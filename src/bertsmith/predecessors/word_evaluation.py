@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bertsmith.baselines.word_vectors import WordVectors
+from bertsmith.predecessors.word_vectors import WordVectors
 from bertsmith.errors import InputError
 from bertsmith.io.text_io import read_lines
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bertsmith.baselines.ngram_text import SENTENCE_START, WordIds
+from bertsmith.predecessors.ngram_text import SENTENCE_START, WordIds
 from bertsmith.corpus.shards import IntArray
 
 ABSENT = -1  # the index of an n-gram that does not occur
