@@ -36,6 +36,10 @@ _STRUCTURE = {
     "type_vocab_size": 0,
 }
 _PRETRAINING = {"instances": "full_sentences", "sentence_task": "none"}
+# No LayerNorm enlarges the states, so that embeddings as small as BERT's would learn slowly. As in BERT's small sizes
+# there is no dropout: a text is read about once.
+_DEFAULTS = {"initializer_range": 0.1, "hidden_dropout_prob": 0.0}
+_TRAINING = {"learning_rate": 5e-3, "warmup_steps": 0.05, "adam_beta2": 0.98}
 
 
 def _build(name: str, config: ModelConfig, generator: torch.Generator) -> Encoder:
@@ -164,7 +168,7 @@ def _recurrent_family(name: str, prefix: str, gates: int, presets: Mapping[str, 
         tokenizer="wordpiece",
         presets=presets,
         structure={**_STRUCTURE, "embedding_size": None},
-        defaults={"causal": True},
+        defaults={"causal": True, **_DEFAULTS},
         heads=HeadStructure(
             lm_transform=False, decoder_size=lambda config: config.hidden_size, direction_halves=True
         ),
@@ -181,7 +185,6 @@ def _sizes(layers: int, hidden: int, units: int) -> dict[str, int]:
     return {"num_hidden_layers": layers, "hidden_size": hidden, "intermediate_size": units}
 
 
-_TRAINING = {"learning_rate": 2e-3, "warmup_steps": 0.05, "adam_beta2": 0.98}
 
 # The minis have 10,963,968 and 11,068,928 parameters with 30,522 pieces; bert-mini-uncased has 11,104,768 without
 # its pooler.
@@ -225,6 +228,7 @@ ELMO = Family(
     },
     structure={**_STRUCTURE, "causal": False},
     required=("embedding_size",),
+    defaults=_DEFAULTS,
     heads=HeadStructure(
         lm_transform=False,
         decoder_size=lambda config: config.hidden_size // 2,
@@ -277,6 +281,7 @@ NNLM = Family(
     presets={"nnlm-mini": {**_sizes(1, 320, 128), "embedding_size": 48}},
     structure={**_STRUCTURE, "num_hidden_layers": 1, "causal": True, "tie_word_embeddings": False},
     required=("embedding_size",),
+    defaults=_DEFAULTS,
     heads=HeadStructure(lm_transform=False, decoder_size=_nnlm_decoder_size),
     pretraining=_PRETRAINING,
     training=_TRAINING,
