@@ -95,9 +95,10 @@ def test_a_browser_cuts_no_formula_off(formulas_page: Path) -> None:
     script = """[...document.querySelectorAll('.formula')].map(box => {
         const outer = box.getBoundingClientRect();
         const inner = [...box.querySelectorAll('math *')].map(e => e.getBoundingClientRect());
+        const fractions = [...box.querySelectorAll('mfrac')].map(e => getComputedStyle(e.children[1]));
         return [Math.min(...inner.map(r => r.top)) - outer.top,
-            outer.bottom - Math.max(...inner.map(r => r.bottom)), box.clientHeight - box.scrollHeight, Math.min(9, ...[...box.querySelectorAll('mfrac')].map(
-            e => parseFloat(getComputedStyle(e.children[1]).paddingTop)))];
+            outer.bottom - Math.max(...inner.map(r => r.bottom)), box.clientHeight - box.scrollHeight,
+            Math.min(9, ...fractions.map(style => parseFloat(style.paddingTop)))];
     })"""
     with browser.Browser() as window:
         for width in (360, 700, 1400):
