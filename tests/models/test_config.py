@@ -66,6 +66,13 @@ SMALL_PRESETS = {
     "distilbert-small-uncased": (15_890_432, 3_152_384, 22_195_200),
     "electra-mini-discriminator": (4_005_888, 789_760, 7_164_928),
     "electra-mini-generator": (3_981_120, 49_984, 4_181_056),
+    "nnlm-mini": (1_465_056, 24_704, 1_489_760),
+    "rnn-mini": (7_813_632, 1_575_168, 10_963_968),
+    "rnn-small": (15_627_264, 6_296_064, 28_219_392),
+    "lstm-mini": (7_813_632, 1_627_648, 11_068_928),
+    "lstm-small": (15_627_264, 6_499_328, 28_625_920),
+    "elmo-mini": (7_813_632, 1_627_648, 11_068_928),
+    "elmo-small": (15_627_264, 6_499_328, 28_625_920),
 }
 CHINESE = {
     f"bert-{size}-chinese" for size in ("tiny", "mini", "small")

@@ -35,6 +35,7 @@ COMMANDS = {
     "Train": {
         "pretrain": ("pretrain", "Pre-train a BERT on token shards."),
         "distill": ("pretrain", "Train a smaller student of a model."),
+        "create": ("pretrain", "Write a model with random weights, to train for a task."),
         "finetune": ("finetune", "Fine-tune a model for a task."),
         "lr-find": ("finetune", "Find a learning rate for a task."),
     },

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Lock
@@ -17,6 +18,7 @@ from bertsmith.inference.fill_mask import MaskFiller
 from bertsmith.inference.model import Model, load
 from bertsmith.inference.predictor import Predictor
 from bertsmith.inference.scoring import Scorer
+from bertsmith.inference.search import Reranker
 from bertsmith.inference.task_predictor import TaskPredictor
 from bertsmith.kernels.backend_selection import select_training_backend
 from bertsmith.suggestions import did_you_mean, similar_names
@@ -49,6 +51,7 @@ class ServedModel:
         source: The run, model folder, or published name.
         model: The model.
         loaded_at: The time at which it was loaded, in seconds since 1970.
+        reranker: Scores the predictions for pairs of texts; None if the model does not predict for pairs.
         missing: Why the model has no predictor, by the name of the route.
     """
 
@@ -66,6 +69,7 @@ class ServedModel:
             "fill-mask": self._create("fill-mask", model.mask_filler),
             "score": self._create("score", model.scorer),
         }
+        self.reranker = self._reranker()
         if (embedder := self._predictors["embed"]) is not None:
             embedder.predict(["warm up"])
 
@@ -159,6 +163,13 @@ class ServedModel:
         if predictor.check is not None:
             predictor.check(())
         return replace(predictor, path=Path(self.name))
+
+    def _reranker(self) -> Reranker | None:
+        if "predict" not in self.routes:
+            return None
+        with suppress(InputError):  # the model does not read pairs, or no label says that texts match
+            return Reranker(self.model)
+        return None
 
     def _get(self, route: str, predictor_class: type[PredictorT]) -> PredictorT:
         predictor = self._predictors[route]

@@ -123,8 +123,8 @@ class TagSettings(Settings):
     )
     layers: Layers = Field(
         "last",
-        description="layers that the head reads: last, second_to_last, embeddings; sum_last_four and sum_all: a "
-        "learned weighted sum; concat_last_four: concatenated",
+        description="layers that the head reads: last, second_to_last, embeddings; sum_last_four, sum_all, and "
+        "sum_with_embeddings: a learned weighted sum; concat_last_four: concatenated",
     )
     head: Head = "linear"
     second_encoder: SecondEncoderRun = ""
