@@ -232,3 +232,24 @@ class FinetuneKeywords(TrainingKeywords, total=False):
     attention_score: Literal["dot", "bilinear", "concat", "additive", "none"]
     label_smoothing: float
     num_beams: int
+
+
+class WordVectorKeywords(TypedDict, total=False):
+    """Settings of word vectors."""
+
+    algorithm: Literal["skip_gram", "cbow"]
+    loss: Literal["negative_sampling", "hierarchical_softmax", "softmax"]
+    dimensions: int
+    window: int
+    negatives: int
+    num_train_epochs: int
+    learning_rate: float
+    min_count: int
+    max_words: int | None
+    subsampling: float
+    min_subword: int
+    max_subword: int
+    phrase_passes: int
+    phrase_threshold: float
+    lowercase: bool
+    seed: int
