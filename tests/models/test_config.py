@@ -73,6 +73,9 @@ SMALL_PRESETS = {
     "lstm-small": (15_627_264, 6_499_328, 28_625_920),
     "elmo-mini": (7_813_632, 1_627_648, 11_068_928),
     "elmo-small": (15_627_264, 6_499_328, 28_625_920),
+    "transformer-mini": (9_472_000, 789_760, 11_841_280),
+    "transformer-base": (18_944_000, 3_152_384, 37_858_304),
+    "transformer-big": (37_888_000, 12_596_224, 113_465_344),
 }
 CHINESE = {
     f"bert-{size}-chinese" for size in ("tiny", "mini", "small")

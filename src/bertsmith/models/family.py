@@ -111,6 +111,7 @@ class Family:
         encoder: Builds the encoder; None: `Encoder` does.
         parameter_terms: Returns the encoder's parameter count term by term, with or without the layers' biases;
             None: that of `Encoder`.
+        is_transformer: True if the encoder has Transformer layers, False if recurrent ones or others.
     """
 
     model_type: str
@@ -135,11 +136,7 @@ class Family:
     check_sizes: Callable[[ModelConfig], None] = lambda config: None
     encoder: Callable[[ModelConfig, torch.Generator], Encoder] | None = None
     parameter_terms: ParameterTerms | None = None
-
-    @property
-    def is_transformer(self) -> bool:
-        """Return True if the encoder has Transformer layers, False if recurrent ones or others."""
-        return self.parameter_terms is None
+    is_transformer: bool = True
 
     @property
     def class_prefix(self) -> str:
@@ -253,6 +250,7 @@ FAMILIES: dict[str, str | Family] = {
     "albert": "bertsmith.models.families:ALBERT",
     "distilbert": "bertsmith.models.families:DISTILBERT",
     "electra": "bertsmith.models.families:ELECTRA",
+    "transformer": "bertsmith.models.transformer_family:TRANSFORMER",
     "nnlm": "bertsmith.models.recurrent_families:NNLM",
     "rnn": "bertsmith.models.recurrent_families:RNN",
     "lstm": "bertsmith.models.recurrent_families:LSTM",

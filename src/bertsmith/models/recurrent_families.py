@@ -174,6 +174,7 @@ def _recurrent_family(name: str, prefix: str, gates: int, presets: Mapping[str, 
         check_sizes=_check_recurrent,
         encoder=partial(_build, name),
         parameter_terms=partial(_recurrent_terms, gates=gates),
+        is_transformer=False,
     )
 
 
@@ -238,6 +239,7 @@ ELMO = Family(
     check_sizes=_check_elmo,
     encoder=partial(_build, "elmo"),
     parameter_terms=partial(_recurrent_terms, gates=4, separate_directions=True),
+    is_transformer=False,
 )
 
 
@@ -285,4 +287,5 @@ NNLM = Family(
     check_sizes=_check_nnlm,
     encoder=partial(_build, "nnlm"),
     parameter_terms=_nnlm_terms,
+    is_transformer=False,
 )

@@ -127,6 +127,10 @@ class TranslationModel(TaskModel):
         self, config: ModelConfig, generator: torch.Generator, metadata: Metadata, settings: TranslateSettings
     ) -> None:
         super().__init__(config, generator, metadata, settings)
+        if config.model_type == "nnlm" or config.embedding_type == "char_cnn":
+            message = "a decoder writes with the vectors of single tokens, and this model has none"
+            hint = "use a model of another family, or with model.embedding_type=token"
+            raise InputError("no_token_vectors", message, argument="model", hint=hint)
         if settings.decoder == "transformer":
             self.decoder: TargetDecoder = TransformerDecoder(config, generator)
         else:
