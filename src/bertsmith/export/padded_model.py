@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from bertsmith.errors import InputError
 from bertsmith.kernels.reference import REFERENCE, set_kernel_backend
 from bertsmith.models.encoder import Encoder
+from bertsmith.models.family import get_family
 from bertsmith.models.padded import PaddedBatch, PaddedEncoder
 from bertsmith.tasks.base import TaskModel
 from bertsmith.tasks.batching import TaskBatch
@@ -46,6 +47,10 @@ class PaddedModel(nn.Module):
             InputError: The model cannot be computed on padded batches.
         """
         super().__init__()
+        if not get_family(encoder.config.model_type).is_transformer:
+            family = encoder.config.model_type
+            message = f"models of the family {family} read packed sequences, which ONNX does not have"
+            raise InputError("export_recurrent", message, hint="export a Transformer")
         self.encoder = PaddedEncoder(encoder)
         self.model = model if model is not None and model.heads else None
         if self.model is not None and any(isinstance(module, nn.RNNBase) for module in self.model.modules()):

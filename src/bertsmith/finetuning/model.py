@@ -29,10 +29,10 @@ from bertsmith.finetuning.settings import FinetuneSettings, FinetuneTrainSetting
 from bertsmith.formatting import pluralize
 from bertsmith.inference.model import Model, load
 from bertsmith.io import atomic
-from bertsmith.models.config import DROPOUT_SETTINGS, ModelConfig, encoder_parameter_terms
+from bertsmith.models.config import DROPOUT_SETTINGS, ModelConfig
 from bertsmith.models.encoder import Embeddings, Encoder
 from bertsmith.models.feature_extraction import FEATURE_PARTS, SecondEncoder
-from bertsmith.models.parameter_count import count_parameters
+from bertsmith.models.parameter_count import count_parameters, encoder_parameter_terms
 from bertsmith.packed import Packed
 from bertsmith.tasks.base import Metadata, TaskModel
 from bertsmith.tasks.batching import Item, TokenSequence, batches_within_budget, pack

@@ -4,8 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from bertsmith.models.config import ModelConfig, ParameterTerm, encoder_parameter_terms
+from bertsmith.models.config import ModelConfig, ParameterTerm, transformer_parameter_terms
 from bertsmith.models.family import get_family
+
+
+def encoder_parameter_terms(config: ModelConfig, *, biases: bool = True) -> list[ParameterTerm]:
+    """Return the encoder's parameter count term by term, in forward order; shared parameters count once.
+
+    Args:
+        config: The model's sizes and switches.
+        biases: Count the biases of the layers.
+    """
+    terms = get_family(config.model_type).parameter_terms or transformer_parameter_terms
+    return terms(config, biases=biases)
 
 
 def count_parameters(
@@ -21,9 +32,9 @@ def count_parameters(
     Args:
         config: The model's sizes and switches.
         heads: Parts besides the encoder: "pooler", "masked" (masked LM; a tied decoder is not counted twice),
-            "pair" (NSP, SOP), "detector" (replaced tokens), "classifier", "tagger", "crf", "relater", "span",
-            "span_transform", "chooser", "mix", "joined", "recurrent", "recurrent4", "beside", "decoder",
-            "recurrent_decoder", "bilinear_decoder", "concat_decoder", "additive_decoder".
+            "masked_backward", "pair" (NSP, SOP), "detector" (replaced tokens), "classifier", "tagger", "crf",
+            "relater", "span", "span_transform", "chooser", "mix", "joined", "recurrent", "recurrent4", "beside",
+            "decoder", "recurrent_decoder", "bilinear_decoder", "concat_decoder", "additive_decoder".
         labels: Classes of the classifier, tagger, CRF, and relation head.
         biases: Count the biases of the layers. A popular formula for BERT counts neither these nor the pooler:
             108,808,704 instead of 109,482,240 for bert-base. `omitted_terms` returns the difference.
@@ -54,13 +65,15 @@ def _head_terms(config: ModelConfig, labels: int) -> dict[str, list[ParameterTer
         ParameterTerm("masked LM LayerNorm", f"2{symbol}", 2 * e),
     ]
     second_encoder = sum(term.size for term in encoder_parameter_terms(config))
+    masked = [
+        *(transform if structure.lm_transform else []),
+        ParameterTerm(f"masked LM bias{' (decoder tied)' * tied}", "V", v),
+        *([] if tied else [ParameterTerm("masked LM decoder", f"V·{decoder_symbol}", v * decoder_size)]),
+    ]
     return {
         "pooler": [ParameterTerm("pooler", "H² + H", h * h + h)],
-        "masked": [
-            *(transform if structure.lm_transform else []),
-            ParameterTerm(f"masked LM bias{' (decoder tied)' * tied}", "V", v),
-            *([] if tied else [ParameterTerm("masked LM decoder", f"V·{decoder_symbol}", v * decoder_size)]),
-        ],
+        "masked": masked,
+        "masked_backward": masked,
         "pair": [ParameterTerm("sentence pair", "2H + 2", 2 * h + 2)],
         "detector": [
             ParameterTerm("replaced-token transform", "H² + H", h * h + h),
@@ -124,7 +137,8 @@ def omitted_terms(config: ModelConfig, *, biases: bool = False, pooler: bool = F
         )
         matrices = encoder_parameter_terms(config, biases=False)
         size = sum(term.size for term in terms) - sum(term.size for term in matrices)
-        omitted.append(ParameterTerm("biases of the layers", f"{attention}·4H + {feed_forward}(F + H)", size))
+        formula = f"{attention}·4H + {feed_forward}(F + H)" if attention else "all"
+        omitted.append(ParameterTerm("biases of the layers", formula, size))
     return omitted if pooler else [*omitted, ParameterTerm("pooler", "H² + H", h * h + h)]
 
 
@@ -138,6 +152,9 @@ def flops_per_token(config: ModelConfig, masked_fraction: float) -> float:
         config: The model's sizes.
         masked_fraction: Fraction of the tokens that are predicted, and so multiplied by the output embeddings.
     """
-    h, f = config.hidden_size, config.intermediate_size
-    layers = config.num_hidden_layers * (4 * h * h + 2 * h * f)
+    h = config.hidden_size
+    terms = encoder_parameter_terms(config.model_copy(update={"share": "none"}), biases=False)
+    layers = sum(
+        term.size for term in terms if term.name.startswith("layer ") and "LayerNorm" not in term.name
+    )
     return 6 * (layers + masked_fraction * (config.vocab_size * h + h * h))

@@ -331,6 +331,7 @@ PART_BUILDERS: Mapping[str, Callable[[ModelConfig, torch.Generator, int], nn.Mod
     "recurrent4": lambda config, generator, _: BiLSTM(config, generator, 4 * config.hidden_size),
     "pooler": lambda config, generator, _: Pooler(config, generator),
     "masked": lambda config, generator, _: MaskedLMHead(config, generator),
+    "masked_backward": lambda config, generator, _: MaskedLMHead(config, generator),
     "pair": lambda config, generator, _: SentencePairHead(config, generator),
     "detector": lambda config, generator, _: ReplacedTokenHead(config, generator),
     "classifier": lambda config, generator, outputs: (

@@ -146,19 +146,8 @@ def name_table(
         for name, hf_names in (outside_layers | dict(heads)).items()
     }
     layer_modules, duplicates = _layer_modules(config, f"{base}.{layer_name}", layer)
-    modules |= layer_modules | {name: (name,) for name in _decoder_modules(config)}
-    tensors = {
-        f"{name}.{parameter}": tuple(f"{hf_name}.{parameter}" for hf_name in hf_names)
-        for name, hf_names in modules.items()
-        for parameter in _PARAMETERS.get(name, WEIGHT_AND_BIAS)
-    }
-    if config.causal:  # the model may have a second encoder of the other direction
-        second_encoder = {name: hf_names for name, hf_names in tensors.items() if name.startswith("encoder.")}
-        second_encoder |= {f"linear.{parameter}": (f"linear.{parameter}",) for parameter in WEIGHT_AND_BIAS}
-        tensors |= {
-            f"beside.{name}": tuple(f"beside.{hf_name}" for hf_name in hf_names)
-            for name, hf_names in second_encoder.items()
-        }
+    modules |= layer_modules | {name: (name,) for name in decoder_modules(config)}
+    tensors = with_second_encoder(config, module_tensors(modules))
     tied: dict[str, str] = {}
     unused: dict[str, str] = {}
     if decoder is not None and config.tie_word_embeddings:
@@ -174,7 +163,33 @@ def name_table(
     return NameTable(base, tensors, tied, duplicates, unused)
 
 
-def _decoder_modules(config: ModelConfig) -> list[str]:
+def module_tensors(modules: ModuleNames) -> dict[str, tuple[str, ...]]:
+    """Return the tensors of modules, by bertsmith's and Hugging Face's names."""
+    return {
+        f"{name}.{parameter}": tuple(f"{hf_name}.{parameter}" for hf_name in hf_names)
+        for name, hf_names in modules.items()
+        for parameter in _PARAMETERS.get(name, WEIGHT_AND_BIAS)
+    }
+
+
+def with_second_encoder(
+    config: ModelConfig, tensors: Mapping[str, tuple[str, ...]]
+) -> dict[str, tuple[str, ...]]:
+    """Return a model's tensors and, if it is causal, those of a second encoder of the other direction."""
+    if not config.causal:
+        return dict(tensors)
+    second_encoder = {name: hf_names for name, hf_names in tensors.items() if name.startswith("encoder.")}
+    second_encoder |= {f"linear.{parameter}": (f"linear.{parameter}",) for parameter in WEIGHT_AND_BIAS}
+    return {
+        **tensors,
+        **{
+            f"beside.{name}": tuple(f"beside.{hf_name}" for hf_name in hf_names)
+            for name, hf_names in second_encoder.items()
+        },
+    }
+
+
+def decoder_modules(config: ModelConfig) -> list[str]:
     """Return the modules of all decoders; Hugging Face has no names for them."""
     modules = [
         f"decoder.blocks.{layer}.{name}"

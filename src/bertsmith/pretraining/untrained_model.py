@@ -46,5 +46,6 @@ def create_model(
     of_tokenizer = {"vocab_size": tokenizer.vocab_size, "pad_token_id": tokenizer.pad_token_id}
     config: ModelConfig = preset(preset_name, **{**of_tokenizer, **settings})
     encoder = build_encoder(config, torch.Generator().manual_seed(seed))
+    encoder.embeddings.set_tokens(tokenizer.tokens)
     write_folder(out, config, {"encoder": encoder}, tokenizer=tokenizer)
     return load(out)

@@ -123,8 +123,8 @@ class TagSettings(Settings):
     )
     layers: Layers = Field(
         "last",
-        description="layers that the head reads: last, second_to_last, embeddings; sum_last_four and sum_all: a "
-        "learned weighted sum; concat_last_four: concatenated",
+        description="layers that the head reads: last, second_to_last, embeddings; sum_last_four, sum_all, and "
+        "sum_with_embeddings: a learned weighted sum; concat_last_four: concatenated",
     )
     head: Head = "linear"
     second_encoder: SecondEncoderRun = ""
@@ -280,7 +280,7 @@ class TranslateSettings(Settings):
         description="maximum number of tokens of a target text, special tokens included; none: the model's "
         "maximum, and in prediction at most 50 tokens more than the source has",
     )
-    decoder: Literal["transformer", "lstm"] = Field(
+    decoder_type: Literal["transformer", "lstm"] = Field(
         "transformer", description="transformer: as many layers as the encoder has; lstm: one layer"
     )
     attention_score: Literal["dot", "bilinear", "concat", "additive", "none"] = Field(
@@ -300,6 +300,6 @@ class TranslateSettings(Settings):
 
     @model_validator(mode="after")
     def _check_score(self) -> TranslateSettings:
-        if self.decoder == "transformer" and self.attention_score != "dot":
-            raise ValueError("attention_score is a setting of decoder=lstm: omit it, or set that")
+        if self.decoder_type == "transformer" and self.attention_score != "dot":
+            raise ValueError("attention_score is a setting of decoder_type=lstm: omit it, or set that")
         return self

@@ -1,0 +1,1 @@
+"""Models before BERT on the same data: word vectors and static vectors."""
