@@ -60,7 +60,7 @@ def main() -> None:
     print("|---|" + "---|" * (len(BANDS) + 2))
     for name in options.decoders:
         start = time.perf_counter()
-        decoder = {"decoder": "transformer"} if name == "transformer" else {}
+        decoder = {"decoder_type": "transformer"} if name == "transformer" else {}
         model = bs.finetune(
             "translate",
             base,
@@ -71,7 +71,7 @@ def main() -> None:
             learning_rate=2e-3,
             hidden_dropout_prob=0.0,
             label_smoothing=0.0,
-            **decoder or {"decoder": "lstm", "attention_score": name},
+            **decoder or {"decoder_type": "lstm", "attention_score": name},
         )
         minutes = (time.perf_counter() - start) / 60
         scores = [f"{model.evaluate(rows).exact_match:.1%}" for rows in by_band]

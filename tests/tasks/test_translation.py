@@ -65,7 +65,7 @@ def learned(
         learning_rate=5e-3,
         batch_size=3,
         hidden_dropout_prob=0.0,
-        decoder=decoder,
+        decoder_type=decoder,
         attention_score=score,
         **FEW,
     )
@@ -81,7 +81,7 @@ def test_toy_pairs_are_learned_exactly(learned: bs.Model) -> None:
 def test_the_decoder_is_saved_as_a_part(learned: bs.Model) -> None:
     settings = learned.task.settings
     part = {"dot": "recurrent_decoder", "none": "recurrent_decoder", "additive": "additive_decoder"}
-    expected = "decoder" if settings.decoder == "transformer" else part[settings.attention_score]
+    expected = "decoder" if settings.decoder_type == "transformer" else part[settings.attention_score]
     assert learned.folder.parts == {"encoder", expected}
     weights = sum(tensor.numel() for tensor in learned.folder.weights().values())
     assert learned.info()["parameters"] == weights
@@ -127,9 +127,9 @@ def test_label_smoothing_is_the_papers(learned: bs.Model) -> None:
 
 
 def test_the_decoder_of_a_trained_model_stays(learned: bs.Model) -> None:
-    other = "lstm" if learned.task.settings.decoder == "transformer" else "transformer"
+    other = "lstm" if learned.task.settings.decoder_type == "transformer" else "transformer"
     with pytest.raises(bs.InputError) as caught:
-        learned.predict(SOURCES, decoder=other, attention_score="dot")
+        learned.predict(SOURCES, decoder_type=other, attention_score="dot")
     assert caught.value.code == "fixed_setting_changed"
 
 
@@ -236,7 +236,7 @@ def test_any_encoder_with_token_vectors(
 ) -> None:
     """It is trained, saved, and opened; a target is as probable as a whole as it is token by token."""
     base = bs.create_model(preset, tokenizer(), tmp_path / "fresh", **{**SIZES, **changes})
-    few = {"max_steps": 2, "label_smoothing": 0.0, "decoder": decoder, **FEW}
+    few = {"max_steps": 2, "label_smoothing": 0.0, "decoder_type": decoder, **FEW}
     run = bs.finetune("translate", base, tmp_path / "run", train=ROWS, validation=ROWS, **few)
     assert run.info()["parameters"] == sum(tensor.numel() for tensor in run.folder.weights().values())
     model, embeddings = run.task.model, run.encoder.embeddings

@@ -287,7 +287,7 @@ class TranslateSettings(Settings):
         description="maximum number of tokens of a target text, special tokens included; none: the model's "
         "maximum, and in prediction at most 50 tokens more than the source has",
     )
-    decoder: Literal["transformer", "lstm"] = Field(
+    decoder_type: Literal["transformer", "lstm"] = Field(
         "transformer", description="transformer: as many layers as the encoder has; lstm: one layer"
     )
     attention_score: Literal["dot", "bilinear", "concat", "additive", "none"] = Field(
@@ -307,6 +307,6 @@ class TranslateSettings(Settings):
 
     @model_validator(mode="after")
     def _check_score(self) -> TranslateSettings:
-        if self.decoder == "transformer" and self.attention_score != "dot":
-            raise ValueError("attention_score is a setting of decoder=lstm: omit it, or set that")
+        if self.decoder_type == "transformer" and self.attention_score != "dot":
+            raise ValueError("attention_score is a setting of decoder_type=lstm: omit it, or set that")
         return self
