@@ -121,6 +121,21 @@ def test_test_examples_are_the_same_for_all_restarts_and_folds_and_choose_none(
     assert repeated(base, tmp_path / "none", restarts=2).test is None
 
 
+@pytest.mark.parametrize(
+    ("grid", "restarts"),
+    [
+        ({"seed": range(10**9)}, None),
+        ({"learning_rate": [i / 1e6 for i in range(1, 40)], "batch_size": list(range(1, 40))}, None),
+        ({"learning_rate": [1e-4, 1e-3]}, 501),
+    ],
+)
+def test_a_grid_has_a_limit(base: bs.Model, tmp_path: Path, grid: Any, restarts: int | None) -> None:
+    with pytest.raises(InputError) as caught:
+        bs.finetune_repeatedly("classify", base, tmp_path / "x", train="t.csv", grid=grid, restarts=restarts)
+    assert (caught.value.code, caught.value.argument) == ("too_many_runs", "grid")
+    assert not (tmp_path / "x").exists()
+
+
 SCORES = st.integers(0, 1000).map(lambda thousandths: thousandths / 1000)
 
 

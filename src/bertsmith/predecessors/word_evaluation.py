@@ -135,7 +135,7 @@ def evaluate_analogies(vectors: WordVectors, file: str | Path) -> AnalogyScore:
     if not total:
         raise InputError("no_analogies", "there is no analogy in this file", location=file)
     rows = np.array(questions, dtype=np.int64)
-    is_known = (rows >= 0).all(1)
+    is_known = np.all(rows >= 0, axis=1)
     is_correct = np.zeros(total, dtype=bool)
     is_correct[is_known] = _answer(vectors, rows[is_known]) == rows[is_known, 3]
     sections = dict.fromkeys(names)
