@@ -132,7 +132,7 @@ class NeuralBaseline(Baseline):
         if not self.is_left_to_right or not self.neural.folder.has("masked"):
             return None
         settings: Mapping[str, Any] = {"temperature": _TEMPERATURE, "top_k": _TOP_K, "seed": seed}
-        return self.neural.generate(prompt, max_new_tokens=_SAMPLE_TOKENS, **settings).text
+        return str(self.neural.generate(prompt, max_new_tokens=_SAMPLE_TOKENS, **settings).text)
 
 
 @dataclass(frozen=True)
