@@ -28,7 +28,7 @@ from bertsmith.instances.batches import SyntheticStream
 from bertsmith.kernels.backend_selection import select_inference_backend, select_training_backend
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.family import build_encoder, preset
-from bertsmith.models.layers import ONEDNN
+from bertsmith.models.matmul import ONEDNN
 from bertsmith.models.pretraining_heads import vocabulary_chunks
 from bertsmith.objectives.language_modeling import MaskedLM
 from bertsmith.pretraining.settings import PretrainSettings

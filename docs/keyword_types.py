@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
+from bertsmith.baselines.word2vec import Word2VecSettings
 from bertsmith.corpus.checks.check import CheckOptions
 from bertsmith.finetuning.run import finetune
 from bertsmith.finetuning.settings import OWN_ARGUMENTS, settings_type
@@ -49,6 +50,7 @@ def keyword_types() -> str:
         ("TrainingKeywords", "TypedDict", "Settings of both kinds of training", shared),
         ("PretrainKeywords", "TrainingKeywords", "Settings of pre-training", _without(pretraining, shared)),
         ("FinetuneKeywords", "TrainingKeywords", "Settings of fine-tuning", _without(finetuning, shared)),
+        ("WordVectorKeywords", "TypedDict", "Settings of word vectors", _setting_types(Word2VecSettings)),
     ]
     command = ["ruff", "format", "--stdin-filename", str(MODULE), "-"]
     text = "\n\n".join([HEADER, *(_typed_dict(*parts) for parts in classes)])

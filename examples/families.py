@@ -54,7 +54,8 @@ def main() -> None:
     rows = []
     for name in names:
         out = options.output_dir / Path(name).name
-        model = pretrain(name, text, options.output_dir, options.steps) if text else name
+        teacher = options.output_dir / names[0] / "bert"
+        model = pretrain(name, teacher, text, options.output_dir, options.steps) if text else name
         run = bs.finetune(
             "classify",
             model,
@@ -78,6 +79,7 @@ def main() -> None:
                 **json.loads(output),
             }
         )
+    (options.output_dir / "families.json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
     print_table(rows)
     print(f"Test accuracy on {run.report['test']['examples']} examples, one seed.")
     by_family = {row["model"].partition("-")[0]: row for row in rows}
@@ -92,10 +94,9 @@ def main() -> None:
         )
 
 
-def pretrain(preset: str, text: Path, folder: Path, steps: int) -> Path:
-    """Pre-train a model of a preset, or distill it, on a text, and return its folder."""
+def pretrain(preset: str, teacher: Path, text: Path, folder: Path, steps: int) -> Path:
+    """Pre-train a model of a preset, or distill it from a teacher, on a text, and return its folder."""
     if preset.startswith("distilbert"):  # reads its teacher's tokens
-        teacher = folder / PRESETS[0] / "bert"
         bs.distill(
             teacher.parent / "shards", folder / preset / "bert", teacher, max_steps=steps, overwrite=True
         )

@@ -100,14 +100,14 @@ class Browser:
         message: dict[str, Any] = json.loads(line)
         return message
 
-    def open(self, page: Path, width: int, scheme: str = "light") -> None:
-        """Load a page in a window of this width and color scheme."""
+    def open(self, page: Path | str, width: int, scheme: str = "light") -> None:
+        """Load a page, a file or a URL, in a window of this width and color scheme."""
         self.call(
             "Emulation.setDeviceMetricsOverride",
             width=width, height=800, deviceScaleFactor=1, mobile=width < 600,
         )  # fmt: skip
         self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
-        self.call("Page.navigate", url=page.resolve().as_uri())
+        self.call("Page.navigate", url=page if isinstance(page, str) else page.resolve().as_uri())
         while self._next().get("method") != "Page.loadEventFired":
             pass
 

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from torch.distributed.tensor import DTensor
@@ -76,6 +77,17 @@ def held(file: Path) -> Iterator[None]:
     trainer.train_step = watched
     yield
     trainer.train_step = update
+
+
+def fake_wandb(file: Path) -> Any:
+    """Return a module in place of wandb that writes the logged steps of this process to a file."""
+
+    def log(values: Any, step: int) -> None:
+        with file.open("a") as lines:
+            lines.write(f"{step}\n")
+
+    run = SimpleNamespace(id="run", log=log, finish=lambda exit_code: None)
+    return SimpleNamespace(init=lambda **_: run)
 
 
 def threads_of_gloo() -> int:
@@ -155,6 +167,8 @@ def main() -> None:
             chosen = [*tiny_run.SETTINGS, *NO_DROPOUT, "train.max_steps=3"]
             bs.pretrain(shards, out / name, preset=name, settings=chosen)
         tiny_run.run(shards, out / "minutes", *NO_DROPOUT, minutes=0.03)
+        sys.modules["wandb"] = fake_wandb(out / f"wandb-{rank_info().rank}")
+        run("tracked", "train.max_steps=2", "train.report_to=wandb")
     elif what == "sharded":
         with held(out / f"held-{rank_info().rank}"):
             run("plain", *NO_DROPOUT, *STEPS, SHARD, "train.eval_steps=2")

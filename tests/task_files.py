@@ -138,6 +138,12 @@ def sought(file: Path, seed: int) -> Path:
     return file
 
 
+def translated(file: Path, seed: int) -> Path:
+    """Write sentences with their words in reverse order."""
+    rows = [(text, " ".join(reversed(text.split()))) for text, _ in tiny_run.examples(30, seed)]
+    return tiny_run.table(file, rows, header="source,target")
+
+
 FILES: dict[str, tuple[str, Callable[[Path, int], Path]]] = {  # by task, or task and variant
     "classify": ("csv", labelled),
     "classify many": ("csv", labelled_often),
@@ -149,6 +155,7 @@ FILES: dict[str, tuple[str, Callable[[Path, int], Path]]] = {  # by task, or tas
     "choose": ("jsonl", chosen),
     "relate": ("txt", related),
     "embed": ("jsonl", sought),
+    "translate": ("csv", translated),
 }
 
 

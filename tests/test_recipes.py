@@ -121,6 +121,67 @@ def test_the_optimizer_that_an_ablation_states_is_that_of_each_row(file: Path) -
         assert recipe.departures["optimizer"].startswith({"muon": "Muon", "adamw": "AdamW"}[train.optim])
 
 
+DEVLIN = PAPER_SETTINGS
+LIU = DEVLIN | {
+    "data.sentence_task": "none",
+    "data.instances": "full_sentences",
+    "data.dynamic_masking": True,
+}
+LAN = DEVLIN | {"data.sentence_task": "sop", "data.masking": "span"}
+BY_PAPER = {
+    "Devlin et al. 2019": DEVLIN,
+    "Liu et al. 2019": LIU,
+    "Liu et al. 2019, table 1": DEVLIN | {"data.dynamic_masking": True},  # BERT with other masks
+    "Lan et al. 2020": LAN,
+}
+SUBJECTS = {
+    "data.sentence_task": ("objective", "instances"),
+    "data.instances": ("objective", "instances"),
+    "data.masking": ("masks",),
+    "data.dynamic_masking": ("masks",),
+    "model.hidden_dropout_prob": ("dropout",),
+    "train.warmup_steps": ("schedule", "optimizer"),
+}
+"""The departures of which one must speak of a setting that is unlike the paper's."""
+SMALL = "settings for small models (pretrain lists them)"
+
+
+@pytest.mark.parametrize("file", ABLATIONS, ids=lambda file: file.stem)
+def test_the_departures_of_an_ablation_are_those_of_its_settings(file: Path) -> None:
+    """Sizes, tokens, rates, and each setting of all rows that differs from the paper of the table."""
+    recipe = read_recipe(file)
+    if recipe.preset is None:
+        return  # the teacher's size decides
+    rows = [new_settings(*recipe_settings(recipe, row), tiny_run.tokenizer()) for row in recipe.rows]
+    departures, first = recipe.departures, rows[0]
+    sizes = {(row.model.num_hidden_layers, row.model.hidden_size) for row in rows}
+    if len(sizes) == 1:
+        assert departures["model"].startswith("{} layers of {}".format(*sizes.pop()))
+    if first.train.optim == "adamw":
+        assert (
+            float(re.search(r"AdamW at ([\de-]+)", departures["optimizer"])[1]) == first.train.learning_rate
+        )  # type: ignore[index]
+    if stated := re.search(r"([\d.]+) million", departures["budget"]):
+        tokens = [
+            (row.train.batch_tokens or row.train.batch_size * row.data.sequence_length)
+            * (row.train.max_steps or 0)
+            for row in rows
+        ]
+        assert float(stated[1]) == round(max(tokens) / 1e6, 1)
+    assert (first.model.initializer_range != 0.02) == (SMALL in departures["model"])
+    key = max((name for name in BY_PAPER if recipe.source.startswith(name)), key=len)
+    flat = [row.flat() for row in rows]
+    for name, subjects in SUBJECTS.items():
+        values = {str(values[name]) for values in flat}
+        is_small = SMALL in departures["model"] and name not in (
+            "data.sentence_task",
+            "data.instances",
+            "data.masking",
+        )
+        if len(values) == 1 and values != {str(BY_PAPER[key][name])} and not is_small:
+            assert set(subjects) & departures.keys(), (name, values)
+
+
 def test_rows_of_mask_percentages_run_what_their_names_say() -> None:
     """[MASK], same, random in the names, as in the paper; [MASK], random, same in the setting."""
     recipe = ablation("mask-split")

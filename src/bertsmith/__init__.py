@@ -3,7 +3,7 @@
 train_tokenizer     learn a vocabulary from text
 prepare, pretrain   tokenize a corpus; train a BERT on it (plan_pretraining)
 distill, adapt      train a student (distill_task: of a task); adapt to text
-finetune            train a BERT on labeled examples of a task
+finetune            train on examples of a task; create_model: from nothing
 finetune_repeatedly with several seeds or folds; finetune_glue; find_rate
 ablate, compare     compare recipes; test two models; ensemble: Ensemble
 load, info, search  open a run as a Model; describe a folder; query an index
@@ -72,6 +72,7 @@ if TYPE_CHECKING:
     from bertsmith.pretraining.extend_vocabulary import extend_tokenizer as extend_tokenizer
     from bertsmith.pretraining.plan import plan_pretraining as plan_pretraining
     from bertsmith.pretraining.run import pretrain as pretrain
+    from bertsmith.pretraining.untrained_model import create_model as create_model
     from bertsmith.serving.server import serve as serve
     from bertsmith.tokenizer.tokenizer import Tokenizer as Tokenizer
     from bertsmith.tokenizer_training.train import train_tokenizer as train_tokenizer
@@ -94,6 +95,7 @@ _MODULES = {
     "card": "export.card",
     "check_corpus": "inspection.check",
     "compare": "inference.significance",
+    "create_model": "pretraining.untrained_model",
     "count_parameters": "models.parameter_count",
     "ensemble": "inference.ensemble",
     "export_model": "export.export",

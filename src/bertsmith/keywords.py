@@ -114,6 +114,10 @@ class PretrainKeywords(TrainingKeywords, total=False):
     tie_word_embeddings: bool
     backwards: bool
     type_vocab_size: int
+    context_size: int
+    direct_connections: bool
+    embedding_type: Literal["token", "char_cnn"]
+    tie_directions: bool
     initializer_range: float
     layer_norm_eps: float
     pad_token_id: int
@@ -168,6 +172,15 @@ class FinetuneKeywords(TrainingKeywords, total=False):
     stride: int | None
     specials_in_text: Literal["text", "parse"]
     pooler: bool
+    layers: Literal[
+        "last",
+        "second_to_last",
+        "embeddings",
+        "sum_last_four",
+        "sum_all",
+        "concat_last_four",
+        "sum_with_embeddings",
+    ]
     head: Literal["linear", "bilstm"]
     second_encoder: str
     multi_label: bool
@@ -192,7 +205,6 @@ class FinetuneKeywords(TrainingKeywords, total=False):
     predicate_column: str | None
     scheme: Literal["iobes", "iob2", "iob1", "as_written"]
     decoder: Literal["softmax", "crf"]
-    layers: Literal["last", "second_to_last", "embeddings", "sum_last_four", "sum_all", "concat_last_four"]
     question_column: str | None
     context_column: str | None
     answer_column: str | None
@@ -215,3 +227,30 @@ class FinetuneKeywords(TrainingKeywords, total=False):
     scale: float
     margin: float
     same_label: str | None
+    target_column: str
+    max_target_length: int | None
+    decoder_type: Literal["transformer", "lstm"]
+    attention_score: Literal["dot", "bilinear", "concat", "additive", "none"]
+    label_smoothing: float
+    num_beams: int
+
+
+class WordVectorKeywords(TypedDict, total=False):
+    """Settings of word vectors."""
+
+    algorithm: Literal["skip_gram", "cbow"]
+    loss: Literal["negative_sampling", "hierarchical_softmax", "softmax"]
+    dimensions: int
+    window: int
+    negatives: int
+    num_train_epochs: int
+    learning_rate: float
+    min_count: int
+    max_words: int | None
+    subsampling: float
+    min_subword: int
+    max_subword: int
+    phrase_passes: int
+    phrase_threshold: float
+    lowercase: bool
+    seed: int

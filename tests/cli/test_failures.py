@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -79,6 +80,30 @@ def test_a_signal_that_ends_a_verb_is_a_document_too(capsys: pytest.CaptureFixtu
     assert end.value.code == 143
     assert told == "stopped\n"
     assert json.loads(out)["error"]["exit_code"] == 143
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_run_that_is_stopped_after_training_names_resume(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """As while its report is written, where the trainer handles no signal."""
+
+    def finetune(*_: object, **__: object) -> None:
+        (tmp_path / "run").mkdir()
+        if number == signal.SIGINT:
+            raise KeyboardInterrupt
+        command_line._handle_signal(False, number, None)
+
+    monkeypatch.setattr("bertsmith.finetuning.run.finetune", finetune)
+    (tmp_path / "train.csv").write_text("text,label\n")
+    words = ["--model", "bert", "--train", f"{tmp_path}/train.csv", "--output-dir", f"{tmp_path}/run"]
+    monkeypatch.setattr(
+        sys, "argv", ["bertsmith", "finetune", "classify", *words, "--validation-split", "10%"]
+    )
+    with pytest.raises(SystemExit) as end:
+        command_line.main()
+    assert end.value.code == 128 + number
+    assert "--resume" in capsys.readouterr().err
 
 
 def test_a_fault_of_our_own_keeps_its_traceback(

@@ -19,6 +19,7 @@ import tiny_run
 from bertsmith.cli.main import main
 from bertsmith.errors import InputError
 from bertsmith.inference.search import read_qrels
+from bertsmith.inference.text_input import read_text_rows
 
 Call = Callable[..., SimpleNamespace]
 WORDS = tiny_run.WORDS
@@ -346,3 +347,15 @@ def test_what_cannot_be_is_told_in_a_sentence(call: Call, arguments: list[str], 
     assert found.code == 2
     assert said in " ".join(found.err.split())
     assert "Traceback" not in found.err
+
+
+@pytest.mark.parametrize("suffix", [".tsv", ".csv"])
+def test_a_file_of_ids_and_texts_without_a_header_has_its_first_row(tmp_path: Path, suffix: str) -> None:
+    """As the collections of MS MARCO have it; with other names, or words, the first row is a header."""
+    mark = "\t" if suffix == ".tsv" else ","
+    file = tmp_path / f"collection{suffix}"
+    file.write_text(f"0{mark}the sun sings\n17{mark}rain falls\n")
+    rows = [(row.id, row.text) for row in read_text_rows(file)]
+    assert rows == [("0", "the sun sings"), ("17", "rain falls")]
+    file.write_text(f"0{mark}text\n17{mark}rain falls\n")
+    assert [(row.id, row.text) for row in read_text_rows(file)] == [("2", "rain falls")]

@@ -25,6 +25,7 @@ INPUTS: dict[str, dict[str, Any]] = {
     "choose": {"context": ["kaba", "lode"], "choices": [["migi", "pede"], ["ride", "soba", "tuzu"]]},
     "relate": {"text": ["<e1>kaba</e1> lode <e2>migi</e2>"]},
     "embed": {"text": ["kaba", "lode migi"], "text_pair": ["lode", "kaba"]},
+    "translate": {"text": TEXTS},
 }
 
 
@@ -36,6 +37,10 @@ def test_answers_over_http_are_those_of_predict(name: str, base: bs.Model, tmp_p
     files = {"train": train, "validation": validation}
     bs.finetune(name.split()[0], base, tmp_path / "run", **files, settings=settings)
     model, inputs = bs.load(tmp_path / "run", "cpu", precision="fp32"), INPUTS[name]
+    saved = model.save(tmp_path / "run-copy", examples=validation)
+    passed = bs.load(saved, "cpu", precision="fp32").self_test()
+    assert passed is not None
+    assert (passed["examples"] > 0, passed["difference"]) == (True, 0)
     with served(tmp_path / "run") as client:
         path = "/v1/models/run/predict"
         reply = client.post(path, {"inputs": inputs})

@@ -164,5 +164,7 @@ def test_a_vote_comes_back_as_the_outcome(pair: Pair) -> None:
         if pair.a.task.name == "embed":
             a, b = (vote @ vote.T for vote in votes)
             assert torch.allclose(found @ found.T, (a + b) / 2, atol=1e-5)
+        elif pair.a.task.name == "translate":  # texts have no mean: the likelier one is chosen
+            assert any(torch.equal(found[1:], vote[1:]) for vote in votes)
         else:
             assert torch.allclose(found, (votes[0] + votes[1]) / 2, atol=1e-6)

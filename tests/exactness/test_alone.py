@@ -22,7 +22,8 @@ import bertsmith as bs
 import tiny_run
 from bertsmith.device import ComputeContext
 from bertsmith.models.family import build_encoder
-from bertsmith.models.layers import Linear, linear
+from bertsmith.models.layers import Linear
+from bertsmith.models.matmul import linear
 from bertsmith.packed import Packed
 from family_harness import CASES, config_of
 from task_files import FILES, OWN

@@ -105,6 +105,12 @@ def test_two_processes_make_what_one_makes(
     assert_alike(one.path, out / "plain")
 
 
+def test_the_main_process_alone_logs_to_trackers(runs: tuple[Path, list[str]]) -> None:
+    out, _ = runs
+    assert (out / "wandb-0").read_text().split() == ["1", "2", "2"]  # the last with the evaluation
+    assert not (out / "wandb-1").exists()
+
+
 def test_two_processes_are_one_with_accumulation_2(
     shards: Shards, runs: tuple[Path, list[str]], tmp_path: Path
 ) -> None:

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 import bertsmith as bs
 import tiny_run
+from bertsmith.cli.tables import print_repeats
 from bertsmith.errors import Diverged, InputError, Stopped
 from bertsmith.experiments.grid import PlannedRun
 from bertsmith.experiments.multirun import MultirunReport, RunResult, summarize_runs, summarize_scores
@@ -87,6 +88,52 @@ def test_restarts_are_the_runs_of_these_seeds(
     assert report.best == ["seed-3", "seed-4"][int(np.argmax(scores))]
     # the table of labels is that of the same data: once
     assert sum("label" in text and "share" in text for text in messages) == 1
+
+
+def test_test_examples_are_the_same_for_all_restarts_and_folds_and_choose_none(
+    base: bs.Model, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    held_out = []
+    for name, options in (("seeds", {"restarts": 2}), ("folds", {"folds": 3})):
+        report = repeated(base, tmp_path / name, test_split=0.2, **options)
+        runs = [bs.load(tmp_path / name / row.run) for row in report.runs]
+        scores = [run.report["test"]["accuracy"] for run in runs]
+        assert [row.test_score for row in report.runs] == scores
+        assert report.test is not None
+        assert report.test.best == scores[[row.run for row in report.runs].index(str(report.best))]
+        assert report.test.mean == pytest.approx(np.mean(scores))
+        assert report.test.deviation == pytest.approx(np.std(scores, ddof=1))
+        split = tmp_path / name / report.runs[0].run / "split"
+        held_out.append(sorted((split / "test.jsonl").read_text().splitlines()))
+        tests = [(run.path / "split" / "test.jsonl").read_text().splitlines() for run in runs]
+        others = [
+            line
+            for run in runs
+            for part in ("train", "validation")
+            for line in (run.path / "split" / f"{part}.jsonl").read_text().splitlines()
+        ]
+        assert all(sorted(test) == held_out[0] for test in tests)
+        assert not set(held_out[0]) & set(others)
+        print_repeats(name, report.to_dict())
+        assert "test examples, which chose no run" in capsys.readouterr().out
+    assert report.summary.pooled is not None
+    assert report.summary.pooled["examples"] == 24  # of 30 rows: the folds leave out the test examples
+    assert repeated(base, tmp_path / "none", restarts=2).test is None
+
+
+@pytest.mark.parametrize(
+    ("grid", "restarts"),
+    [
+        ({"seed": range(10**9)}, None),
+        ({"learning_rate": [i / 1e6 for i in range(1, 40)], "batch_size": list(range(1, 40))}, None),
+        ({"learning_rate": [1e-4, 1e-3]}, 501),
+    ],
+)
+def test_a_grid_has_a_limit(base: bs.Model, tmp_path: Path, grid: Any, restarts: int | None) -> None:
+    with pytest.raises(InputError) as caught:
+        bs.finetune_repeatedly("classify", base, tmp_path / "x", train="t.csv", grid=grid, restarts=restarts)
+    assert (caught.value.code, caught.value.argument) == ("too_many_runs", "grid")
+    assert not (tmp_path / "x").exists()
 
 
 SCORES = st.integers(0, 1000).map(lambda thousandths: thousandths / 1000)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import random
 from pathlib import Path
 
 import numpy as np
@@ -69,6 +70,49 @@ def test_chinese_words_are_found_within_others(tmp_path: Path) -> None:
     assert {row.text[row.start : row.end] for row in result.occurrences} == {"苹果"}
     accuracy = {row.representation: row.accuracy for row in result.separations}
     assert accuracy["static"] == pytest.approx(result.chance)
+
+
+TOPICS = {
+    "水果": "吃、甜、酸、果园、香蕉、成熟、市场、买、削皮、果汁、维生素、树上、摘下、蛋糕、冰箱、新鲜、农民、斤",
+    "公司": "手机、股价、公司、发布、系统、用户、工程师、电脑、专卖店、专利、三星、首席执行官、销售额、屏幕",
+}
+
+
+def apple_sentence(draw: random.Random, topic: str) -> str:
+    words = draw.sample(TOPICS[topic].split("、"), 4)
+    words.insert(draw.randrange(5), "苹果")
+    return "".join(words) + "。"
+
+
+def test_a_model_trained_on_chinese_separates_the_senses_of_a_word(tmp_path: Path) -> None:
+    """S101: 苹果 as fruit and as company, by the words around it; the static vector is always the same."""
+    draw = random.Random(0)
+    documents = ["".join(apple_sentence(draw, topic) for _ in range(5)) for topic in list(TOPICS) * 120]
+    draw.shuffle(documents)
+    (tmp_path / "corpus.txt").write_text("\n\n".join(documents), encoding="utf-8")
+    characters = sorted({*"".join(documents), *APPLE.read_text(encoding="utf-8")} - {"\n"})
+    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *characters]
+    tokenizer = Tokenizer.from_vocabulary(tokens, lowercase=True, max_length=64)
+    shards = bs.prepare(tmp_path / "corpus.txt", tokenizer, tmp_path / "shards", workers=1)
+    settings = ["train.max_steps=600", "train.learning_rate=5e-3", "data.mlm_probability=0.3"]
+    settings += ["data.sentence_task=none", "train.batch_size=16", "train.gradient_accumulation_steps=1"]
+    settings += ["model.hidden_dropout_prob=0", "model.attention_probs_dropout_prob=0"]
+    bert = tiny_run.run(shards, tmp_path / "bert", *settings)
+    new = [{"text": apple_sentence(draw, topic), "sense": topic} for topic in list(TOPICS) * 12]
+    for texts, least, least_gap in ((new, 0.95, 0.1), (APPLE, 0.75, 0.01)):
+        result = bert.neighbors("苹果", texts, sense_column="sense")
+        accuracy = {row.representation: row.accuracy for row in result.separations}
+        assert accuracy[2] >= least
+        assert accuracy["static"] == pytest.approx(11 / 23)
+        senses = np.array([row.sense for row in result.occurrences])
+        pairs = ~np.eye(24, dtype=bool)
+        gaps = []
+        for vectors in (result.static_vectors, result.vectors[2]):
+            units = vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
+            cosines, same = units @ units.T, senses[:, None] == senses
+            gaps.append(cosines[same & pairs].mean() - cosines[~same].mean())
+        assert gaps[0] == pytest.approx(0, abs=1e-6)
+        assert gaps[1] > least_gap
 
 
 def test_vectors_are_means_of_the_words_tokens(base: bs.Model) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -142,6 +143,23 @@ def test_push_refuses_links_and_leaves_hidden_files_out(moods: bs.Model, tmp_pat
     (folder / "notes.txt").symlink_to(tmp_path / "secret")
     with pytest.raises(InputError) as caught:
         bs.push(folder, "owner/moods", dry_run=True)
+    assert caught.value.code == "not_a_file"
+
+
+def test_push_reads_the_links_of_a_hub_cache_only(moods: bs.Model, tmp_path: Path) -> None:
+    cache = tmp_path / "models--owner--moods"
+    snapshot, blobs = cache / "snapshots" / "0123", cache / "blobs"
+    snapshot.mkdir(parents=True)
+    blobs.mkdir()
+    for file in filter(Path.is_file, moods.model_folder.iterdir()):
+        shutil.copyfile(file, blobs / f"blob-{file.name}")
+        (snapshot / file.name).symlink_to(Path("../../blobs") / f"blob-{file.name}")
+    files = bs.push(snapshot, "owner/moods", dry_run=True)["files"]
+    assert {"config.json", "model.safetensors", "README.md"} <= files.keys()
+    (tmp_path / "mine.txt").write_text("mine")
+    (snapshot / "mine.txt").symlink_to(tmp_path / "mine.txt")
+    with pytest.raises(InputError) as caught:
+        bs.push(snapshot, "owner/moods", dry_run=True)
     assert caught.value.code == "not_a_file"
 
 

@@ -113,6 +113,34 @@ def test_a_test_split_beside_a_validation_file_and_one_that_leaves_nothing(
     assert (caught.value.code, caught.value.argument) == ("split_impossible", "test_split")
 
 
+def test_scoring_the_examples_that_chose_the_epoch_is_reported_once(
+    base: bs.Model, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever their file, order, and columns; also by a copy of the model, and by an ensemble."""
+    file = tiny_run.table(tmp_path / "all.csv", tiny_run.examples(30))
+    rows = tiny_run.examples(12, seed=5)
+    validation = tiny_run.table(tmp_path / "validation.csv", rows)
+    bs.finetune("classify", base, tmp_path / "a", train=file, validation=validation, settings=FEW)
+    bs.finetune("classify", base, tmp_path / "b", train=file, validation_split=0.3, settings=FEW)
+    a, b = (bs.load(bs.load(tmp_path / name).save(tmp_path / f"{name}-copy")) for name in "ab")
+
+    def warnings(model: Any, data: Any, **options: Any) -> int:
+        caplog.clear()
+        model.evaluate(data, **options)
+        return sum(
+            "validation examples" in r.getMessage() for r in caplog.records if r.levelname == "WARNING"
+        )
+
+    shuffled = [{"what": text, "label": label} for text, label in reversed(rows)]
+    held_out = tmp_path / "b" / "split" / "validation.jsonl"
+    assert warnings(a, validation) == warnings(a, shuffled, text_column="what") == warnings(b, held_out) == 1
+    assert warnings(bs.ensemble([a, b]), validation) == 1
+    assert warnings(a, file) == warnings(a, rows[1:]) == warnings(b, validation) == 0
+    a.evaluate(validation, report=tmp_path / "page")
+    page = json.loads((tmp_path / "page" / "report.json").read_text())
+    assert page["findings"][0]["kind"] == "validation examples as a test"
+
+
 @pytest.mark.parametrize("again", ["resume", "overwrite"])
 def test_a_run_that_ends_before_its_first_update_can_be_continued_or_replaced(
     base: bs.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, again: str

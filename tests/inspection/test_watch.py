@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ import bertsmith as bs
 import tiny_run
 from bertsmith.cli.main import bertsmith, main
 from bertsmith.errors import InputError
+from bertsmith.inspection import watch
 from bertsmith.inspection.watch import RunWatcher
 from bertsmith.io import atomic
 
@@ -40,6 +42,23 @@ def test_charts_overlay_runs_by_update(run: Path) -> None:
     assert list(charts["validation MLM loss"][str(run)]) == [2, 4, 6]
     assert watcher.is_over
     assert not watcher.update()
+
+
+def test_a_long_search_for_runs_is_not_repeated_at_each_update(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searches = []
+
+    def find_slowly(folder: Path) -> list[Path]:
+        searches.append(folder)
+        time.sleep(0.2)
+        return [run]
+
+    monkeypatch.setattr(watch, "find_runs", find_slowly)
+    watcher = RunWatcher([run.parent])
+    count = len(searches)
+    watcher.update()
+    assert len(searches) == count
 
 
 def test_a_run_is_awaited_followed_and_over(run: Path) -> None:

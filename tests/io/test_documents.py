@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertsmith.errors import InputError
+from bertsmith.io.compression import read_blocks
 from bertsmith.io.documents import Document, read_documents
 from bertsmith.io.text_io import RejectedRow, read_lines
 
@@ -85,6 +86,18 @@ def test_a_torn_compressed_file_is_refused(tmp_path: Path, suffix: str, keep: fl
     assert error_of(file) == ("truncated_file", "")
     file.write_bytes(b"this is plain text")
     assert error_of(file) == ("bad_compression", "")
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".zst"])
+def test_repetitive_text_is_decompressed_in_small_blocks(tmp_path: Path, suffix: str) -> None:
+    """Sixty bytes of .zst may hold two megabytes; four kilobytes would hold a hundred and more."""
+    pack = gzip.compress if suffix == ".gz" else zstandard.ZstdCompressor().compress
+    text = b"the sun sings\n" + b"a" * 60_000_000
+    file = tmp_path / f"a.txt{suffix}"
+    file.write_bytes(pack(text))
+    sizes = [len(block) for block in read_blocks(file)]
+    assert sum(sizes) == len(text)
+    assert max(sizes) < 20_000_000
 
 
 def test_invalid_utf8_is_an_error_with_line_column_and_byte(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Word vectors as text: with and without a first line of sizes, compressed, torn, and what is no vector."""
+"""Word vectors as text and binary: with and without a first line of sizes, compressed, and damaged."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from bertsmith.errors import InputError
-from bertsmith.io.word_vectors import read_word_vectors
+from bertsmith.io.word_vectors import read_word_vectors, write_word_vectors
 
 LINES = ["kaba 0.5 -1 2e-1", "lode 1 2 3", ". . 4 5 6", "kaba 9 9 9", "北京 7 8 9"]
 BODY = "\n".join(LINES) + "\n"
@@ -58,13 +58,69 @@ def test_a_bad_vector_is_an_error_with_its_line(text: str, location: str, code: 
     assert (caught.value.code, caught.value.location) == (code, f"{tmp_path / 'v.txt'}{location}")
 
 
-def test_what_is_no_text_is_refused(tmp_path: Path) -> None:
-    """word2vec's binary form, and a file that is not there."""
-    numbers = np.arange(12, dtype=np.float32).tobytes()
-    (tmp_path / "v.bin").write_bytes(b"2 6\nkaba " + numbers + b"\nlode " + numbers)
+def binary(header: str = "3 2", *, line_ends: bool = True) -> bytes:
+    """Return word2vec's binary format; original files have line ends after vectors, later ones have none."""
+    end = b"\n" if line_ends else b""
+    numbers = np.arange(6, dtype="<f4").reshape(3, 2)
+    words = [
+        word.encode() + b" " + row.tobytes() + end
+        for word, row in zip(("a", "北京", "a"), numbers, strict=True)
+    ]
+    return header.encode() + b"\n" + b"".join(words)
+
+
+@pytest.mark.parametrize("line_ends", [True, False])
+@pytest.mark.parametrize("name", ["v.bin", "v.bin.gz"])
+def test_binary_files_hold_the_same_vectors(line_ends: bool, name: str, tmp_path: Path) -> None:
+    content = binary(line_ends=line_ends)
+    (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    vectors, width = read_word_vectors(tmp_path / name)
+    assert ({word: row.tolist() for word, row in vectors.items()}, width) == (
+        {"a": [0, 1], "北京": [2, 3]},
+        2,
+    )
+    assert read_word_vectors(tmp_path / name, {"北京"})[0].keys() == {"北京"}
+
+
+def test_large_binary_files_are_read_in_blocks(tmp_path: Path) -> None:
+    words = [f"word{i}" for i in range(3000)]
+    numbers = np.random.default_rng(0).standard_normal((3000, 100)).astype(np.float32)
+    write_word_vectors(tmp_path / "v.bin", words, numbers)
+    vectors, _ = read_word_vectors(tmp_path / "v.bin")
+    assert list(vectors) == words
+    np.testing.assert_array_equal(np.stack(list(vectors.values())), numbers)
+
+
+NOT_FINITE = np.array([1, np.nan], dtype="<f4").tobytes()
+
+
+@pytest.mark.parametrize(
+    ("content", "code", "position"),
+    [
+        (binary()[:-4], "truncated_file", None),
+        (binary("4 2"), "truncated_file", None),
+        (b"word 1 2\n", "not_word2vec_binary", None),
+        (b"3 0\n", "not_word2vec_binary", None),
+        (b"0 3\n", "no_vectors", None),
+        (b"", "not_word2vec_binary", None),
+        ((793712314).to_bytes(4, "little") + b"\x0c\0\0\0" * 20, "not_word2vec_binary", None),
+        (b"2 2\n" + b"x" * 100_000, "damaged_vectors", 4),
+        (b"2 2\n\xff\xfe " + bytes(16) + b"b " + bytes(8), "damaged_vectors", 4),
+        (b"2 2\na " + bytes(8) + b"b " + NOT_FINITE, "damaged_vectors", 14),
+    ],
+)
+def test_a_damaged_binary_file_is_an_error_with_its_byte(
+    content: bytes, code: str, position: int | None, tmp_path: Path
+) -> None:
+    (tmp_path / "v.bin").write_bytes(content)
     with pytest.raises(InputError) as caught:
         read_word_vectors(tmp_path / "v.bin")
-    assert (caught.value.location or "").startswith(str(tmp_path / "v.bin"))
-    with pytest.raises(InputError) as caught:
-        read_word_vectors(tmp_path / "none.txt")
-    assert (caught.value.code, caught.value.location) == ("not_found", str(tmp_path / "none.txt"))
+    assert (caught.value.code, caught.value.location) == (code, str(tmp_path / "v.bin"))
+    assert position is None or f"byte {position}:" in caught.value.message
+
+
+def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
+    for name in ("none.txt", "none.bin"):
+        with pytest.raises(InputError) as caught:
+            read_word_vectors(tmp_path / name)
+        assert (caught.value.code, caught.value.location) == ("not_found", str(tmp_path / name))

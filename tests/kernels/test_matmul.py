@@ -12,7 +12,8 @@ from bertsmith import hardware
 from bertsmith.kernels import backend_selection
 from bertsmith.kernels.reference import REFERENCE, set_kernel_backend
 from bertsmith.models.family import preset
-from bertsmith.models.layers import FeedForward, Linear, matmul_backend
+from bertsmith.models.layers import FeedForward, Linear
+from bertsmith.models.matmul import matmul_backend
 
 if not backend_selection.is_numba_available():
     pytest.skip("Numba, the extra fast, is not installed here", allow_module_level=True)

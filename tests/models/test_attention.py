@@ -11,9 +11,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertsmith.models.attention import AttentionLayout, bucket_attention
-from bertsmith.models.config import AttentionDirection
-from bertsmith.models.layers import Dropout
+from bertsmith.models.attention import AttentionLayout, KeyValueCache, bucket_attention
+from bertsmith.models.config import AttentionDirection, ModelConfig
+from bertsmith.models.layers import Dropout, TransformerLayer
+from bertsmith.models.weight_init import init_weights
 from bertsmith.packed import Packed
 from reference_attention import reference_attention
 
@@ -191,3 +192,22 @@ def test_only_weights_and_their_mask_are_saved_for_backward() -> None:
     scores = [x for x in saved if x.shape == (2, 4, 20, 20)]
     assert [x.dtype for x in scores] == [torch.bfloat16] * 2
     assert len(saved) == 5
+
+
+@pytest.mark.parametrize("norm", ["post", "pre"])
+def test_steps_with_a_cache_are_the_causal_layer(norm: str) -> None:
+    """Token by token, with the keys and values of earlier tokens, also after the sequences change places."""
+    config = ModelConfig(hidden_size=32, num_attention_heads=4, intermediate_size=48, norm=norm, causal=True)
+    generator = torch.Generator().manual_seed(0)
+    layer = TransformerLayer(config, generator).eval()
+    init_weights(layer, 0.2, generator)
+    x = torch.randn(3, 5, 32, generator=generator)
+    with torch.no_grad():
+        expected = layer(x.flatten(0, 1), AttentionLayout(packed_of([5] * 3), "before")).view_as(x)
+        cache = KeyValueCache()
+        states = [layer.step(x[:, 0], cache)]
+        order = torch.tensor([2, 0, 0])
+        cache.select(order)
+        states += [layer.step(x[order, t], cache) for t in range(1, 5)]
+    torch.testing.assert_close(states[0], expected[:, 0], atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(torch.stack(states[1:], 1), expected[order, 1:], atol=1e-6, rtol=1e-5)

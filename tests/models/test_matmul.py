@@ -13,10 +13,11 @@ import tiny_run
 from bertsmith import hardware
 from bertsmith.kernels.reference import KernelBackend
 from bertsmith.models import encoder as encoder_module
-from bertsmith.models import layers
+from bertsmith.models import matmul
 from bertsmith.models.encoder import Embedding, Encoder
 from bertsmith.models.family import build_encoder, preset
-from bertsmith.models.layers import Linear, linear
+from bertsmith.models.layers import Linear
+from bertsmith.models.matmul import linear
 from bertsmith.objectives.language_modeling import MaskedLM
 from bertsmith.packed import Packed
 
@@ -29,7 +30,7 @@ def by_onednn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     """Test both backends, whichever is faster on this machine."""
     if request.param and not HAS_ONEDNN:
         pytest.skip("this torch has no oneDNN")
-    monkeypatch.setattr(layers, "hardware", SimpleNamespace(onednn_is_faster=lambda: request.param))
+    monkeypatch.setattr(matmul, "hardware", SimpleNamespace(onednn_is_faster=lambda: request.param))
     return bool(request.param)
 
 

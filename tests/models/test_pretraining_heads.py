@@ -13,7 +13,7 @@ from torch import Tensor
 
 from bertsmith.kernels import backend_selection
 from bertsmith.kernels.reference import REFERENCE, KernelBackend
-from bertsmith.models import layers
+from bertsmith.models import matmul
 from bertsmith.models.pretraining_heads import fused_cross_entropy
 
 
@@ -103,7 +103,7 @@ def test_onednn_gives_the_same_gradients(monkeypatch: pytest.MonkeyPatch) -> Non
     leaves = [t.requires_grad_() for t in inputs]
     results = []
     for by_onednn in (False, True):
-        monkeypatch.setattr(layers, "hardware", SimpleNamespace(onednn_is_faster=lambda by=by_onednn: by))
+        monkeypatch.setattr(matmul, "hardware", SimpleNamespace(onednn_is_faster=lambda by=by_onednn: by))
         loss, _ = fused_cross_entropy(*leaves, labels, BACKENDS["torch"])
         results.append([loss.detach(), *torch.autograd.grad(loss, leaves)])
     for first, second in zip(*results, strict=True):

@@ -72,6 +72,14 @@ def test_reloads_are_merged_and_stop_with_the_server(base: bs.Model, monkeypatch
     assert len(names) == 5
 
 
+def test_a_folder_of_runs_is_the_error_of_predict(base: bs.Model, tmp_path: Path) -> None:
+    (tmp_path / "runs.json").write_text('{"runs": ["seed-0", "seed-1"]}', encoding="utf-8")
+    for load in (bs.load, lambda path: ModelRegistry([f"moods={path}"])):
+        with pytest.raises(bs.InputError) as error:
+            load(tmp_path)
+        assert (error.value.code, error.value.location) == ("folder_of_runs", str(tmp_path))
+
+
 @pytest.mark.parametrize("source", ["=model", "model=", "="])
 def test_a_source_has_a_name_and_a_path(source: str) -> None:
     with pytest.raises(bs.InputError) as error:

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from bertsmith.errors import InputError
+from bertsmith.io.sources import to_source
+from bertsmith.tasks.registry import get_task
 from bertsmith.tasks.relation_extraction.data import (
     RelationExample,
     add_tags,
@@ -179,3 +181,19 @@ def test_published_files() -> None:
     found = read(folder / "dev.txt")
     assert (len(found), len({one.relation for one in found})) == (800, 18)
     assert len({one.id for one in found}) == 800
+
+
+@pytest.mark.parametrize(("end", "count"), [(0, 2), (1, 0)])
+def test_ends_that_are_inclusive_are_reported(end: int, count: int) -> None:
+    texts = [("Ada met Bob here", "met"), ("Eva saw Tom here", "saw"), ("Émile a vu 李明了", "saw")]
+    spans = [([0, 2 + end], [8, 10 + end]), ([0, 2 + end], [8, 10 + end]), ([0, 5], [11, 12])]
+    rows = [
+        {"text": text, "head": head, "tail": tail, "relation": relation}
+        for (text, relation), (head, tail) in zip(texts, spans, strict=True)
+    ]
+    settings = get_task("relate").settings_type()
+    data = get_task("relate").part("data")(
+        settings, {"labels": ["met", "saw"], "numbered": False, "none": None}
+    )
+    warnings = data.read_warnings(data.read(to_source(rows, "train", data.tuple_columns)))
+    assert [len(warning.locations) for warning in warnings] == [count] * bool(count)

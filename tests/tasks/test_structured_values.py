@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+from datetime import date, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -211,7 +212,25 @@ def test_labels_that_combine_others_are_reported(multi_label: bool) -> None:
     assert ("multi_label" in combined.consequence) != multi_label
 
 
-@pytest.mark.parametrize("mark", ["#", "/", ";", "|"])
+@pytest.mark.parametrize(
+    ("labels", "count"),
+    [
+        ([date(2021, 3, 1), date(2021, 3, 2)], 1),
+        ([datetime(2021, 3, 1, 12), datetime(2021, 3, 2)], 1),
+        (["2021-03-01", "2021-03-02"], 1),
+        (["1.3.2021", "2.3.2021"], 1),
+        (["3/1/2021", "2021-03-02 and later"], 0),
+        (["2021", "2020"], 0),
+        (["1.3", "1.4"], 0),
+    ],
+)
+def test_labels_that_are_dates_are_reported(labels: list[Any], count: int) -> None:
+    examples, metadata = read([{"text": f"t {x}", "label": x} for x in labels])
+    data = get_task("classify").part("data")(get_task("classify").settings_type(), metadata)
+    assert [warning.kind for warning in data.read_warnings(examples)] == ["labels that are dates"] * count
+
+
+@pytest.mark.parametrize("mark", ["#", "/", ";", "|", " "])
 @pytest.mark.parametrize(
     ("pairs", "count"),
     [

@@ -339,6 +339,35 @@ def test_other_formats_of_tags_are_read_as_the_advice_writes_them(
     assert (example.words, example.tags) == (("Ada", "walks"), ("B-PER", "O"))
 
 
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"tokenized_text": ["Ada", "walks"], "ner": [[0, 0, "PER"]]},
+        {"doc_key": "1", "sentences": [["Ada", "walks"]], "ner": [[[0, 0, "PER"]]], "relations": [[]]},
+        {"id": 0, "paragraphs": [{"raw": "Ada walks", "sentences": []}]},
+    ],
+)
+@pytest.mark.parametrize("task", ["tag", "relate"])
+def test_json_of_other_tools_is_read_as_the_advice_writes_it(
+    tmp_path: Path, row: dict[str, Any], task: str
+) -> None:
+    error = error_of(task, tmp_path / "other.jsonl", json.dumps(row))
+    assert (error.code, error.location) == ("other_row_format", f"{tmp_path / 'other.jsonl'}:1")
+    advised = dict(zip(("tag", "relate"), re.findall(r"\{.*?\}", error.hint or ""), strict=True))[task]
+    (tmp_path / "a.jsonl").write_text(advised)
+    (example,) = task_data(task, get_task(task).settings_type()).read(tmp_path / "a.jsonl")
+    expected = {"tag": ("Ada", "walks"), "relate": "Ada met Bob"}[task]
+    assert (example.words if task == "tag" else example.text) == expected
+
+
+def test_documents_of_spacy_are_read(tmp_path: Path) -> None:
+    tokens = [{"id": 0, "start": 0, "end": 3}, {"id": 1, "start": 4, "end": 9}]
+    row = {"text": "Ada walks", "ents": [{"start": 0, "end": 3, "label": "PER"}], "tokens": tokens}
+    (tmp_path / "a.json").write_text(json.dumps([row]))
+    (example,) = task_data("tag", get_task("tag").settings_type()).read(tmp_path / "a.json")
+    assert (example.words, example.tags) == (("Ada", "walks"), ("B-PER", "O"))
+
+
 @pytest.mark.parametrize("line", ["T1\tO", "and/or CC", "<unk> O", "</s> O", "R1\tNN", "1/2 CD", "< O"])
 def test_words_that_resemble_other_formats_are_words(tmp_path: Path, line: str) -> None:
     (tmp_path / "a.txt").write_text(f"{line}\n{line}\n")

@@ -301,6 +301,8 @@ def test_other_columns_are_refused_and_read_as_the_advice_says(tmp_path: Path, t
         [{"words": ["B-PER", "O"], "tags": ["Ada", "walks"]}],
         [[("Ada", "B-PER"), ("walks", "O")], [("Rome", "B-LOC"), ("burns", "O")]],
         [{"words": ["Ada", "walks"], "tags": [1, -100]}],
+        [{"words": ["Ada", "walks"], "tags": ["B-PER|O", "O"]}],
+        [{"words": ["Ada", "walks"], "tags": ["B-PER", "I-PER+B-LOC"]}],
     ],
 )
 def test_lists_of_other_contents_are_refused(rows: Any) -> None:

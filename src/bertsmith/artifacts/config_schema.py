@@ -15,7 +15,7 @@ from bertsmith.formatting import shorten
 from bertsmith.hardware import Precision
 from bertsmith.io import atomic
 from bertsmith.io.jsonl import load_json
-from bertsmith.models.config import ModelConfig, ProblemType
+from bertsmith.models.config import FAMILY_SETTINGS, ModelConfig, ProblemType
 from bertsmith.models.family import FAMILIES, Family, get_family
 from bertsmith.settings import describe_error
 from bertsmith.suggestions import not_found_error
@@ -37,6 +37,7 @@ _OMITTED_DEFAULTS = (
     "position",
     "norm",
     "tie_word_embeddings",
+    *FAMILY_SETTINGS,
 )
 # Prefix of the model type of models that Hugging Face's class of that type cannot compute, so that other tools
 # report an unknown type and never open them as another model.
@@ -97,6 +98,7 @@ class Record(_StrictModel):
     pretraining_tokens: int | None = None
     held_out: dict[str, Any] | None = None
     validation: dict[str, Any] | None = None
+    validation_digest: str | None = None
     extended: list[dict[str, Any]] = []
     base: str | None = None
     precision: Precision | None = None
@@ -251,7 +253,8 @@ def json_safe(value: Any) -> Any:
 
 
 def _has_base_tensors(model_family: Family, names: list[str]) -> bool:
-    one_layer = {"num_hidden_layers": 1, **model_family.defaults, **model_family.structure}
+    sizes: Mapping[str, Any] = next(iter(model_family.presets.values()), {})
+    one_layer = {**model_family.defaults, **model_family.structure, **sizes, "num_hidden_layers": 1}
     base = model_family.names(ModelConfig.of(one_layer, model_family.model_type)).base_model_prefix
     return any(name.startswith(f"{base}.") for name in names)
 

@@ -52,6 +52,7 @@ from bertsmith.io.folder_layout import FolderLayout
 from bertsmith.models.config import ModelConfig, ProblemType
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import build_encoder, get_family
+from bertsmith.models.feature_extraction import FEATURE_PARTS
 from bertsmith.models.task_heads import PART_BUILDERS
 from bertsmith.models.tensor_names import NameTable
 from bertsmith.suggestions import not_found_error
@@ -234,7 +235,7 @@ def read_folder(path: str | Path) -> ModelFolder:
     architecture = (
         hf_config.architecture or model_family.classes.get(parts) or f"{model_family.class_prefix}Model"
     )
-    reads_one_token = _SEQUENCE_PARTS & parts and parts.isdisjoint({"recurrent", "beside"})
+    reads_one_token = _SEQUENCE_PARTS & parts and parts.isdisjoint(FEATURE_PARTS)
     if (
         config.attention_direction == "before"
         and reads_one_token
@@ -335,12 +336,13 @@ def write_folder(
     return folder
 
 
-def copy_model(folder: Path, out: Path, *, overwrite: bool) -> Path:
+def copy_model(folder: Path, out: Path, files: Mapping[str, str] = {}, *, overwrite: bool) -> Path:
     """Copy a model folder (config.json, safetensors, the tokenizer's files) to the new folder `out` atomically.
 
     Args:
         folder: The model folder.
         out: The new folder.
+        files: The contents of further .json files by name.
         overwrite: Replace an existing model folder. Any other existing folder is an InputError.
     """
     replace = _LAYOUT.check_replaceable(out, overwrite=overwrite)
@@ -352,6 +354,8 @@ def copy_model(folder: Path, out: Path, *, overwrite: bool) -> Path:
             if (pooling := folder / POOLING_CONFIG).is_file():
                 (new_folder / POOLING_FOLDER).mkdir()
                 shutil.copyfile(pooling, new_folder / POOLING_CONFIG)
+            for name, content in files.items():
+                atomic.write_text(new_folder / name, content)
     except OSError as error:
         raise MachineError("model_not_written", f"cannot write the model: {error}", location=out) from error
     return out

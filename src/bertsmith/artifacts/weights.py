@@ -45,6 +45,7 @@ _BASE_MODEL_MODULES = frozenset(
         "transformer",  # DistilBERT
         "pooler",
         "LayerNorm",  # bertsmith's pre-norm models
+        "blocks",  # families of which Hugging Face has none
     }
 )
 """The top-level modules of the families' base models, such as BertModel."""

@@ -1,1 +1,1 @@
-"""Language models and word vectors that came before BERT, trained on the same corpora."""
+"""Models before BERT on the same data: word vectors and static vectors."""

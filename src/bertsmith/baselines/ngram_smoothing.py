@@ -29,6 +29,7 @@ from bertsmith.errors import InputError, option
 
 _EM_ITERATIONS = 30
 _EM_NGRAMS = 1_000_000  # that determine the weights of interpolation
+_MAX_WEIGHT = 0.999  # With the weight 1, unseen words would have the probability 0.
 
 FloatArray = NDArray[np.float32]
 
@@ -257,7 +258,8 @@ def interpolation_weights(counts: list[NgramCounts], is_possible: BoolArray) -> 
     maximization over evenly spaced n-grams of the highest order.
     """
     bits, top = word_bits(len(is_possible)), counts[-1].counts
-    sample: NDArray[Any] = np.arange(0, len(top), len(top) // _EM_NGRAMS + 1)
+    sample: NDArray[Any] = np.flatnonzero(top)
+    sample = sample[:: len(sample) // _EM_NGRAMS + 1]
     sample_weights = top[sample].astype(np.float64)
     ratios: list[
         NDArray[np.float64]
@@ -281,6 +283,7 @@ def interpolation_weights(counts: list[NgramCounts], is_possible: BoolArray) -> 
             ratio = ratios[order]
             generated = np.where(np.isnan(ratio), 0, reached * weights[order] * ratio / probs[order + 1])
             total = float(reached[~np.isnan(ratio)].sum())
-            weights[order] = float(generated.sum()) / total if total else weights[order]
+            if total:
+                weights[order] = min(float(generated.sum()) / total, _MAX_WEIGHT)
             reached = reached - generated
     return weights

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import inspect
+import signal
 import types
 import typing
 from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import rich_click as click
 from click.exceptions import NoSuchCommand
 
+from bertsmith import errors
 from bertsmith.cli.options import Integer, Number, SettingOption
 
 if TYPE_CHECKING:
@@ -36,6 +39,7 @@ HUGGING_FACE_NAMES = {
     "question-answering": "answer",
     "multiple-choice": "choose",
     "sentence-similarity": "embed",
+    "translation": "translate",
 }
 """The Hugging Face names of tasks, which `finetune` accepts as well."""
 
@@ -80,6 +84,21 @@ class Command(click.RichCommand):
                     ctx.params.pop(str(option.name), None)
             ctx.params["settings"] = assigned | values
         return rest
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; after Ctrl-C, raise Stopped, which says how to continue."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise errors.Stopped(signal.SIGINT, "stopped", resume_hint(ctx)) from None
+
+
+def resume_hint(context: click.Context) -> str | None:
+    """Return how to continue a command that was stopped; None if it cannot be continued."""
+    out = context.params.get("output_dir")
+    if "resume" not in context.params or out is None or not Path(out).is_dir():
+        return None
+    return f"continue with the same command and {errors.option('resume', True)}"
 
 
 def _check_given_once(flags: Mapping[str, str], assigned: Collection[str]) -> None:

@@ -22,7 +22,7 @@ import rich_click as click
 from click.exceptions import Exit, NoArgsIsHelpError
 
 from bertsmith import console, hardware, log_handlers
-from bertsmith.cli.commands import HELP_STYLE, Group
+from bertsmith.cli.commands import HELP_STYLE, Group, resume_hint
 from bertsmith.errors import BertsmithError, InputError, MachineError, Stopped
 
 # Panel of the help → command → (module of cli/, summary); `_` in a function's name is `-` in the command's.
@@ -35,6 +35,7 @@ COMMANDS = {
     "Train": {
         "pretrain": ("pretrain", "Pre-train a BERT on token shards."),
         "distill": ("pretrain", "Train a smaller student of a model."),
+        "create": ("pretrain", "Write a model with random weights, to train for a task."),
         "finetune": ("finetune", "Fine-tune a model for a task."),
         "lr-find": ("finetune", "Find a learning rate for a task."),
     },
@@ -236,5 +237,7 @@ def _drop_output() -> None:
 
 def _handle_signal(as_json: bool, number: int, frame: FrameType | None) -> NoReturn:
     """Exit by an exception, so that no partial file stays. Training has its own handler, which saves."""
-    print_error(Stopped(number, "stopped"), as_json=as_json)
+    context = click.get_current_context(silent=True)
+    hint = None if context is None else resume_hint(context)
+    print_error(Stopped(number, "stopped", hint), as_json=as_json)
     sys.exit(128 + number)

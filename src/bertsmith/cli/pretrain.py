@@ -1,4 +1,4 @@
-"""The commands that train on text alone: `pretrain`, `distill`, and `quickstart`."""
+"""The commands that need no examples: `pretrain`, `distill`, `create`, and `quickstart`."""
 
 from __future__ import annotations
 
@@ -114,6 +114,36 @@ def _print_plan(data: str, as_json: bool, **arguments: Any) -> None:
             raise click.UsageError(f"--plan and --{name.replace('_', '-')} exclude each other")
     plan = plan_pretraining(data, **arguments)
     tables.show(plan.to_dict(), as_json, pretraining_tables.print_plan)
+
+
+@click.command(cls=Command)
+@click.argument("preset_name", metavar="PRESET")
+@click.option("--tokenizer", required=True, type=DIR, help="A tokenizer, or a run or model that has one.")
+@options.output_dir
+@options.random_seed
+@options.settings
+@options.as_json
+def create(
+    preset_name: str, output_dir: str, settings: dict[str, Any], as_json: bool, **arguments: Any
+) -> None:
+    """Write a model with random weights, for `finetune` without pre-training.
+
+    \b
+    Example:
+      bertsmith create transformer-mini --tokenizer tokenizer --output-dir fresh
+      bertsmith create bert-mini-uncased --tokenizer tokenizer \\
+        --output-dir fresh --set model.num_hidden_layers=2
+      bertsmith finetune translate --model fresh --train pairs.csv \\
+        --validation-split 10% --output-dir run
+
+    PRESET names the sizes, as in `bertsmith pretrain --preset`.
+    """
+    from bertsmith.pretraining.untrained_model import create_model
+
+    sizes = {name.removeprefix("model."): value for name, value in settings.items()}
+    model = create_model(preset_name, output_dir=output_dir, **arguments, **sizes)
+    info = {"output_dir": output_dir, "parameters": model.info()["parameters"]}
+    tables.show(info, as_json, lambda values: tables.print_values("model", values))
 
 
 @click.command(cls=SettingsCommand, settings_type=_distill_settings)

@@ -152,6 +152,10 @@ def print_repeats(output_dir: str, report: Report) -> None:
     print_rows(f"{metric}, {group}", parts, columns if cells else columns[1:])
     if (mean := summary.get("mean_without_degenerate")) is not None:
         console.print_result(f"mean without degenerate runs: {mean:.4f}")
+    if test := report["test"]:
+        row = (report["best"], *(format_number(test[name]) for name in ("best", "mean", "deviation")))
+        title = f"{metric} on the test examples, which chose no run"
+        console.print_table(title, ["best run", "score", f"mean of {test['scores']}", "deviation"], [row])
     if report["best"] is not None:
         console.print_note(f"next: bertsmith evaluate {output_dir}/{report['best']} --data FILE")
 

@@ -28,7 +28,7 @@ from bertsmith.finetuning.run import finetune
 from bertsmith.inference.minimal_pairs import read_pairs
 from bertsmith.inference.model import Model
 from bertsmith.io import atomic
-from bertsmith.models.config import encoder_parameter_terms
+from bertsmith.models.parameter_count import encoder_parameter_terms
 from bertsmith.pretraining.paper_settings import differences_from_paper
 from bertsmith.pretraining.resolve_settings import settings_type_of_file
 from bertsmith.pretraining.run import pretrain

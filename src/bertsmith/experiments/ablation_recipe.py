@@ -16,7 +16,8 @@ from bertsmith.errors import InputError, name_as_settings, option
 from bertsmith.experiments.distillation import student_settings
 from bertsmith.finetuning.data import load_examples
 from bertsmith.finetuning.settings import FinetuneSettings, settings_type
-from bertsmith.models.config import ModelConfig, encoder_parameter_terms
+from bertsmith.models.config import ModelConfig
+from bertsmith.models.parameter_count import encoder_parameter_terms
 from bertsmith.pretraining.data import check_lengths
 from bertsmith.pretraining.model import first_weights
 from bertsmith.pretraining.resolve_settings import new_settings

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ from bertsmith.tasks.registry import Task
 Grid = Mapping[str, Sequence[Any]] | Sequence[str]
 """Settings with the values to try: {"learning_rate": [5e-5, 3e-5]}, or as text: ["learning_rate=5e-5,3e-5"]."""
 
+_MAX_RUNS = 1_000
 _MAX_NAME_LENGTH = 120  # characters of a folder's name
 
 
@@ -70,6 +72,8 @@ def plan_runs(
     if repeated := sorted(fixed & axes.keys()):
         message = f"{option('grid')} varies {repeated[0]}, which is also set otherwise"
         raise InputError("setting_in_grid", message, argument=repeated[0], hint="omit one of the two")
+    num_runs = math.prod(map(len, axes.values())) * len(variants)
+    _check_number(num_runs)
     cells = [dict(zip(axes, cell, strict=True)) for cell in product(*axes.values())]
     runs = [
         PlannedRun(_run_name(cell, name), cell, {**cell, **variant})
@@ -110,11 +114,18 @@ def _grid_axes(settings: FinetuneSettings, grid: Grid, function: Function) -> di
                 message = f"{name}: {values!r:.60} is not a list of values"
                 hint = f"write it as {option('grid', 'learning_rate=5e-5,3e-5')}"
                 raise InputError("grid_invalid", message, hint=hint)
+            _check_number(len(values))
             setting = full_name(type(settings), name.replace("-", "_"), function, OWN_ARGUMENTS)
             for value in values:
                 changed = settings.changed(without_other_budgets({setting: value}))
                 axes.setdefault(setting, []).append(changed.flat()[setting])
     return axes
+
+
+def _check_number(num_runs: int) -> None:
+    if num_runs > _MAX_RUNS:
+        message = f"the grid has {num_runs:,} runs or more, and the limit is {_MAX_RUNS:,}"
+        raise InputError("too_many_runs", message, argument="grid", hint="give fewer values")
 
 
 def _parse_grid(grid: Grid) -> Iterator[tuple[str, Any]]:

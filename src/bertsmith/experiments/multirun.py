@@ -66,6 +66,7 @@ class RunResult(Result):
         cell: Those of them that the grid gives it.
         score: The primary metric; None if the run diverged.
         baseline: The baseline's value of the primary metric.
+        test_score: The primary metric on the test examples of `test_split`.
         degenerate: True if the run diverged or scores no better than a baseline that ignores the text.
         failure: The reason if the run diverged.
         best_step: The step whose weights were saved.
@@ -79,6 +80,7 @@ class RunResult(Result):
     cell: dict[str, Any]
     score: float | None = None
     baseline: float | None = None
+    test_score: float | None = None
     degenerate: bool = True
     failure: str | None = None
     best_step: int | None = None
@@ -97,6 +99,7 @@ class RunResult(Result):
             run.cell,
             score,
             baseline,
+            report.get("test", {}).get(metric),
             degenerate=score <= baseline and not report.get("baseline_reads", False),
             validation={name: value for name, value in metrics.items() if isinstance(value, int | float)},
             **{name: report[name] for name in ("best_step", "steps", "seconds")},
@@ -133,6 +136,23 @@ class ScoreSummary(Result):
 
 
 @dataclass(frozen=True)
+class HeldOutScores(Result):
+    """The primary metric on test examples, which no run was trained on and which chose none.
+
+    Attributes:
+        best: The score of the run that validation chose.
+        mean: The mean over the runs with the settings of that run.
+        deviation: The standard deviation of these (n - 1); None of one run.
+        scores: Their number.
+    """
+
+    best: float
+    mean: float
+    deviation: float | None
+    scores: int
+
+
+@dataclass(frozen=True)
 class MultirunReport(Result):
     """The results of several fine-tuning runs.
 
@@ -144,6 +164,7 @@ class MultirunReport(Result):
         summary: The statistics of all runs.
         cells: The statistics of each combination of settings of a grid.
         best: The name of the run with the highest score.
+        test: The scores on the test examples of `test_split`.
         warnings: A sentence about degenerate runs, if there are some.
     """
 
@@ -156,6 +177,7 @@ class MultirunReport(Result):
     summary: ScoreSummary
     cells: list[ScoreSummary]
     best: str | None
+    test: HeldOutScores | None
     warnings: list[str]
 
 
@@ -191,7 +213,8 @@ def finetune_repeatedly(
         train: The training data, as in `finetune`.
         validation: The validation data, as in `finetune`.
         validation_split: The ratio of training examples to hold out instead, as in `finetune`.
-        test_split: The ratio of training examples to hold out from all runs, as in `finetune`.
+        test_split: The ratio of training examples to hold out from all runs and folds, as in `finetune`. Each run
+            scores them once; they choose no run.
         sample: The number of training examples to draw at random.
         label_names: Names of labels that are numbers, as in `finetune`.
         restarts: The number of runs with different seeds, from train.seed on. The data stay the same; the initial
@@ -322,6 +345,7 @@ def summarize_runs(results: Sequence[RunResult], first_report: Mapping[str, Any]
         f"{len(degenerate)} of {pluralize(len(results), 'run')} diverged, or no better than {baseline} by "
         f"{metric}: {join_names(degenerate)}"
     )
+    best = max(scores, key=scores.__getitem__, default=None)
     return MultirunReport(
         task=first_report.get("task"),
         base=first_report.get("base"),
@@ -329,9 +353,21 @@ def summarize_runs(results: Sequence[RunResult], first_report: Mapping[str, Any]
         runs=list(results),
         summary=summarize_scores(results),
         cells=[summarize_scores(cell) for cell in cells] if len(cells) > 1 else [],
-        best=max(scores, key=scores.__getitem__, default=None),
+        best=best,
+        test=next((_summarize_test(result, results) for result in results if result.run == best), None),
         warnings=[warning] if degenerate else [],
     )
+
+
+def _summarize_test(best: RunResult, results: Sequence[RunResult]) -> HeldOutScores | None:
+    """Return the scores on test examples of the best run and of the runs of its cell; None without any."""
+    if best.test_score is None:
+        return None
+    cell = [
+        result.test_score for result in results if result.cell == best.cell and result.test_score is not None
+    ]
+    deviation = float(np.std(cell, ddof=1)) if len(cell) > 1 else None
+    return HeldOutScores(best.test_score, float(np.mean(cell)), deviation, len(cell))
 
 
 def summarize_scores(results: Sequence[RunResult]) -> ScoreSummary:

@@ -58,7 +58,8 @@ class ExportedModel:
             inputs |= {name: torch.cat([t[name] for t in tensors]).numpy() for name in model.token_inputs}
         values = self.session({name: inputs[name] for name in model.input_names})
         outputs = [torch.from_numpy(values[name]) for name in model.output_names]
-        main = torch.stack(outputs[:2], -1) if "start_logits" in model.output_names else outputs[0]
+        num_logits = len(outputs) - len(model.shared_names)
+        main = outputs[0] if num_logits == 1 else torch.stack(outputs[:num_logits], -1)
         if model.is_per_token:
             rows = [main[i, : len(sequence.ids)] for i, sequence in enumerate(sequences)]
         else:

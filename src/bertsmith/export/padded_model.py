@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from bertsmith.errors import InputError
 from bertsmith.kernels.reference import REFERENCE, set_kernel_backend
 from bertsmith.models.encoder import Encoder
+from bertsmith.models.family import get_family
 from bertsmith.models.padded import PaddedBatch, PaddedEncoder
 from bertsmith.tasks.base import TaskModel
 from bertsmith.tasks.batching import TaskBatch
 
-_RECURRENT_PARTS = ("recurrent", "recurrent4")
 _EXAMPLE_SIZES = {"batch": 2, "choices": 3, "sequence": 8}  # sizes of the axes in the traced example
 
 
@@ -47,10 +47,13 @@ class PaddedModel(nn.Module):
             InputError: The model cannot be computed on padded batches.
         """
         super().__init__()
+        if not get_family(encoder.config.model_type).is_transformer:
+            family = encoder.config.model_type
+            message = f"models of the family {family} read packed sequences, which ONNX does not have"
+            raise InputError("export_recurrent", message, hint="export a Transformer")
         self.encoder = PaddedEncoder(encoder)
         self.model = model if model is not None and model.heads else None
-        parts = set() if self.model is None else {*self.model.heads, *self.model.features.parts}
-        if not parts.isdisjoint(_RECURRENT_PARTS):
+        if self.model is not None and any(isinstance(module, nn.RNNBase) for module in self.model.modules()):
             message = "a BiLSTM reads packed sequences, which ONNX does not have"
             raise InputError("export_recurrent", message, hint="fine-tune a model with the linear head")
         self.token_inputs: Mapping[str, int] = {}
@@ -61,14 +64,14 @@ class PaddedModel(nn.Module):
                 message = "the model of this task defines no logits"
                 raise InputError("export_without_logits", message, hint="define TaskModel.logits")
             set_kernel_backend(self.model, REFERENCE)
-            if "beside" in parts:
-                second: Any = self.model.features.beside
-                second.encoder = PaddedEncoder(second.encoder)
+            for module in list(self.model.modules()):
+                for name, part in module.named_children():
+                    if isinstance(part, Encoder):
+                        setattr(module, name, PaddedEncoder(part))
             self.token_inputs = self.model.token_inputs
-            names = ("start_logits", "end_logits") if "span" in parts else ("logits",)
             self.shared_names = tuple(self.model.shared_outputs())
-            self.output_names = (*names, *self.shared_names)
-        self.has_choices = "chooser" in parts
+            self.output_names = (*self.model.logit_names, *self.shared_names)
+        self.has_choices = self.model is not None and self.model.has_choices
         self.is_per_token = self.model is None or self.model.outputs_per_token
         segments = ("token_type_ids",) if encoder.config.type_vocab_size > 1 else ()
         self.input_names = ("input_ids", "attention_mask", *segments, *self.token_inputs)
@@ -122,4 +125,4 @@ class PaddedModel(nn.Module):
         if not self.is_per_token:
             return (logits, *shared)
         logits = logits.view(*ids.shape, logits.shape[-1])
-        return (*(logits.unbind(-1) if "start_logits" in self.output_names else [logits]), *shared)
+        return (*(logits.unbind(-1) if len(self.model.logit_names) > 1 else [logits]), *shared)

@@ -81,7 +81,8 @@ def _contents(model: Model) -> dict[str, Path | bytes]:
     Raises:
         InputError: The folder has a link, whose target may be no part of the model.
     """
-    check_files(model.model_folder)
+    if not _is_hub_snapshot(model.model_folder):
+        check_files(model.model_folder)
     names = [file.relative_to(model.model_folder) for file in sorted(model.model_folder.rglob("*"))]
     visible = [name for name in names if not any(part.startswith(".") for part in name.parts)]
     contents: dict[str, Path | bytes] = {
@@ -91,3 +92,12 @@ def _contents(model: Model) -> dict[str, Path | bytes]:
         record = model.folder.record | {"base": Path(model.folder.record["base"]).name}
         contents[_RECORD_FILE] = json.dumps(record, indent=2, ensure_ascii=False).encode()
     return contents
+
+
+def _is_hub_snapshot(folder: Path) -> bool:
+    """Return True for models--OWNER--NAME/snapshots/ID of a hub cache, whose files link to those in blobs."""
+    snapshots = folder.absolute().parent
+    blobs = (snapshots.parent / "blobs").resolve()
+    is_cache = snapshots.name == "snapshots" and snapshots.parent.name.startswith("models--")
+    links = (path for path in folder.rglob("*") if path.is_symlink())
+    return is_cache and all(link.resolve().parent == blobs for link in links)

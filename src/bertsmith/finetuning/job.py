@@ -24,6 +24,7 @@ from bertsmith.runs import compute_setup, run_folder
 from bertsmith.settings import read_yaml
 from bertsmith.tasks.base import TaskData
 from bertsmith.tasks.batching import Answers, Item, ItemStream
+from bertsmith.tasks.data_checks import examples_digest
 from bertsmith.tasks.fitted_task import FittedTask, check_max_length
 from bertsmith.tasks.registry import Task
 from bertsmith.tasks.results import Metrics
@@ -309,6 +310,7 @@ class FinetuneJob:
             "steps": state.step,
             "tokens": state.tokens,
             "precision": self.context.precision,
+            "validation_digest": examples_digest(self.examples.validation),
             "base": self.settings.base,
             "pretraining_tokens": self.base.folder.record.get("tokens"),
         }

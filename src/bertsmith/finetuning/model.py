@@ -29,10 +29,10 @@ from bertsmith.finetuning.settings import FinetuneSettings, FinetuneTrainSetting
 from bertsmith.formatting import pluralize
 from bertsmith.inference.model import Model, load
 from bertsmith.io import atomic
-from bertsmith.models.config import DROPOUT_SETTINGS, ModelConfig, encoder_parameter_terms
-from bertsmith.models.encoder import Encoder
+from bertsmith.models.config import DROPOUT_SETTINGS, ModelConfig
+from bertsmith.models.encoder import Embeddings, Encoder
 from bertsmith.models.feature_extraction import FEATURE_PARTS, SecondEncoder
-from bertsmith.models.parameter_count import count_parameters
+from bertsmith.models.parameter_count import count_parameters, encoder_parameter_terms
 from bertsmith.packed import Packed
 from bertsmith.tasks.base import Metadata, TaskModel
 from bertsmith.tasks.batching import Item, TokenSequence, batches_within_budget, pack
@@ -270,6 +270,11 @@ class CachedEncoder(nn.Module):
     def config(self) -> ModelConfig:
         """The encoder's configuration."""
         return self._encoder[0].config
+
+    @property
+    def embeddings(self) -> Embeddings:
+        """The encoder's embeddings, which a decoder shares."""
+        return self._encoder[0].embeddings
 
     @property
     def generator(self) -> torch.Generator:

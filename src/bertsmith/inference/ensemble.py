@@ -115,6 +115,7 @@ class Ensemble(TaskInterface):
             first.context,
             first.task.for_ensemble([member.task for member in members[1:]]),
             members,
+            validation_digests=frozenset().union(*(member.validation_digests for member in members)),
             check=partial(_check_members, members),
         )
 
@@ -122,6 +123,7 @@ class Ensemble(TaskInterface):
         """Return the metrics of the ensemble and of each model on labeled data."""
         predictor = self.predictor.with_settings(settings, "evaluate", data)
         examples = predictor.read(data)
+        predictor.warn_of_validation(examples)
         predictions: list[Any] = []
         by_member: list[list[Any]] = [[] for _ in self.models]
         stats = [member.task.text_stats(member.tokenizer) for member in predictor.members]

@@ -22,6 +22,8 @@ from bertsmith.errors import InputError, option
 from bertsmith.inference.embedding import Embedder, embedding_config
 from bertsmith.inference.explanations import ExplainableModel
 from bertsmith.inference.precision import INT8, compare_masks, compare_scores, compare_task, compare_vectors
+from bertsmith.inference.self_test import FILE as SELF_TEST_FILE
+from bertsmith.inference.self_test import run_self_test, stored_examples
 from bertsmith.inference.task_predictor import TaskPredictor
 from bertsmith.io.compression import check_name
 from bertsmith.io.jsonl import load_json
@@ -87,7 +89,12 @@ class Model(ExplainableModel):
     @property
     def predictor(self) -> TaskPredictor:
         """The predictor of the task. Raises InputError if the model was not fine-tuned for one."""
-        create = partial(self._create_predictor, TaskPredictor, compare_task, task=self.task)
+        digest = self.folder.record.get("validation_digest")
+        fields: dict[str, Any] = {
+            "task": self.task,
+            "validation_digests": frozenset([digest] if digest else []),
+        }
+        create = partial(self._create_predictor, TaskPredictor, compare_task, **fields)
         return self._once("predictor", create)
 
     def embedder(
@@ -209,12 +216,7 @@ class Model(ExplainableModel):
         """
         from bertsmith.inference.fill_mask import MaskFiller
 
-        if self.folder.config.causal:
-            direction = "from right to left" if self.folder.config.backwards else "from left to right"
-            message = f"this model reads {direction}, so it cannot predict a word from both sides"
-            hint = f"use a model that was pre-trained with {option('objective.name', 'mlm_nsp')}"
-            raise InputError("model_is_causal", message, location=self.path, hint=hint)
-        options = {"head": self._vocabulary_head, "max_length": max_length, "top_k": top_k}
+        options = {"head": self._mask_head, "max_length": max_length, "top_k": top_k}
         return self._create_predictor(MaskFiller, compare_masks, batch_size, **options)
 
     def scorer(self, variant: Variant | None = None, batch_size: int | None = None) -> Scorer:
@@ -311,14 +313,29 @@ class Model(ExplainableModel):
             "record": self.folder.record,
         }
 
-    def save(self, folder: str | Path, *, overwrite: bool = False) -> Path:
+    def save(self, folder: str | Path, *, examples: Source | None = None, overwrite: bool = False) -> Path:
         """Copy the model in the Hugging Face layout (config.json, safetensors, tokenizer) and return the path.
 
         Args:
             folder: The new folder, written atomically.
+            examples: Examples of the task, of which the first 32 are stored with their answers for `self_test`:
+                whoever gets the folder can read them.
             overwrite: Replace a model folder; other folders are refused.
         """
-        return copy_model(self.folder.path, Path(folder), overwrite=overwrite)
+        files = {} if examples is None else {SELF_TEST_FILE: stored_examples(self, examples)}
+        return copy_model(self.folder.path, Path(folder), files, overwrite=overwrite)
+
+    def self_test(self) -> Report | None:
+        """Predict the examples that `save` stored in the folder again; `bertsmith serve` does so on loading.
+
+        Returns:
+            The number of `examples`, the largest `difference` of a number from the stored answers, and the
+            `max_difference`, which depends on the precision; None if no examples are stored.
+
+        Raises:
+            InputError: An answer differs (`self_test_failed`).
+        """
+        return run_self_test(self)
 
     def _repr_html_(self) -> str:
         info, record = self.info(), self.folder.record

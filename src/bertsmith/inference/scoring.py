@@ -3,7 +3,8 @@
 The score of a text is the sum over its tokens of log p(token | the others) (Salazar et al. 2020,
 arXiv:1910.14659). The later tokens of a word reveal an earlier one, which makes rare words look probable; so they
 are masked with it (Kauf and Ivanova 2023, arXiv:2305.10588, "within_word_l2r"). A causal model scores a text by
-its log-likelihood: the sum of log p(token | those before it), or those after it if it reads from right to left.
+its log-likelihood: the sum of log p(token | those before it), or those after it if it reads from right to left. An
+ELMo scores by the mean of the log-likelihoods of its two directions, half of its joint one.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -25,14 +27,15 @@ from bertsmith.formatting import pluralize
 from bertsmith.inference.predictor import PredictedTokens, TokenPredictor, WindowedText
 from bertsmith.inference.text_input import log_empty
 from bertsmith.models.config import ModelConfig
-from bertsmith.models.layers import linear
+from bertsmith.models.family import predicts_from_both_sides
+from bertsmith.models.matmul import linear
 from bertsmith.tasks.windows import NO_LIMIT
 from bertsmith.tokenizer.text_check import TextCheck
 from bertsmith.tokenizer.tokenizer import validate_texts
 
-Variant = Literal["within_word", "token", "left_to_right"]
+Variant = Literal["within_word", "token", "left_to_right", "both_directions"]
 """The tokens that are masked together: a token and the later ones of its word, or the token alone; none for a
-causal model (`left_to_right`)."""
+causal model (`left_to_right`) and for an ELMo (`both_directions`)."""
 
 _LOGIT_ROWS = 64  # rows of logits that exist at a time: 8 MB for a vocabulary of 30,522
 _MAX_LOG = 700.0  # whose exponential is still a float
@@ -82,7 +85,14 @@ def pseudo_perplexity(scores: Sequence[TextScore]) -> float | None:
 
 def default_variant(config: ModelConfig) -> Variant:
     """Return the variant for a model."""
-    return "left_to_right" if config.causal else "within_word"
+    return _variants(config)[0]
+
+
+def _variants(config: ModelConfig) -> tuple[Variant, ...]:
+    """Return the variants for a model, the default first."""
+    if config.causal:
+        return ("left_to_right",)
+    return ("within_word", "token") if predicts_from_both_sides(config) else ("both_directions",)
 
 
 @dataclass(frozen=True)
@@ -103,7 +113,7 @@ class Scorer(TokenPredictor):
     variant: Variant = "within_word"
 
     def __post_init__(self) -> None:
-        variants = ("left_to_right",) if self.encoder.config.causal else ("within_word", "token")
+        variants = _variants(self.encoder.config)
         if self.variant not in variants:
             message = f"this model has no variant {self.variant!r}"
             hint = f"use one of {', '.join(variants)}"
@@ -115,6 +125,10 @@ class Scorer(TokenPredictor):
                 "unknown",
                 hint=f"mask single tokens: {option('variant', 'token')}",
             )
+        if not self.encoder.config.tie_directions:
+            message = "the directions of this model have their own outputs, which have no common score"
+            hint = f"use a model that was pre-trained with {option('model.tie_directions', True)}"
+            raise InputError("directions_not_tied", message, location=self.path, hint=hint)
         _ = self.tokenizer.mask_token_id
         if self.max_tokens < 1:
             limit = pluralize(self.encoder.config.max_length, "token")
@@ -125,6 +139,12 @@ class Scorer(TokenPredictor):
     def marks_words(self) -> bool:
         """True if the vocabulary marks where words begin."""
         return self.tokenizer.kind != "wordpiece" or bool(self.tokenizer.continuation_prefix)
+
+    @property
+    def _directions(self) -> tuple[bool, ...]:
+        """The directions in which the model predicts, True from right to left; none for a masked model."""
+        config = self.encoder.config
+        return (False, True) if self.variant == "both_directions" else (config.backwards,) * config.causal
 
     @property
     def max_tokens(self) -> int:
@@ -157,7 +177,12 @@ class Scorer(TokenPredictor):
 
     def cost(self, texts: Sequence[str]) -> int:
         """Return the number of tokens that the model reads to score texts."""
-        return sum(item.size for text in self.preprocess(texts) for item in self._items(0, text))
+        return sum(
+            item.size
+            for text in self.preprocess(texts)
+            for direction in self._directions or (None,)
+            for item in self._items(0, text, direction)
+        )
 
     def preprocess(self, requests: Sequence[str]) -> list[WindowedText]:
         """Tokenize texts."""
@@ -167,20 +192,22 @@ class Scorer(TokenPredictor):
 
     def sizes(self, prepared: Sequence[WindowedText]) -> list[int]:
         """Return an upper bound of the number of tokens of the copies or windows of each text."""
-        causal, num_special = self.encoder.config.causal, self.encoder.config.max_length - self.max_tokens
-        strides = [max(1, text.size // 2) if causal else 1 for text in prepared]
+        directions, num_special = len(self._directions), self.encoder.config.max_length - self.max_tokens
+        strides = [max(1, text.size // 2) if directions else 1 for text in prepared]
         return [
-            -(-text.num_tokens // stride) * (text.size + num_special)
+            max(1, directions) * -(-text.num_tokens // stride) * (text.size + num_special)
             for text, stride in zip(prepared, strides, strict=True)
         ]
 
     def forward(self, prepared: Sequence[WindowedText]) -> list[float]:
         """Return the sum of log p of each text, added up in float64."""
-        items = [item for i, text in enumerate(prepared) for item in self._items(i, text)]
-        config, sums = self.encoder.config, [0.0] * len(prepared)
-        offset = (1 if config.backwards else -1) if config.causal else 0
-        for item, values in zip(items, self.outputs_of(items, self._log_probabilities, offset), strict=True):
-            sums[item.example] += float(values.double().sum())
+        sums = [0.0] * len(prepared)
+        for direction in self._directions or (None,):
+            items = [item for i, text in enumerate(prepared) for item in self._items(i, text, direction)]
+            offset = 0 if direction is None else 1 if direction else -1
+            compute = partial(self._log_probabilities_in, direction)
+            for item, values in zip(items, self.outputs_of(items, compute, offset), strict=True):
+                sums[item.example] += float(values.double().sum()) / max(1, len(self._directions))
         return sums
 
     def decode(
@@ -196,10 +223,10 @@ class Scorer(TokenPredictor):
         unknown = sum(token in self.tokenizer.all_special_ids for token in ids.tolist())
         return TextScore(total if len(ids) else None, len(ids), words, unknown, text.is_complete)
 
-    def _items(self, index: int, text: WindowedText) -> Iterator[PredictedTokens]:
-        """Yield the sequences in which the tokens of a text are predicted."""
-        if self.encoder.config.causal:
-            yield from self._causal_windows(index, text)
+    def _items(self, index: int, text: WindowedText, direction: bool | None) -> Iterator[PredictedTokens]:
+        """Yield the sequences in which the tokens of a text are predicted, in a direction (`_directions`)."""
+        if direction is not None:
+            yield from self._causal_windows(index, text, backwards=direction)
             return
         rows = np.arange(text.start, text.end)
         mask_ends = rows + 1
@@ -210,12 +237,14 @@ class Scorer(TokenPredictor):
         for row, mask_end in zip(rows.tolist(), mask_ends.tolist(), strict=True):
             yield text.around(index, row, mask_end)
 
-    def _causal_windows(self, index: int, text: WindowedText) -> Iterator[PredictedTokens]:
+    def _causal_windows(
+        self, index: int, text: WindowedText, *, backwards: bool
+    ) -> Iterator[PredictedTokens]:
         """Yield overlapping windows, from the end of the text if the model reads from right to left."""
         done, stride, num_tokens = 0, max(1, text.size // 2), text.num_tokens
         for start in range(0, num_tokens, stride):
             stop = min(start + text.size, num_tokens)
-            if self.encoder.config.backwards:
+            if backwards:
                 first, rows = text.end - stop, np.arange(stop - done)
             else:
                 first, rows = text.start + start, np.arange(done, stop) - start
@@ -224,6 +253,11 @@ class Scorer(TokenPredictor):
             done = stop
             if done == num_tokens:
                 return
+
+    def _log_probabilities_in(self, direction: bool | None, hidden: Tensor, labels: Tensor) -> Tensor:
+        """Return log p of labels [M] at hidden rows [M, H], or at the half of them for a direction."""
+        halves = hidden.chunk(len(self._directions) or 1, 1)
+        return self._log_probabilities(halves[-1] if direction else halves[0], labels)
 
     def _log_probabilities(self, hidden: Tensor, labels: Tensor) -> Tensor:
         """Return log p of labels [M] at hidden rows [M, H], with the logits of a few rows at a time."""

@@ -6,7 +6,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self, overload
 
@@ -22,7 +22,7 @@ from bertsmith.io.sources import Source, column_values, is_path, is_table, name_
 from bertsmith.io.values import is_missing
 from bertsmith.tasks.base import Example
 from bertsmith.tasks.batching import Item, Outputs
-from bertsmith.tasks.data_checks import empty_text_diagnostic
+from bertsmith.tasks.data_checks import empty_text_diagnostic, find_validation_examples
 from bertsmith.tasks.fitted_task import FittedTask, check_max_length
 from bertsmith.tasks.results import Metrics, Prediction
 from bertsmith.tasks.windows import TextStats
@@ -40,9 +40,11 @@ class TaskPredictor(Predictor):
 
     Attributes:
         task: The task, with the settings of the call.
+        validation_digests: The digests of the validation examples that chose the weights, if they are recorded.
     """
 
     task: FittedTask
+    validation_digests: frozenset[str] = field(default=frozenset(), kw_only=True)
 
     # The steps
 
@@ -185,10 +187,19 @@ class TaskPredictor(Predictor):
         ]
         return replace(metrics, notes=[*metrics.notes, *(diagnostic.text for diagnostic in diagnostics)])
 
+    def warn_of_validation(self, examples: Sequence[Any]) -> None:
+        """Log a warning if these examples chose the weights."""
+        for diagnostic in find_validation_examples(examples, self.validation_digests):
+            logger.warning("%s", diagnostic.text)
+
     def evaluate_examples(
         self, examples: Sequence[Any], *, with_losses: bool = False
     ) -> tuple[Metrics, list[Any], list[float | None], TextStats]:
-        """Return the metrics, the predictions, the losses if requested, and the statistics of the texts."""
+        """Return the metrics, the predictions, the losses if requested, and the statistics of the texts.
+
+        Validation examples of the model are logged.
+        """
+        self.warn_of_validation(examples)
         predictions: list[Any] = []
         losses: list[float | None] = []
         stats = self.task.text_stats(self.tokenizer)
@@ -349,7 +360,11 @@ def _evaluation_report(predictor: TaskPredictor, source: Source, folder: Path, m
         metrics, predictions, losses, stats = predictor.evaluate_examples(examples, with_losses=True)
     with steps.step("the report"):
         empty = [example.location for example in examples if example.is_empty]
-        diagnostics = [*task.data.read_warnings(examples), *([empty_text_diagnostic(empty)] if empty else [])]
+        diagnostics = [
+            *find_validation_examples(examples, predictor.validation_digests),
+            *task.data.read_warnings(examples),
+            *([empty_text_diagnostic(empty)] if empty else []),
+        ]
         values = {
             "task": task.name,
             "model": model,

@@ -84,6 +84,11 @@ def read_text_rows(
         yield from _text_rows(json_rows(file, encoding), text_column, id_column)
     elif format_suffix(file) in _TABLE_SUFFIXES:
         table = read_table(file, encoding=encoding)
+        names = table.columns
+        if text_column is None and len(names) == 2 and names[0].isdecimal() and names[1] != "text":
+            table = read_table(file, encoding=encoding, header=False)  # as MS MARCO: an id and a text
+            text_column, id_column = table.columns[1], id_column or table.columns[0]
+            logger.info("%s: the first row has no names of columns; it is read as an id and a text", file)
         rows = list(_text_rows(table, text_column, id_column))
         texts = table.texts(text_column or "text", "text_column")
         yield from (row._replace(text=text) for row, text in zip(rows, texts, strict=True))

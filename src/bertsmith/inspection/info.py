@@ -21,9 +21,9 @@ from bertsmith.finetuning.settings import FinetuneSettings, settings_type
 from bertsmith.inference.model import load
 from bertsmith.instances.settings import DataSettings
 from bertsmith.io.compression import check_name
-from bertsmith.models.config import ModelConfig, encoder_parameter_terms
+from bertsmith.models.config import ModelConfig
 from bertsmith.models.family import Family, get_family, preset, resolve_preset, similar_presets
-from bertsmith.models.parameter_count import count_parameters
+from bertsmith.models.parameter_count import count_parameters, encoder_parameter_terms
 from bertsmith.objectives.objective import MODEL
 from bertsmith.pretraining.resolve_settings import settings_type_of_file
 from bertsmith.runs.run_folder import CHECKPOINTS, REPORT, SETTINGS, holds_run

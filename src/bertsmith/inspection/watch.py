@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,9 @@ from bertsmith.inspection.run_log import Curve, RunLog
 from bertsmith.inspection.runs import RunSummary, describe_run, find_runs
 from bertsmith.reports.page import score_name
 from bertsmith.suggestions import not_found_error
+
+_SHORT_SEARCH = 0.1  # seconds of a search that each update repeats
+_PAUSE = 20  # times the seconds of a longer search until the next one
 
 
 class RunWatcher:
@@ -31,6 +35,7 @@ class RunWatcher:
         Raises:
             InputError: There is no such folder, or it has files and contains no run.
         """
+        self._next_search = 0.0
         self._folders = [Path(folder) for folder in folders]
         self._logs: dict[Path, RunLog] = {}
         self._summaries: dict[Path, RunSummary] = {}
@@ -41,14 +46,8 @@ class RunWatcher:
     def update(self) -> bool:
         """Read what is new; return True if anything changed."""
         before = self.runs
-        for folder in self._folders:
-            runs = find_runs(folder) if folder.is_dir() else []
-            for run in runs or [folder]:
-                if run not in self._logs:
-                    self._logs[run] = RunLog(run)
-            if runs and folder not in runs:  # until now, it stood for the runs to come
-                self._logs.pop(folder, None)
-                self._summaries.pop(folder, None)
+        if time.monotonic() >= self._next_search:
+            self._search()
         is_new = False
         for run, log in self._logs.items():
             summary = self._summaries.get(run)
@@ -59,6 +58,20 @@ class RunWatcher:
                     self._summaries[run] = replace(summary, status="interrupted", reason=reason)
                 is_new = True
         return is_new and self.runs != before
+
+    def _search(self) -> None:
+        """Look for new runs; searches of large folders take at most 5 % of the time."""
+        start = time.monotonic()
+        for folder in self._folders:
+            runs = find_runs(folder) if folder.is_dir() else []
+            for run in runs or [folder]:
+                if run not in self._logs:
+                    self._logs[run] = RunLog(run)
+            if runs and folder not in runs:  # until now, it stood for the runs to come
+                self._logs.pop(folder, None)
+                self._summaries.pop(folder, None)
+        seconds = time.monotonic() - start
+        self._next_search = start + (_PAUSE * seconds if seconds > _SHORT_SEARCH else 0.0)
 
     @property
     def runs(self) -> list[RunSummary]:

@@ -23,6 +23,7 @@ from bertsmith.suggestions import not_found_error
 BLOCK_BYTES = 1 << 18
 _INPUT_BYTES = 1 << 14  # decompressed at a time: repetitive text becomes a thousand times as long
 _ZSTD_INPUT_BYTES = 1 << 12  # zstandard's output has no limit
+_FIRST_BYTES = 1 << 6  # of them at most 2 MiB; twice as many follow while the output stays within a block
 _MAX_NAME_BYTES = 255  # of file systems
 _MAX_XZ_MEMORY = 1 << 28  # bytes; `xz -9` needs a quarter of it
 _ALIASES = {".ndjson": ".jsonl"}
@@ -113,23 +114,28 @@ def read_blocks(path: str | Path) -> Iterator[bytes]:
 
 
 def _decompress(path: str | Path, file: BinaryIO) -> Iterator[bytes]:
-    new_decoder, magic, input_bytes = _FORMATS[Path(path).suffix.lower()]
+    new_decoder, magic, max_input_bytes = _FORMATS[Path(path).suffix.lower()]
     # Decoders and not the libraries' file objects: zstandard's takes a truncated file for a complete one, and
     # bz2's and lzma's ignore bytes after the last frame.
     decoder = new_decoder()
     num_frames, is_inside = 0, False
-    head = b""
-    while data := file.read(input_bytes):
+    head, num_bytes = b"", min(_FIRST_BYTES, max_input_bytes)
+    while data := file.read(num_bytes):
         head = head or data
+        # A few bytes of repetitive text may become many megabytes, which zlib and zstandard return at once.
+        most = 0
         # gzip and xz allow zeros between frames.
         while data := data.lstrip(b"\0") if num_frames and not is_inside else data:
             try:
-                yield from _decode(decoder, data)
+                for block in _decode(decoder, data):
+                    most = max(most, len(block))
+                    yield block
             except _ERRORS as error:
                 raise _format_error(path, error, 0 if is_inside else num_frames, head) from None
             is_inside, data = not decoder.eof, b""
             if decoder.eof:
                 data, decoder, num_frames = decoder.unused_data, new_decoder(), num_frames + 1
+        num_bytes = _FIRST_BYTES if most > BLOCK_BYTES else min(2 * num_bytes, max_input_bytes)
     if is_inside and not num_frames and not head.startswith(magic[: len(head)]):
         raise _format_error(path, None, 0, head)  # shorter than a header, so the decoder waits for more
     if is_inside:

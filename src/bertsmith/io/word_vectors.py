@@ -1,11 +1,14 @@
-"""Read word vectors as text: word2vec's and GloVe's files, a word and its numbers on each line, also compressed.
+"""Read and write files of word vectors: word2vec's text and binary formats, and GloVe's and fastText's text.
 
-The first line may have the number of vectors and their size (word2vec, fastText), or be a vector (GloVe).
+Text has a word and its numbers on each line; the first line may have the number of vectors and their size
+(word2vec, fastText), or be a vector (GloVe). Files with the suffix .bin are binary: that line, and then for each
+word its UTF-8 bytes, a space, and its numbers as float32, with an optional line end before the next word. Each may
+be compressed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 
@@ -13,9 +16,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.errors import InputError
+from bertsmith.io import atomic
+from bertsmith.io.compression import format_suffix, read_blocks
 from bertsmith.io.text_io import read_lines
 
 _FORMAT_HINT = "a line is a word and its numbers, with blanks between, as word2vec writes them (-binary 0)"
+_COPY_HINT = "copy it again from its source"
+_BINARY = ".bin"
+_FASTTEXT_MAGIC = (793712314).to_bytes(4, "little")
+_MAX_HEADER_BYTES, _MAX_WORD_BYTES, _MAX_DIMENSIONS = 64, 1 << 16, 1 << 16
 
 
 def read_word_vectors(
@@ -30,6 +39,8 @@ def read_word_vectors(
     Raises:
         InputError: A line is not a vector, the file has none, or fewer than its first line says.
     """
+    if format_suffix(path) == _BINARY:
+        return _read_binary(path, words)
     vectors: dict[str, NDArray[np.float32]] = {}
     lines = _stripped_lines(path)
     first = next(lines, None)
@@ -46,12 +57,125 @@ def read_word_vectors(
             if vector is not None:
                 vectors[word] = vector
     if total is not None and number < total:
-        message, hint = (
-            f"the file ends after {number:,} of {total:,} vectors",
-            "copy it again from its source",
-        )
-        raise InputError("truncated_file", message, location=path, hint=hint)
+        raise _truncated(path, number, total)
     return vectors, width
+
+
+def write_word_vectors(path: str | Path, words: Sequence[str], vectors: NDArray[np.float32]) -> None:
+    """Write vectors in word2vec's format, binary if the suffix is .bin; text restores the numbers exactly.
+
+    Args:
+        path: The file.
+        words: V words.
+        vectors: Their vectors, fp32 [V, H].
+
+    Raises:
+        InputError: A word is empty or contains white space, which the format cannot hold.
+    """
+    invalid = next((word for word in words if word.split() != [word]), None)
+    if invalid is not None:
+        message = (
+            f"the word {invalid!r} is empty or contains white space, which word2vec's format cannot hold"
+        )
+        raise InputError("word_with_space", message, location=path, hint="save the vectors as a folder")
+    path = atomic.output_path(path)
+    rows = np.ascontiguousarray(vectors, dtype="<f4")
+    is_binary = format_suffix(path) == _BINARY
+    with atomic.atomic_file(path) as part, part.open("wb") as file:
+        file.write(f"{len(words)} {rows.shape[1]}\n".encode())
+        for word, row in zip(words, rows, strict=True):
+            numbers = row.tobytes() if is_binary else " ".join(map(str, row)).encode()
+            file.write(word.encode("utf-8") + b" " + numbers + b"\n")
+
+
+def _read_binary(
+    path: str | Path, words: Collection[str] | None
+) -> tuple[dict[str, NDArray[np.float32]], int]:
+    """Return what `read_word_vectors` does, of a binary file."""
+    source = _ByteReader(path)
+    header = source.take_until(b"\n", _MAX_HEADER_BYTES)
+    total, width = _parse_header(header.decode("latin-1")) if header is not None else (None, 0)
+    if total is None or not 0 < width <= _MAX_DIMENSIONS:
+        is_fasttext = source.starts_with(_FASTTEXT_MAGIC)
+        message = "this is fastText's own format" if is_fasttext else "it does not begin with two numbers"
+        hint = "use its .vec file" if is_fasttext else "read text with another suffix than .bin, such as .txt"
+        raise InputError("not_word2vec_binary", message, location=path, hint=hint)
+    vectors: dict[str, NDArray[np.float32]] = {}
+    for number in range(total):
+        at = source.position
+        name, numbers = source.take_until(b" ", _MAX_WORD_BYTES), source.take(4 * width)
+        if name is None or numbers is None:
+            if name is None and source.buffered >= _MAX_WORD_BYTES:
+                raise _binary_error(f"no word ends within {_MAX_WORD_BYTES:,} bytes", path, at)
+            raise _truncated(path, number, total)
+        try:
+            word = name.lstrip(b"\n").decode("utf-8")
+        except UnicodeDecodeError:
+            raise _binary_error("the word is not UTF-8", path, at) from None
+        if (words is None or word in words) and word not in vectors:
+            vectors[word] = np.frombuffer(numbers, dtype="<f4").astype(np.float32)
+            if not np.isfinite(vectors[word]).all():
+                raise _binary_error(f"a number of the vector of {word!r:.40} is not finite", path, at)
+    if not total:
+        raise InputError("no_vectors", "there is no vector in this file", location=path, hint=_COPY_HINT)
+    return vectors, width
+
+
+class _ByteReader:
+    """Take bytes from the beginning of a file, also compressed."""
+
+    def __init__(self, path: str | Path) -> None:
+        self._blocks = read_blocks(path)
+        self._buffer = b""
+        self._start = 0  # of the rest in the buffer
+        self._buffer_position = 0
+
+    @property
+    def position(self) -> int:
+        """The number of bytes before the rest."""
+        return self._buffer_position + self._start
+
+    @property
+    def buffered(self) -> int:
+        """The number of bytes of the rest that are in memory."""
+        return len(self._buffer) - self._start
+
+    def starts_with(self, prefix: bytes) -> bool:
+        """Return True if the rest begins with some bytes."""
+        return self._buffer.startswith(prefix, self._start)
+
+    def take_until(self, delimiter: bytes, max_bytes: int) -> bytes | None:
+        """Return the bytes before a delimiter, and skip it; None if it is not within `max_bytes`."""
+        while (end := self._buffer.find(delimiter, self._start, self._start + max_bytes)) < 0:
+            if self.buffered >= max_bytes or not self._fill():
+                return None
+        taken, self._start = self._buffer[self._start : end], end + 1
+        return taken
+
+    def take(self, size: int) -> bytes | None:
+        """Return the next bytes; None if there are fewer."""
+        while self.buffered < size:
+            if not self._fill():
+                return None
+        taken = self._buffer[self._start : self._start + size]
+        self._start += size
+        return taken
+
+    def _fill(self) -> bool:
+        block = next(self._blocks, b"")
+        self._buffer_position += self._start
+        self._buffer, self._start = self._buffer[self._start :] + block, 0
+        return bool(block)
+
+
+def _truncated(path: str | Path, number: int, total: int) -> InputError:
+    message = f"the file ends after {number:,} of {total:,} vectors"
+    return InputError("truncated_file", message, location=path, hint=_COPY_HINT)
+
+
+def _binary_error(fault: str, path: str | Path, position: int) -> InputError:
+    message = f"at byte {position:,}: {fault}"
+    return InputError("damaged_vectors", message, location=path, hint=_COPY_HINT)
 
 
 def _stripped_lines(path: str | Path) -> Iterator[tuple[int, str]]:

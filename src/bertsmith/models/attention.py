@@ -261,9 +261,7 @@ def bucket_attention(
         return qkv[:, : qkv.shape[1] // 3]  # no tokens: an empty tensor of the right shape
     if torch.is_grad_enabled() and qkv.requires_grad:
         return _BucketAttention.apply(qkv, layout, num_heads, dropout, kernels)  # type: ignore[no-any-return, no-untyped-call]
-    # Without dropout torch's fused kernel is up to twice as fast as separate products, except in bf16 on a CPU,
-    # where separate products are up to twice as fast.
-    uses_sdpa = dropout is None and (qkv.is_cuda or qkv.dtype == torch.float32)
+    uses_sdpa = _uses_sdpa(qkv, dropout)
     outputs = []
     qkv_parts = torch.split(_rows_to_cells(qkv, layout), layout.bucket_sizes)
     for bucket, bucket_qkv in zip(layout.buckets, qkv_parts, strict=True):
@@ -273,17 +271,56 @@ def bucket_attention(
             b = max(b, _MIN_MULTIPLICATIONS // (t * t * bucket_qkv.shape[1] // 3) + 1)
             bucket_qkv = F.pad(bucket_qkv, (0, 0, 0, b * t - len(bucket_qkv)))
         q, k, v = _split_bucket(bucket_qkv, b, t, num_heads)
-        if uses_sdpa:
-            bias = None if bucket.bias is None else bucket.bias.to(q.dtype)
-            context = F.scaled_dot_product_attention(q, k, v, bias)
-        else:
-            # torch copies strided inputs of several sequences but not of one, whose last bits would then differ
-            q, k, v = (tensor.contiguous() for tensor in (q, k, v))
-            scores = (q * q.shape[-1] ** -0.5) @ k.transpose(-2, -1)
-            weights, _, _ = REFERENCE.attention_softmax(scores, bucket.bias, dropout)
-            context = weights @ v
+        context = attend(q, k, v, bucket.bias, dropout)
         outputs.append(context.transpose(1, 2).reshape(b * t, -1)[: bucket.sequences * t])
     return _cells_to_rows(torch.cat(outputs), layout)
+
+
+def attend(
+    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None, dropout: DropoutLike | None = None
+) -> Tensor:
+    """Compute softmax(q kᵀ / sqrt(d) + bias) v of queries [b, A, t, d], keys, and values [b, A, T, d].
+
+    Args:
+        q: The queries.
+        k: The keys.
+        v: The values.
+        bias: Added to the scores, [b or 1, 1, t or 1, T].
+        dropout: The dropout of the attention weights; None if it is inactive.
+    """
+    if _uses_sdpa(q, dropout):
+        return F.scaled_dot_product_attention(q, k, v, None if bias is None else bias.to(q.dtype))
+    # torch copies strided inputs of several sequences but not of one, whose last bits would then differ
+    q, k, v = (tensor.contiguous() for tensor in (q, k, v))
+    scores = (q * q.shape[-1] ** -0.5) @ k.transpose(-2, -1)
+    weights, _, _ = REFERENCE.attention_softmax(scores, bias, dropout)
+    return weights @ v
+
+
+def _uses_sdpa(x: Tensor, dropout: DropoutLike | None) -> bool:
+    # Without dropout torch's fused kernel is up to twice as fast as separate products, except in bf16 on a CPU,
+    # where separate products are up to twice as fast.
+    return dropout is None and (x.is_cuda or x.dtype == torch.float32)
+
+
+class KeyValueCache:
+    """The keys and values, [n, A, t, d] each, of the t earlier tokens of n sequences of equal length."""
+
+    def __init__(self) -> None:
+        self._keys: Tensor | None = None
+        self._values: Tensor | None = None
+
+    def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Add the keys and values of the next tokens, [n, A, 1, d] each, and return those of all tokens."""
+        if self._keys is not None and self._values is not None:
+            k, v = torch.cat([self._keys, k], 2), torch.cat([self._values, v], 2)
+        self._keys, self._values = k, v
+        return k, v
+
+    def select(self, sequences: Tensor) -> None:
+        """Keep these sequences, long [m], in this order; a sequence may occur repeatedly."""
+        if self._keys is not None and self._values is not None:
+            self._keys, self._values = self._keys[sequences], self._values[sequences]
 
 
 def _rows_to_cells(rows: Tensor, layout: AttentionLayout) -> Tensor:

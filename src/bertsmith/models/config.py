@@ -16,11 +16,22 @@ from bertsmith.settings import Settings
 _MAX_PARAMETERS = 4_000_000_000
 AttentionDirection = Literal["all", "before", "behind"]
 """The tokens of its sequence that a token attends to besides itself."""
+FAMILY_SETTINGS = ("context_size", "direct_connections", "embedding_type", "tie_directions")
+"""Settings that only some families have (`Family.own_settings`); in the others they have their defaults."""
 DROPOUT_SETTINGS = ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout")
 """The settings that may change after training, since no weight depends on them."""
 
-Layers = Literal["last", "second_to_last", "embeddings", "sum_last_four", "sum_all", "concat_last_four"]
-"""The layers whose states are a head's input: the rows of table 7 of Devlin et al. 2019, the last layer first."""
+Layers = Literal[
+    "last",
+    "second_to_last",
+    "embeddings",
+    "sum_last_four",
+    "sum_all",
+    "concat_last_four",
+    "sum_with_embeddings",
+]
+"""The layers whose states are a head's input: the rows of table 7 of Devlin et al. 2019, the last layer first;
+then all layers and the embeddings, which Peters et al. 2018 mix in an ELMo."""
 
 Pooling = Literal["mean", "cls", "max"]
 """The mean or maximum of all tokens' states, special tokens included, or the first token's state."""
@@ -40,7 +51,9 @@ class ModelConfig(Settings):
     )
     num_hidden_layers: int = Field(12, ge=1, le=256, description="layers, L")
     num_attention_heads: int = Field(12, ge=1, le=1_024, description="attention heads per layer; divides H")
-    intermediate_size: int = Field(3_072, ge=1, le=65_536, description="inner size of feed-forward layers, F")
+    intermediate_size: int = Field(
+        3_072, ge=1, le=65_536, description="inner size of feed-forward layers, F; units of recurrent layers"
+    )
     share: Literal["none", "all", "attention", "feed_forward"] = Field(
         "none", description="parameters that all layers share: none, the whole layer, or a part of it"
     )
@@ -57,7 +70,10 @@ class ModelConfig(Settings):
         None, ge=0, lt=1, description="dropout in task heads; none: hidden_dropout_prob"
     )
     max_position_embeddings: int = Field(
-        512, ge=1, le=1_048_576, description="rows of position embeddings, which bound the sequence length"
+        512,
+        ge=1,
+        le=1_048_576,
+        description="rows of position embeddings; they, or this number alone, bound the sequence length",
     )
     first_position: Literal["zero", "after_padding"] = Field(
         "zero", description="position of the first token: 0, or pad_token_id + 1 (RoBERTa)"
@@ -80,6 +96,18 @@ class ModelConfig(Settings):
     )
     type_vocab_size: int = Field(
         2, ge=0, le=1_024, description="number of segment embeddings; 1: the same for all tokens, 0: none"
+    )
+    context_size: int = Field(
+        4, ge=1, le=512, description="tokens of which an NNLM joins the vectors, n - 1 of an n-gram"
+    )
+    direct_connections: bool = Field(
+        True, description="connect the joined vectors of an NNLM to its output without the hidden layer"
+    )
+    embedding_type: Literal["token", "char_cnn"] = Field(
+        "token", description="vectors of an ELMo: one per token, or computed from its characters"
+    )
+    tie_directions: bool = Field(
+        True, description="share the embeddings and the output of both directions of an ELMo"
     )
     initializer_range: float = Field(
         0.02, gt=0, le=10, description="standard deviation of initial weights, truncated at two deviations"
@@ -108,7 +136,7 @@ class ModelConfig(Settings):
                 f"max_position_embeddings {self.max_position_embeddings} is too small: positions start at "
                 f"{self.position_offset}"
             )
-        if (total := sum(term.size for term in encoder_parameter_terms(self))) > _MAX_PARAMETERS:
+        if (total := sum(term.size for term in transformer_parameter_terms(self))) > _MAX_PARAMETERS:
             raise ValueError(f"the model has {total:,} parameters; the limit is {_MAX_PARAMETERS:,}")
         return self
 
@@ -169,8 +197,8 @@ class ParameterTerm(NamedTuple):
     size: int
 
 
-def encoder_parameter_terms(config: ModelConfig, *, biases: bool = True) -> list[ParameterTerm]:
-    """Return the encoder's parameter count term by term, in forward order; shared parameters count once.
+def transformer_parameter_terms(config: ModelConfig, *, biases: bool = True) -> list[ParameterTerm]:
+    """Return a Transformer's parameter count term by term, in forward order; shared parameters count once.
 
     Args:
         config: The model's sizes and switches.

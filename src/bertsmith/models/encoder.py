@@ -14,7 +14,7 @@ matrix after the last token that belong to no token; only a CPU has them, and no
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
@@ -137,6 +137,9 @@ class Embeddings(nn.Module):
             positions = self.position.weight[self.offset :]
             positions.copy_(sinusoidal_positions(*positions.shape))
 
+    def set_tokens(self, tokens: Sequence[str]) -> None:
+        """Set the strings of all tokens, in the order of their ids: vectors of ids do not depend on them."""
+
     def forward(self, packed: Packed) -> Tensor:
         """Return the input of the first layer for a batch's tokens, [N, H]."""
         positions = packed.positions + self.offset if self.offset else packed.positions
@@ -184,12 +187,18 @@ class Encoder(nn.Module):
         super().__init__()
         self.config = config
         self._generator = torch.Generator().manual_seed(0) if generator is None else generator
-        self.embeddings = Embeddings(config, self._generator)
-        self.blocks = nn.ModuleList(build_blocks(config, self._generator))
+        self.embeddings = self._build_embeddings()
+        self.blocks = nn.ModuleList(self._build_blocks())
         eps = config.layer_norm_eps
         self.norm = nn.LayerNorm(config.hidden_size, eps) if config.norm == "pre" else None
         init_weights(self, config.initializer_range, self._generator)
         self.embeddings.init_fixed_weights(config)
+
+    def _build_embeddings(self) -> Embeddings:
+        return Embeddings(self.config, self._generator)
+
+    def _build_blocks(self) -> Sequence[nn.Module]:
+        return build_blocks(self.config, self._generator)
 
     @property
     def layers(self) -> list[nn.Module]:

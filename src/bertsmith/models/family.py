@@ -5,10 +5,10 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from bertsmith.errors import InputError, option
-from bertsmith.models.config import ModelConfig
+from bertsmith.models.config import FAMILY_SETTINGS, ModelConfig, ParameterTerm
 from bertsmith.models.tensor_names import NameTable
 from bertsmith.registry import lookup
 
@@ -17,15 +17,20 @@ if TYPE_CHECKING:
 
     from bertsmith.models.encoder import Encoder
 
-# The sets of parts between encoder and tagger (`feature_extraction`).
-_TAGGER_FEATURES = ({"mix"}, {"joined"}, {"recurrent"}, {"mix", "recurrent"}, {"recurrent4"})
+# The sets of parts between encoder and head of a choice of layers (`feature_extraction`).
+_LAYER_FEATURES = ({"mix"}, {"joined"}, {"recurrent"}, {"mix", "recurrent"}, {"recurrent4"})
 _CUSTOM_CLASSES: Mapping[frozenset[str], str] = {
     frozenset({"encoder", "relater"}): "ForEntityPairClassification",
     frozenset({"encoder", "classifier"}): "ForUnpooledSequenceClassification",
     frozenset({"encoder", "span", "span_transform"}): "ForTransformedQuestionAnswering",
+    frozenset({"encoder", "decoder"}): "ForConditionalGeneration",
+    **{
+        frozenset({"encoder", f"{name.lower()}_decoder"}): f"For{name}ConditionalGeneration"
+        for name in ("Recurrent", "Bilinear", "Concat", "Additive")
+    },
     **{
         frozenset({"encoder", "tagger", *features, *crf}): "ForFeatureTagging"
-        for features in _TAGGER_FEATURES
+        for features in _LAYER_FEATURES
         for crf in ((), ("crf",))
     },
 }
@@ -33,6 +38,12 @@ _CUSTOM_CLASSES: Mapping[frozenset[str], str] = {
 
 _RECURRENT_HEADS = frozenset({"classifier", "span", "chooser", "relater"})
 """Heads besides the tagger that may have a BiLSTM below them, for which transformers has no class either."""
+
+
+class ParameterTerms(Protocol):
+    """A function that returns an encoder's parameter count term by term."""
+
+    def __call__(self, config: ModelConfig, *, biases: bool = True) -> list[ParameterTerm]: ...
 
 
 @dataclass(frozen=True)
@@ -48,6 +59,14 @@ class HeadStructure:
         choice_act: Like `dense_act`, of the multiple-choice head, which has no dropout on its input.
         token_dropout: True if token heads, the span head too, have the encoder's dropout. Otherwise token heads
             have the classifier's, and the span head has none.
+        lm_transform: True if the masked LM head transforms hidden states from H to E before the decoder. Otherwise
+            the decoder reads the first `decoder_size` numbers of a hidden state.
+        decoder_size: The size of the decoder's input; None: E.
+        lm_directions: 2 if a model predicts the next token from the first half of a hidden state, and the previous
+            one from the second half.
+        direction_halves: True if, in a model that is not causal, the first half of a hidden state depends on the
+            tokens before it only, and the second half on those after it, so that sequence heads read the first
+            half of the last token and the second half of the first one.
     """
 
     masked_act: str | None = None
@@ -56,6 +75,10 @@ class HeadStructure:
     dense_dropout: bool = True
     choice_act: str | None = None
     token_dropout: bool = False
+    lm_transform: bool = True
+    decoder_size: Callable[[ModelConfig], int] | None = None
+    lm_directions: int = 1
+    direction_halves: bool = False
 
 
 @dataclass(frozen=True)
@@ -83,7 +106,12 @@ class Family:
         pretraining: `data` settings of the paper's pre-training where they differ from BERT's; presets set them.
         training: `train` settings for presets without measured ones.
         objective: The pre-training objective; presets set it.
-        encoder: Builds the encoder; None: `Encoder` does. Parameter counts are those of `Encoder`.
+        own_settings: Those of `config.FAMILY_SETTINGS` that the family has.
+        check_sizes: Raises an InputError for sizes that do not fit together.
+        encoder: Builds the encoder; None: `Encoder` does.
+        parameter_terms: Returns the encoder's parameter count term by term, with or without the layers' biases;
+            None: that of `Encoder`.
+        is_transformer: True if the encoder has Transformer layers, False if recurrent ones or others.
     """
 
     model_type: str
@@ -104,7 +132,11 @@ class Family:
     pretraining: Mapping[str, Any] = field(default_factory=dict)
     training: Mapping[str, Any] = field(default_factory=dict)
     objective: str = "mlm_nsp"
+    own_settings: tuple[str, ...] = ()
+    check_sizes: Callable[[ModelConfig], None] = lambda config: None
     encoder: Callable[[ModelConfig, torch.Generator], Encoder] | None = None
+    parameter_terms: ParameterTerms | None = None
+    is_transformer: bool = True
 
     @property
     def class_prefix(self) -> str:
@@ -121,14 +153,20 @@ class Family:
             for parts, name in classes.items()
             if parts & _RECURRENT_HEADS
         }
+        features = {
+            parts | feature_parts: name.replace("For", "ForFeature", 1)
+            for parts, name in classes.items()
+            for feature_parts in _LAYER_FEATURES
+            if parts & _RECURRENT_HEADS
+        }
         bidirectional = {
             parts | {"beside"}: name.replace("For", "ForBothDirections", 1)
             for parts, name in classes.items()
             if self.structure.get("causal", True)  # the family has causal models
             and parts & (_RECURRENT_HEADS | {"tagger"})
-            and parts.isdisjoint(set().union(*_TAGGER_FEATURES))
+            and parts.isdisjoint(set().union(*_LAYER_FEATURES))
         }
-        return {**custom, **recurrent, **bidirectional, **self.architectures}
+        return {**custom, **features, **recurrent, **bidirectional, **self.architectures}
 
     def architecture(self, parts: Collection[str], *, causal: bool = False) -> str:
         """Return the class with exactly these parts; InputError if there is none."""
@@ -150,7 +188,12 @@ class Family:
 
     def check_config(self, config: ModelConfig) -> None:
         """Raise an InputError if a config has a setting of another family."""
-        for name, value in self.structure.items():
+        others = {
+            name: ModelConfig.model_fields[name].default
+            for name in FAMILY_SETTINGS
+            if name not in self.own_settings
+        }
+        for name, value in {**others, **self.structure}.items():
             if (actual := getattr(config, name)) != value:
                 message = f"{actual} is not supported: it is {value} in every {self.model_type}"
                 hint = "start from a preset of another family"
@@ -165,6 +208,12 @@ class Family:
                 message = f"every {self.model_type} has this setting"
                 hint = f"set it, or start from a preset: {', '.join(list(self.presets)[:3])}"
                 raise InputError("setting_required", message, argument=f"model.{name}", hint=hint)
+        self.check_sizes(config)
+        size = self.heads.decoder_size(config) if self.heads.decoder_size else config.embedding_dim
+        if config.tie_word_embeddings and size != config.embedding_dim:
+            message = f"the decoder reads {size} numbers, and token embeddings have {config.embedding_dim}"
+            hint = f"use {option('model.tie_word_embeddings', False)}, or equal sizes"
+            raise InputError("tied_decoder_size", message, argument="model.tie_word_embeddings", hint=hint)
 
 
 def task_architectures(prefix: str, *, pooled: Collection[str] = ()) -> dict[frozenset[str], str]:
@@ -207,6 +256,11 @@ FAMILIES: dict[str, str | Family] = {
     "albert": "bertsmith.models.families:ALBERT",
     "distilbert": "bertsmith.models.families:DISTILBERT",
     "electra": "bertsmith.models.families:ELECTRA",
+    "transformer": "bertsmith.models.transformer_family:TRANSFORMER",
+    "nnlm": "bertsmith.models.recurrent_families:NNLM",
+    "rnn": "bertsmith.models.recurrent_families:RNN",
+    "lstm": "bertsmith.models.recurrent_families:LSTM",
+    "elmo": "bertsmith.models.recurrent_families:ELMO",
 }
 """The module and attribute of each family, imported on first use."""
 
@@ -214,6 +268,11 @@ FAMILIES: dict[str, str | Family] = {
 def get_family(model_type: str) -> Family:
     """Return the family of a model type; InputError if there is none."""
     return lookup(FAMILIES, model_type, f"{model_type[:60]!r} is no family of models that is known here")
+
+
+def predicts_from_both_sides(config: ModelConfig) -> bool:
+    """Return True if a language model predicts tokens from those before and after them, and so fills masks."""
+    return not config.causal and get_family(config.model_type).heads.lm_directions == 1
 
 
 def build_encoder(config: ModelConfig, generator: torch.Generator) -> Encoder:

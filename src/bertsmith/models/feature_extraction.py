@@ -14,7 +14,7 @@ from bertsmith.errors import InputError, option
 from bertsmith.formatting import pluralize
 from bertsmith.models.config import Layers, ModelConfig, Pooling
 from bertsmith.models.encoder import Encoder
-from bertsmith.models.family import build_encoder
+from bertsmith.models.family import build_encoder, get_family
 from bertsmith.models.layers import Linear
 from bertsmith.models.weight_init import init_weights
 from bertsmith.packed import Packed
@@ -159,21 +159,21 @@ class FeatureExtractor(nn.Module):
         """Return the input of sequence heads, [B, H].
 
         For an encoder it is the state of the first token; of the last one in a causal model (Radford et al. 2018).
-        For a BiLSTM it is the last state of each direction: the forward half at the last token and the backward
-        half at the first. The paper does not say which states table 5 uses; only there has each half read the
-        whole sequence. For two encoders it is each one's last state.
+        For a BiLSTM, and an encoder whose states have a half for each direction, it is the last state of each
+        direction: the forward half at the last token and the backward half at the first. The paper does not say
+        which states table 5 uses; only there has each half read the whole sequence. For two encoders it is each
+        one's last state.
         """
-        rows = _summary_rows(self._config, packed)
+        rows = summary_rows(self._config, packed)
         if self._two_encoders:
-            other_rows = _summary_rows(self.beside.encoder.config, packed)
+            other_rows = summary_rows(self.beside.encoder.config, packed)
             return self.beside(encoder, packed, rows, other_rows)  # type: ignore[no-any-return]
-        if not self._recurrent:
+        if not (self._recurrent or has_direction_halves(self._config)):
             return self(encoder, packed, rows)  # type: ignore[no-any-return]
-        lstm_states: Tensor = self(encoder, packed)
+        ends = torch.cat([packed.last_token_rows, packed.first_token_rows])
+        last, first = self(encoder, packed, ends).chunk(2)
         direction_size = self._config.hidden_size // 2
-        forward = lstm_states[packed.last_token_rows, :direction_size]
-        backward = lstm_states[packed.first_token_rows, direction_size:]
-        return torch.cat([forward, backward], 1)
+        return torch.cat([last[:, :direction_size], first[:, direction_size:]], 1)
 
     def forward(self, encoder: Encoder, packed: Packed, rows: Tensor | None = None) -> Tensor:
         """Return the input of token heads, [N, H], or [M, H] for the tokens `rows`, long [M]."""
@@ -194,7 +194,24 @@ class FeatureExtractor(nn.Module):
         return self.recurrent(x, lengths) if self._recurrent else x  # type: ignore[no-any-return]
 
 
-def _summary_rows(config: ModelConfig, packed: Packed) -> Tensor:
+def has_direction_halves(config: ModelConfig) -> bool:
+    """Return True if a hidden state is [forward; backward], a half for each direction."""
+    return not config.causal and get_family(config.model_type).heads.direction_halves
+
+
+def sequence_states(config: ModelConfig, states: Tensor, packed: Packed) -> Tensor:
+    """Return the state of each sequence, [B, H], of the last hidden states of all tokens, [N, H].
+
+    It is what `FeatureExtractor.sequence_features` returns for an encoder.
+    """
+    if not has_direction_halves(config):
+        return states[summary_rows(config, packed)]
+    size = config.hidden_size // 2
+    last, first = states[packed.last_token_rows, :size], states[packed.first_token_rows, size:]
+    return torch.cat([last, first], 1)
+
+
+def summary_rows(config: ModelConfig, packed: Packed) -> Tensor:
     """Return the row of each sequence whose state depends on the whole sequence, long [B]."""
     is_last = config.attention_direction == "before"
     rows: Tensor = packed.last_token_rows if is_last else packed.first_token_rows
@@ -223,6 +240,7 @@ def layer_indices(layers: Layers, num_layers: int) -> list[int]:
         "sum_last_four": list(range(num_layers - 3, num_layers + 1)),
         "concat_last_four": list(range(num_layers - 3, num_layers + 1)),
         "sum_all": list(range(1, num_layers + 1)),
+        "sum_with_embeddings": list(range(num_layers + 1)),
     }[layers]
 
 

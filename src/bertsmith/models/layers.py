@@ -16,19 +16,11 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
-from bertsmith import hardware
-from bertsmith.kernels.linear import MatmulBackend
-from bertsmith.kernels.reference import (
-    REFERENCE,
-    EncoderLayerModules,
-    KernelBackend,
-    compute_dtype,
-    gelu_tanh,
-)
-from bertsmith.models.attention import AttentionLayout, attention
+from bertsmith.kernels.reference import REFERENCE, EncoderLayerModules, KernelBackend, gelu_tanh
+from bertsmith.models.attention import AttentionLayout, KeyValueCache, attend, attention
 from bertsmith.models.config import ModelConfig
+from bertsmith.models.matmul import linear
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
@@ -36,10 +28,6 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
     "tanh": torch.tanh,
 }
-
-
-# MKL computes products of fewer than 4 rows, or 12 with several threads, by another algorithm.
-_MIN_ROWS = 16
 
 
 class Dropout(nn.Module):
@@ -120,78 +108,6 @@ class Linear(nn.Linear):
         return linear(x, self.weight, self.bias, self.kernels)
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None, kernels: KernelBackend = REFERENCE) -> Tensor:
-    """Compute `F.linear`; without gradients, a row's result does not depend on the number of rows.
-
-    Libraries compute products of few rows, or of one column, by other algorithms whose sums differ in the last
-    bits. So few rows are padded with zeros, and a single column is duplicated.
-    """
-    if torch.compiler.is_exporting():  # a traced graph has other libraries' products
-        return F.linear(x, weight, bias)
-    if torch.is_grad_enabled():
-        return matmul(x, weight, bias, kernels)
-    if len(weight) == 1:
-        return linear(x, weight.repeat(2, 1), None if bias is None else bias.repeat(2), kernels)[..., :1]
-    if x.dim() == 2 and len(x) < _MIN_ROWS:
-        return matmul(F.pad(x, (0, 0, 0, _MIN_ROWS - len(x))), weight, bias, kernels)[: len(x)]
-    return matmul(x, weight, bias, kernels)
-
-
-def matmul_backend(x: Tensor, kernels: KernelBackend) -> MatmulBackend:
-    """Return the fastest backend for matrix products of x."""
-    if x.is_cpu and kernels.has_fast_matmul(x):
-        return kernels
-    is_fp32 = x.dtype == compute_dtype(x) == torch.float32
-    return ONEDNN if x.is_cpu and is_fp32 and hardware.onednn_is_faster() else REFERENCE
-
-
-def matmul(
-    x: Tensor, weight: Tensor, bias: Tensor | None = None, kernels: KernelBackend = REFERENCE
-) -> Tensor:
-    """Compute `F.linear` by the fastest backend: x [N, in] times the transpose of weight [out, in]."""
-    backend = matmul_backend(x, kernels)
-    if backend is REFERENCE or x.dim() != 2 or not x.numel():
-        return F.linear(x, weight, bias)
-    x = x.to(compute_dtype(x))
-    if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, weight, bias)):
-        return _BackendMatmul.apply(x, weight, bias, backend)  # type: ignore[no-any-return, no-untyped-call]
-    return backend.matmul(x, weight.T, bias)
-
-
-class _OneDnn(MatmulBackend):
-    """Matrix products by oneDNN; inputs that are neither row-major nor column-major are copied."""
-
-    def matmul(self, x: Tensor, y: Tensor, bias: Tensor | None = None, out: Tensor | None = None) -> Tensor:
-        x, y = (t if 1 in t.stride() and 0 not in t.stride() else t.contiguous() for t in (x, y))
-        output: Tensor = torch.ops.mkldnn._linear_pointwise(x, y.T, bias, "none", [], "")
-        return output if out is None else out.copy_(output)
-
-
-ONEDNN = _OneDnn()
-"""Matrix products by oneDNN, if torch has it."""
-
-
-class _BackendMatmul(torch.autograd.Function):
-    """A matrix product whose forward and backward pass use one backend."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, backend: MatmulBackend) -> Tensor:
-        ctx.save_for_backward(x, weight)
-        ctx.backend = backend
-        return backend.matmul(x, weight.T, bias)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight = ctx.saved_tensors
-        needs_x, needs_weight, needs_bias, _ = ctx.needs_input_grad
-        x_grad = ctx.backend.matmul(grad, weight) if needs_x else None
-        if needs_weight and needs_bias:
-            return x_grad, *ctx.backend.linear_weight_grads(x, grad), None
-        weight_grad = ctx.backend.matmul(grad.T, x) if needs_weight else None
-        return x_grad, weight_grad, grad.sum(0) if needs_bias else None, None
-
-
 class QueryTokens(NamedTuple):
     """The M tokens whose output a layer computes, if not all are needed.
 
@@ -240,6 +156,17 @@ class Attention(nn.Module):
             context = attention(self.qkv(x), layout, self.num_heads, dropout, self.kernels)
             context = _select_rows(context, None if query_tokens is None else query_tokens.rows)
         return self.output(context)  # type: ignore[no-any-return]
+
+    def step(self, x: Tensor, cache: KeyValueCache) -> Tensor:
+        """Compute the output for the next token of each of n sequences, [n, H] → [n, H].
+
+        Args:
+            x: The input at the next tokens, [n, H].
+            cache: The keys and values of the earlier tokens, to which those of the next ones are added.
+        """
+        q, k, v = self.qkv(x).view(len(x), 3, self.num_heads, 1, -1).unbind(1)
+        context = attend(q, *cache.append(k, v))
+        return self.output(context.reshape(len(x), -1))  # type: ignore[no-any-return]
 
     def _project_separately(self, query_inputs: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the queries of M tokens, [M, H], and the keys and values of all tokens, [N, 2H]."""
@@ -339,7 +266,20 @@ class TransformerLayer(nn.Module):
         )
         return None if has_hooks(attention, feed_forward, *modules.parametrized) else modules
 
+    def step(self, x: Tensor, cache: KeyValueCache) -> Tensor:
+        """Compute the next token of each of n sequences, [n, H] → [n, H], as `Attention.step` does."""
+        return self._feed_forward(self._step_self_attention(x, cache))
+
+    def _step_self_attention(self, x: Tensor, cache: KeyValueCache) -> Tensor:
+        attention: Any = unwrap_shared(self.attention)
+        attention_output = attention.step(self.attention_norm(x) if self._norm_first else x, cache)
+        return self._add_residual(x, attention_output, self.attention_norm)
+
     def _forward_unfused(self, x: Tensor, layout: AttentionLayout, rows: Tensor | None) -> Tensor:
+        return self._feed_forward(self._self_attention(x, layout, rows))
+
+    def _self_attention(self, x: Tensor, layout: AttentionLayout, rows: Tensor | None = None) -> Tensor:
+        """Apply the attention sublayer with its residual connection and LayerNorm."""
         residual = _select_rows(x, rows)
         attention_input, query_inputs = x, residual
         if self._norm_first:
@@ -347,7 +287,10 @@ class TransformerLayer(nn.Module):
             query_inputs = _select_rows(attention_input, rows)
         query_tokens = None if rows is None else QueryTokens(rows, query_inputs)
         attention_output = self.attention(attention_input, layout, query_tokens)
-        x = self._add_residual(residual, attention_output, self.attention_norm)
+        return self._add_residual(residual, attention_output, self.attention_norm)
+
+    def _feed_forward(self, x: Tensor) -> Tensor:
+        """Apply the feed-forward sublayer with its residual connection and LayerNorm."""
         feed_forward_output = self.feed_forward(self.output_norm(x) if self._norm_first else x)
         return self._add_residual(x, feed_forward_output, self.output_norm)
 

@@ -22,7 +22,8 @@ from bertsmith.kernels.vocabulary_loss import OnlineSoftmaxState, VocabLossInput
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Embedding
 from bertsmith.models.family import get_family
-from bertsmith.models.layers import ACTIVATIONS, Dropout, Linear, linear, matmul, matmul_backend
+from bertsmith.models.layers import ACTIVATIONS, Dropout, Linear
+from bertsmith.models.matmul import linear, matmul, matmul_backend
 from bertsmith.models.weight_init import init_weights
 
 _CHUNK_SIZE = 4096  # vocabulary entries per chunk
@@ -47,6 +48,7 @@ class Pooler(nn.Module):
 class MaskedLMHead(nn.Module):
     """The masked LM head: LayerNorm(activation(Linear)) from H to E, then the decoder with a bias.
 
+    In families without the transform (`HeadStructure.lm_transform`) the head is the decoder alone.
     A tied decoder's weights are the token embeddings, which each call gets as an argument, so that only the
     encoder owns the parameter. A head that is not tied has its own decoder.
     """
@@ -55,12 +57,16 @@ class MaskedLMHead(nn.Module):
 
     def __init__(self, config: ModelConfig, generator: torch.Generator) -> None:
         super().__init__()
-        self.transform = Linear(config.hidden_size, config.embedding_dim)
-        self.activation = ACTIVATIONS[get_family(config.model_type).heads.masked_act or config.hidden_act]
-        self.norm = nn.LayerNorm(config.embedding_dim, config.layer_norm_eps)
+        structure = get_family(config.model_type).heads
+        self._size = structure.decoder_size(config) if structure.decoder_size else config.embedding_dim
+        self._has_transform = structure.lm_transform
+        if self._has_transform:
+            self.transform = Linear(config.hidden_size, self._size)
+            self.activation = ACTIVATIONS[structure.masked_act or config.hidden_act]
+            self.norm = nn.LayerNorm(self._size, config.layer_norm_eps)
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
         self.tied = config.tie_word_embeddings
-        self.decoder = None if self.tied else Embedding(config.vocab_size, config.embedding_dim)
+        self.decoder = None if self.tied else Embedding(config.vocab_size, self._size)
         init_weights(self, config.initializer_range, generator)
 
     def forward(self, hidden_rows: Tensor, embedding: Tensor) -> Tensor:
@@ -78,7 +84,9 @@ class MaskedLMHead(nn.Module):
         return fused_cross_entropy(inputs, weight, self.bias, labels, self.kernels)
 
     def decoder_inputs(self, hidden_rows: Tensor) -> Tensor:
-        """Compute the input of the decoder, LayerNorm(activation(Linear)): [M, H] → [M, E]."""
+        """Compute the input of the decoder, LayerNorm(activation(Linear)) or the states alone: [M, H] → [M, E]."""
+        if not self._has_transform:
+            return hidden_rows[:, : self._size]
         return self.kernels.layer_norm(self.activation(self.transform(hidden_rows)), self.norm)
 
     def decoder_weight(self, embedding: Tensor) -> Tensor:

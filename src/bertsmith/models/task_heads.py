@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from bertsmith.models.config import ModelConfig
+from bertsmith.models.decoder import RecurrentDecoder, TransformerDecoder
 from bertsmith.models.family import get_family
 from bertsmith.models.feature_extraction import BiLSTM, LayerConcat, ScalarMix, SecondEncoder
 from bertsmith.models.layers import ACTIVATIONS, Dropout, Linear
@@ -330,6 +331,7 @@ PART_BUILDERS: Mapping[str, Callable[[ModelConfig, torch.Generator, int], nn.Mod
     "recurrent4": lambda config, generator, _: BiLSTM(config, generator, 4 * config.hidden_size),
     "pooler": lambda config, generator, _: Pooler(config, generator),
     "masked": lambda config, generator, _: MaskedLMHead(config, generator),
+    "masked_backward": lambda config, generator, _: MaskedLMHead(config, generator),
     "pair": lambda config, generator, _: SentencePairHead(config, generator),
     "detector": lambda config, generator, _: ReplacedTokenHead(config, generator),
     "classifier": lambda config, generator, outputs: (
@@ -341,5 +343,10 @@ PART_BUILDERS: Mapping[str, Callable[[ModelConfig, torch.Generator, int], nn.Mod
     "span_transform": lambda config, generator, _: SpanTransform(config, generator),
     "chooser": lambda config, generator, _: MultipleChoiceHead(config, generator).chooser,
     "relater": lambda config, generator, outputs: RelationHead(config, generator, outputs).relater,
+    "decoder": lambda config, generator, _: TransformerDecoder(config, generator),
+    "recurrent_decoder": lambda config, generator, _: RecurrentDecoder(config, generator),
+    "bilinear_decoder": lambda config, generator, _: RecurrentDecoder(config, generator, "bilinear"),
+    "concat_decoder": lambda config, generator, _: RecurrentDecoder(config, generator, "concat"),
+    "additive_decoder": lambda config, generator, _: RecurrentDecoder(config, generator, "additive"),
 }
 """Builders of all parts besides the encoder, in forward order; the last argument is the number of outputs."""

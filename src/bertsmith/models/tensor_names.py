@@ -44,6 +44,20 @@ TASK_MODULES: ModuleNames = {
     "chooser.linear": ("classifier",),
     "relater.linear": ("relater",),
 }
+RECURRENT_DECODERS = ("recurrent_decoder", "bilinear_decoder", "concat_decoder", "additive_decoder")
+"""The recurrent decoders: without learned scores of attention, and with each kind of them."""
+_DECODER_LAYER = (
+    "attention.qkv",
+    "attention.output",
+    "attention_norm",
+    "cross_attention.query",
+    "cross_attention.key_value",
+    "cross_attention.output",
+    "cross_attention_norm",
+    "feed_forward.inner",
+    "feed_forward.output",
+    "output_norm",
+)
 _LSTM = tuple(
     f"{parameter}_{source}_l{layer}{direction}"
     for layer in (0, 1)
@@ -51,6 +65,7 @@ _LSTM = tuple(
     for parameter in WEIGHT_AND_BIAS
     for source in ("ih", "hh")
 )
+_LSTM_LAYER = tuple(f"{parameter}_{source}_l0" for parameter in WEIGHT_AND_BIAS for source in ("ih", "hh"))
 # Modules whose parameters are not a weight and a bias; the CRF's are pytorch-crf's.
 _PARAMETERS = {
     "encoder.embeddings.token": ("weight",),
@@ -62,6 +77,12 @@ _PARAMETERS = {
     "mix": ("weights", "scale"),
     "recurrent.lstm": _LSTM,
     "recurrent4.lstm": _LSTM,
+    **{f"{decoder}.lstm": _LSTM_LAYER for decoder in RECURRENT_DECODERS},
+    **{
+        f"{decoder}.score.{matrix}": ("weight",)
+        for decoder in RECURRENT_DECODERS
+        for matrix in ("query", "key", "vector")
+    },
 }
 
 
@@ -125,19 +146,8 @@ def name_table(
         for name, hf_names in (outside_layers | dict(heads)).items()
     }
     layer_modules, duplicates = _layer_modules(config, f"{base}.{layer_name}", layer)
-    modules |= layer_modules
-    tensors = {
-        f"{name}.{parameter}": tuple(f"{hf_name}.{parameter}" for hf_name in hf_names)
-        for name, hf_names in modules.items()
-        for parameter in _PARAMETERS.get(name, WEIGHT_AND_BIAS)
-    }
-    if config.causal:  # the model may have a second encoder of the other direction
-        second_encoder = {name: hf_names for name, hf_names in tensors.items() if name.startswith("encoder.")}
-        second_encoder |= {f"linear.{parameter}": (f"linear.{parameter}",) for parameter in WEIGHT_AND_BIAS}
-        tensors |= {
-            f"beside.{name}": tuple(f"beside.{hf_name}" for hf_name in hf_names)
-            for name, hf_names in second_encoder.items()
-        }
+    modules |= layer_modules | {name: (name,) for name in decoder_modules(config)}
+    tensors = with_second_encoder(config, module_tensors(modules))
     tied: dict[str, str] = {}
     unused: dict[str, str] = {}
     if decoder is not None and config.tie_word_embeddings:
@@ -151,6 +161,50 @@ def name_table(
         if head_bias != decoder_bias:
             unused[head_bias] = decoder_bias
     return NameTable(base, tensors, tied, duplicates, unused)
+
+
+def module_tensors(modules: ModuleNames) -> dict[str, tuple[str, ...]]:
+    """Return the tensors of modules, by bertsmith's and Hugging Face's names."""
+    return {
+        f"{name}.{parameter}": tuple(f"{hf_name}.{parameter}" for hf_name in hf_names)
+        for name, hf_names in modules.items()
+        for parameter in _PARAMETERS.get(name, WEIGHT_AND_BIAS)
+    }
+
+
+def with_second_encoder(
+    config: ModelConfig, tensors: Mapping[str, tuple[str, ...]]
+) -> dict[str, tuple[str, ...]]:
+    """Return a model's tensors and, if it is causal, those of a second encoder of the other direction."""
+    if not config.causal:
+        return dict(tensors)
+    second_encoder = {name: hf_names for name, hf_names in tensors.items() if name.startswith("encoder.")}
+    second_encoder |= {f"linear.{parameter}": (f"linear.{parameter}",) for parameter in WEIGHT_AND_BIAS}
+    return {
+        **tensors,
+        **{
+            f"beside.{name}": tuple(f"beside.{hf_name}" for hf_name in hf_names)
+            for name, hf_names in second_encoder.items()
+        },
+    }
+
+
+def decoder_modules(config: ModelConfig) -> list[str]:
+    """Return the modules of all decoders; Hugging Face has no names for them."""
+    modules = [
+        f"decoder.blocks.{layer}.{name}"
+        for layer in range(config.num_hidden_layers)
+        for name in _DECODER_LAYER
+    ]
+    modules += ["decoder.norm"] if config.norm == "pre" else []
+    modules += [
+        f"{decoder}.{name}" for decoder in RECURRENT_DECODERS for name in ("lstm", "initial", "combine")
+    ]
+    modules += ["bilinear_decoder.score.key", "concat_decoder.score.vector"]
+    modules += [f"additive_decoder.score.{matrix}" for matrix in ("query", "key", "vector")]
+    if config.embedding_size is not None:
+        modules += [f"{decoder}.projection" for decoder in ("decoder", *RECURRENT_DECODERS)]
+    return modules
 
 
 def _layer_modules(

@@ -7,6 +7,8 @@ are in order or swapped (Lan et al. 2020, section 3.1), with the same head; or n
 Causal language modeling predicts each token from those before it, or from those after it (`model.backwards`). Its
 sources are Radford et al. 2018, and the ablation "LTR & No NSP" of Devlin et al. 2019, section 5.1. The instances
 are those of masked language modeling without masks; the head is the masked-LM head, tied to the token embeddings.
+
+Bidirectional language modeling trains both directions of an ELMo with one loss (Peters et al. 2018, section 3.1).
 """
 
 from __future__ import annotations
@@ -148,6 +150,68 @@ class CausalLM(Objective):
         """Return the rows of hidden states that predict a token, and the rows of these tokens, long [M] each."""
         rows = _rows_with_successor(packed)
         return (rows + 1, rows) if self.config.backwards else (rows, rows + 1)
+
+
+class BidirectionalLM(Objective):
+    """The language-modeling heads of an ELMo: one for both directions, or one for each.
+
+    The losses are `forward`, of each token but the first of a sequence given those before it, and `backward`, of
+    each token but the last given those after it. Training minimizes their sum.
+    """
+
+    name = "bilm"
+    identifying_part = "masked"
+    required_model_settings = MappingProxyType({"causal": False})
+    default_data_settings = CausalLM.default_data_settings
+    perplexity_parts = ("forward", "backward")
+    lm_directions = 2
+
+    def __init__(self, config: ModelConfig, generator: torch.Generator) -> None:
+        super().__init__()
+        self.masked = MaskedLMHead(config, generator)
+        if not config.tie_directions:
+            self.masked_backward = MaskedLMHead(config, generator)
+
+    @classmethod
+    def from_settings(
+        cls, encoder: Encoder, generator: torch.Generator, data: DataSettings, settings: Settings
+    ) -> BidirectionalLM:
+        """Build the heads; raise InputError for sentence pairs and corrupted text."""
+        check_data_settings(data, cls.name, "insertion", "deletion")
+        return cls(encoder.config, generator)
+
+    def counts(self, batch: MaskedBatch) -> Mapping[str, int]:
+        """Return the number of tokens that each direction predicts: all but one of each sequence."""
+        count = batch.tokens - int((batch.packed.lengths > 0).sum())
+        return {"forward": count, "backward": count}
+
+    def loss(self, encoder: Encoder, batch: MaskedBatch) -> Loss:
+        """Return the summed cross-entropies of both directions."""
+        packed = batch.unmasked
+        rows, embeddings = _rows_with_successor(packed), encoder.embeddings
+        token = embeddings.token
+        backward_token: Any = getattr(embeddings, "backward_token", None) or token
+        head = getattr(self, "masked_backward", self.masked)
+        with (
+            token.tied_decoder_weight(self.masked.tied) as weight,
+            backward_token.tied_decoder_weight(self.masked.tied) as backward_weight,
+        ):
+            forward, backward = encoder(packed).chunk(2, 1)
+        sums, num_correct = {}, {}
+        sums["forward"], num_correct["forward"] = self.masked.loss(
+            forward[rows], weight, packed.tokens[rows + 1]
+        )
+        sums["backward"], num_correct["backward"] = head.loss(
+            backward[rows + 1], backward_weight, packed.tokens[rows]
+        )
+        return Loss(sums, self.counts(batch), num_correct)
+
+    def unigram_baseline(
+        self, token_counts: NDArray[np.int64], batches: Iterable[MaskedBatch]
+    ) -> dict[str, float]:
+        """Return the loss of a unigram model on the tokens that the forward direction predicts."""
+        labels = (batch.unmasked.tokens[_rows_with_successor(batch.packed) + 1] for batch in batches)
+        return {"unigram_lm_loss": unigram_cross_entropy(token_counts, labels)}
 
 
 def _rows_with_successor(packed: Packed) -> Tensor:

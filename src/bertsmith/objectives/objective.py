@@ -23,6 +23,7 @@ from bertsmith.instances.settings import DataSettings
 from bertsmith.loss import Loss
 from bertsmith.models.config import ModelConfig, ProblemType
 from bertsmith.models.encoder import Encoder
+from bertsmith.models.family import get_family
 from bertsmith.models.pretraining_heads import MaskedLMHead
 from bertsmith.models.weight_init import init_output_bias, unigram_cross_entropy
 from bertsmith.objectives.settings import OBJECTIVES
@@ -74,6 +75,7 @@ class Objective(nn.Module):
             statistics (settings `start`).
         supports_filling: True if batches may be padded (`MaskedBatch.padded_to`) without effect on the loss, which
             CUDA graphs require.
+        lm_directions: The directions in which a model must predict (`HeadStructure.lm_directions`).
         masked: The masked-LM head, if the objective has one.
     """
 
@@ -88,6 +90,7 @@ class Objective(nn.Module):
     frozen_modules: tuple[str, ...] = ()
     uses_corpus_init: ClassVar[bool] = False
     supports_filling: ClassVar[bool] = False
+    lm_directions: ClassVar[int] = 1
     masked: MaskedLMHead
 
     @classmethod
@@ -216,8 +219,11 @@ def evaluate_objective(
 
 
 def infer_objective(config: ModelConfig, parts: Collection[str]) -> str:
-    """Return the name of the objective that trained a model with these heads, or of the default objective."""
-    for name in OBJECTIVES:
+    """Return the name of the objective that trained a model with these heads, or of the default objective.
+
+    The usual objective of the family comes first.
+    """
+    for name in (get_family(config.model_type).objective, *OBJECTIVES):
         objective = objective_type(name)
         if objective.identifying_part in parts and all(
             getattr(config, key) == value for key, value in objective.required_model_settings.items()

@@ -11,6 +11,7 @@ from bertsmith.settings import Settings
 OBJECTIVES: dict[str, str | type[Any]] = {
     "mlm_nsp": "bertsmith.objectives.language_modeling:MaskedLM",
     "causal": "bertsmith.objectives.language_modeling:CausalLM",
+    "bilm": "bertsmith.objectives.language_modeling:BidirectionalLM",
     "distil": "bertsmith.objectives.distillation:Distillation",
     "replaced": "bertsmith.objectives.electra:Electra",
 }

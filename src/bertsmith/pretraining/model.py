@@ -24,7 +24,7 @@ from bertsmith.io.word_vectors import read_word_vectors
 from bertsmith.models import weight_init
 from bertsmith.models.config import DROPOUT_SETTINGS, ModelConfig
 from bertsmith.models.encoder import Encoder
-from bertsmith.models.family import build_encoder
+from bertsmith.models.family import build_encoder, get_family
 from bertsmith.objectives.objective import MODEL, ModelParts, Objective, objective_type
 from bertsmith.pretraining.data import PretrainData
 from bertsmith.pretraining.settings import PretrainSettings
@@ -155,6 +155,12 @@ def _create_objective(settings: PretrainSettings, encoder: Encoder, generator: t
             )
             hint = f"remove it, or choose another {option('objective.name')}"
             raise InputError("objective_not_applicable", message, argument=f"model.{name}", hint=hint)
+    if get_family(encoder.config.model_type).heads.lm_directions != objective_class.lm_directions:
+        message = (
+            f"a model of the family {encoder.config.model_type} has no objective '{objective_class.name}'"
+        )
+        hint = f"use {option('objective.name', get_family(encoder.config.model_type).objective)}"
+        raise InputError("objective_not_in_family", message, argument="objective.name", hint=hint)
     objective = objective_class.from_settings(encoder, generator, settings.data, settings.objective)
     if settings.objective.reduction == "sum":
         if any(weight != 1 for weight in objective.loss_weights.values()):
@@ -168,6 +174,14 @@ def _create_objective(settings: PretrainSettings, encoder: Encoder, generator: t
 def _init_embeddings_from_data(encoder: Encoder, settings: PretrainSettings, data: PretrainData) -> None:
     """Initialize token embeddings from co-occurrences in the training documents, and from a file, which wins."""
     start, tokenizer = settings.start, data.shards.tokenizer
+    if settings.model.embedding_type == "char_cnn":
+        if start.tokens != "normal" or start.token_vectors:
+            message = "the vectors are computed from the characters of tokens, so they cannot be initialized"
+            hint = f"use {option('model.embedding_type', 'token')}, or omit it"
+            argument = "start.token_vectors" if start.token_vectors else "start.tokens"
+            raise InputError("no_token_vectors", message, argument=argument, hint=hint)
+        encoder.embeddings.set_tokens(tokenizer.tokens)
+        return
     embeddings = encoder.embeddings.token.weight
     size, sigma = embeddings.shape[1], settings.model.initializer_range
     if start.tokens == "neighbours":

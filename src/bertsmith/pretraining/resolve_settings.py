@@ -109,8 +109,10 @@ def measured_settings(
 ) -> dict[str, dict[str, Any]]:
     """Return the defaults of a new model with these settings of `model`; {} if its size was not measured.
 
-    There are further ones if the budget is in minutes.
+    There are further ones if the budget is in minutes. Only Transformers were measured.
     """
+    if not get_family(sizes.get("model_type", "bert")).is_transformer:
+        return {}
     layers, hidden_size = sizes.get("num_hidden_layers"), sizes.get("hidden_size")
     measured = [s for s in SIZES if layers in s.layers and preset_sizes(s.preset).hidden_size == hidden_size]
     if not measured:

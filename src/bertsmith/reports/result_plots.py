@@ -1,4 +1,4 @@
-"""Plots of an ablation, of a learning rate range test, and of attention weights."""
+"""Plots of an ablation, of a learning rate range test, of probes, and of attention weights."""
 
 from __future__ import annotations
 
@@ -135,6 +135,29 @@ def plot_probes(rows: Mapping[str, Sequence[float]], baseline: float) -> bytes:
         plots.set_integer_ticks(axes.xaxis)
         axes.set_xlabel("layer")
         axes.set_ylabel("accuracy")
+
+    return plots.to_png(plots.figure(draw))
+
+
+def plot_gradients(curves: Mapping[str, Sequence[float]]) -> bytes:
+    """Plot the norms of gradients by distance in tokens, with a logarithmic y axis, as a PNG.
+
+    Args:
+        curves: The norms at the distances 0, 1, … for each of up to nine models, relative to distance 0; zeros are
+            omitted.
+    """
+
+    styles = [(color, line) for line in ("-", "--", ":") for color in (plots.BAR, plots.ALERT, plots.INK)]
+
+    def draw(axes: Axes) -> None:
+        for (name, values), (color, line) in zip(curves.items(), styles, strict=False):
+            axes.plot(
+                range(len(values)), [value or np.nan for value in values], line, color=color, label=name
+            )
+        axes.set_yscale("log")
+        axes.legend(frameon=False, labelcolor=plots.INK, fontsize="small")
+        axes.set_xlabel("distance in tokens")
+        axes.set_ylabel("norm of the gradient")
 
     return plots.to_png(plots.figure(draw))
 

@@ -18,7 +18,6 @@ from bertsmith.formatting import join_names
 from bertsmith.inference.embedding import Embedder
 from bertsmith.inference.logits import LogitPredictor
 from bertsmith.inference.predictor import with_class
-from bertsmith.inference.search import Reranker
 from bertsmith.inference.task_predictor import to_columns
 from bertsmith.serving.models import ServedModel
 from bertsmith.serving.native import with_settings
@@ -91,10 +90,7 @@ def can_classify(model: ServedModel) -> bool:
 
 def can_rerank(model: ServedModel) -> bool:
     """Return True if a model scores pairs of texts."""
-    try:
-        return "predict" in model.routes and bool(Reranker(model.model))
-    except InputError:
-        return False
+    return model.reranker is not None
 
 
 def pipeline_tag(model: ServedModel) -> str | None:
@@ -254,7 +250,8 @@ async def rerank(
         logits: Return logits; otherwise the probability of the label of relevant texts, or a number's sigmoid.
         truncate: Truncate pairs that are too long; otherwise they are an error.
     """
-    reranker = Reranker(model.model)
+    reranker = model.reranker
+    assert reranker is not None  # the route has chosen the model by `can_rerank`
     inputs = {"text": [query] * len(texts), "text_pair": list(texts)}
     predictions = await predict(request, model, inputs, logits=logits, truncate=truncate)
     if logits:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Lock
@@ -17,6 +18,7 @@ from bertsmith.inference.fill_mask import MaskFiller
 from bertsmith.inference.model import Model, load
 from bertsmith.inference.predictor import Predictor
 from bertsmith.inference.scoring import Scorer
+from bertsmith.inference.search import Reranker
 from bertsmith.inference.task_predictor import TaskPredictor
 from bertsmith.kernels.backend_selection import select_training_backend
 from bertsmith.suggestions import did_you_mean, similar_names
@@ -27,6 +29,7 @@ PredictorT = TypeVar("PredictorT", bound=Predictor)
 
 _NO_ROUTE = (
     "continuation_prefix_missing",
+    "directions_not_tied",
     "model_is_causal",
     "model_too_short",
     "no_masked_lm_head",
@@ -49,6 +52,7 @@ class ServedModel:
         source: The run, model folder, or published name.
         model: The model.
         loaded_at: The time at which it was loaded, in seconds since 1970.
+        reranker: Scores the predictions for pairs of texts; None if the model does not predict for pairs.
         missing: Why the model has no predictor, by the name of the route.
     """
 
@@ -66,6 +70,7 @@ class ServedModel:
             "fill-mask": self._create("fill-mask", model.mask_filler),
             "score": self._create("score", model.scorer),
         }
+        self.reranker = self._reranker()
         if (embedder := self._predictors["embed"]) is not None:
             embedder.predict(["warm up"])
 
@@ -74,13 +79,14 @@ class ServedModel:
         """Load a model with the fastest kernels of the machine, compiled if need be: a server runs for long.
 
         Raises:
-            InputError: There is no model, or it fails the check of its precision.
+            InputError: There is no model, or it fails the check of its precision or its self-test.
         """
         model = load(source, device, precision=precision)
         if model.context.is_cpu:
             select_training_backend("auto", model.folder.config.hidden_size)  # compiles them and waits
             if precision == "auto":  # an explicit precision uses them
                 model = load(source, device, precision=model.context.precision)
+        model.self_test()
         return cls(name, source, model, int(time.time()))
 
     @property
@@ -158,6 +164,13 @@ class ServedModel:
         if predictor.check is not None:
             predictor.check(())
         return replace(predictor, path=Path(self.name))
+
+    def _reranker(self) -> Reranker | None:
+        if "predict" not in self.routes:
+            return None
+        with suppress(InputError):  # the model does not read pairs, or no label says that texts match
+            return Reranker(self.model)
+        return None
 
     def _get(self, route: str, predictor_class: type[PredictorT]) -> PredictorT:
         predictor = self._predictors[route]

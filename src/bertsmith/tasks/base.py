@@ -183,12 +183,16 @@ class TaskModel(Objective):
         problem_type: The `problem_type` of Hugging Face's config.json.
         outputs_per_token: True if outputs depend on the tokenization, so that an ensemble needs one tokenizer.
         supports_distillation: True if `distillation_loss` fits the outputs.
+        logit_names: The names of the outputs of an exported model; several ones are the columns of `logits`.
+        has_choices: True if the sequences of an item are its choices.
         token_inputs: The `tensors` with indices of tokens, long [B, n], that `logits` needs: n by name.
     """
 
     inherited_heads: ClassVar[tuple[str, ...]] = ("pooler",)
     outputs_per_token: ClassVar[bool] = False
     supports_distillation: ClassVar[bool] = True
+    logit_names: ClassVar[tuple[str, ...]] = ("logits",)
+    has_choices: ClassVar[bool] = False
     token_inputs: ClassVar[Mapping[str, int]] = {}
     head_init: Mapping[str, str] = {}
     problem_type: ProblemType | None = None

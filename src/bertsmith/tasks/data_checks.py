@@ -5,14 +5,15 @@ The functions take plain values with their locations and return tables and diagn
 
 from __future__ import annotations
 
+import hashlib
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 from statistics import fmean, pstdev
 from typing import Any, NamedTuple
 
-from bertsmith.errors import InputError
+from bertsmith.errors import InputError, option
 from bertsmith.formatting import join_names, pluralize, shorten
 from bertsmith.io.values import is_blank, to_text
 from bertsmith.tasks.labels import LabelMap
@@ -216,6 +217,28 @@ def find_overlap(train: Sequence[Any], validation: Sequence[Any]) -> Diagnostic 
         f"{len(shared):,} of {of_examples} have a text that is also trained on, which raises the scores",
         [f"{example.location} is {first_location[example.group_key]}" for example in shared],
     )
+
+
+def examples_digest(examples: Sequence[Any]) -> str:
+    """Return a digest of the texts of examples, whatever their order, labels, and file."""
+    keys = sorted({repr(example.question_key) for example in examples})
+    return hashlib.sha256("\n".join(keys).encode("utf-8", "backslashreplace")).hexdigest()
+
+
+def find_validation_examples(
+    examples: Sequence[Any], validation_digests: Collection[str]
+) -> list[Diagnostic]:
+    """Return the diagnostic for test examples that are the validation examples of a model, if they are.
+
+    Args:
+        examples: The examples to score.
+        validation_digests: The digest of the validation examples of each model that answers.
+    """
+    if not validation_digests or examples_digest(examples) not in validation_digests:
+        return []
+    message = "these are the validation examples, which chose the model's weights, so the scores are too high"
+    hint = f"score a test file, or hold out test examples with {option('test_split', 0.2)}"
+    return [Diagnostic("validation examples as a test", message, consequence=hint)]
 
 
 def _cells(labels: Sequence[str], counts: Counter[str]) -> tuple[str, str]:

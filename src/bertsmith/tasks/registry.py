@@ -92,6 +92,7 @@ TASKS: dict[str, str | Task] = {
     "choose": "bertsmith.tasks.multiple_choice:TASK",
     "relate": "bertsmith.tasks.relation_extraction:TASK",
     "embed": "bertsmith.tasks.embedding:TASK",
+    "translate": "bertsmith.tasks.translation:TASK",
 }
 """The declarations of tasks, or their import paths, by name."""
 

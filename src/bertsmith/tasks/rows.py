@@ -10,12 +10,23 @@ from bertsmith.errors import InputError
 from bertsmith.formatting import pluralize
 from bertsmith.io.delimited import missing_column_hint
 from bertsmith.io.sources import Source
-from bertsmith.io.tables import Table, is_json_source, json_rows, read_table
+from bertsmith.io.tables import Row, Table, is_json_source, json_rows, read_table
 from bertsmith.settings import Settings
 from bertsmith.tasks.data_checks import check_text
 
 logger = logging.getLogger(__name__)
 _PRODIGY_ANSWERS = ("accept", "reject", "ignore")
+_OTHER_FORMATS = {
+    frozenset({"tokenized_text", "ner"}): "training data of GLiNER",
+    frozenset({"sentences", "ner"}): "a file of DyGIE",
+    frozenset({"sentences", "clusters"}): "a file of DyGIE",
+    frozenset({"paragraphs"}): "training data of spaCy 2",
+}
+_ROWS_HINT = (
+    'write an object for each sentence: {"words": ["Ada", "walks"], "tags": ["B-PER", "O"]}, or for each '
+    'relation: {"tokens": ["Ada", "met", "Bob"], "head": [0, 1], "tail": [2, 3], "relation": "met"}; ends are '
+    "exclusive here, and inclusive in DyGIE and GLiNER"
+)
 POSITIVE_KEYS = ("positives", "positive", "pos")
 NEGATIVE_KEYS = ("negatives", "negative", "neg")
 """The keys of a row; each holds a text, or a list of texts."""
@@ -68,6 +79,15 @@ def rename_columns(
                 renamed.pop(usual_name, None)
             renamed[name] = value
     return renamed
+
+
+def refuse_other_format(row: Row) -> None:
+    """Raise InputError for a row of a format that no task reads, and say how to write it."""
+    name = next((name for keys, name in _OTHER_FORMATS.items() if keys <= row.values.keys()), None)
+    if name is None:
+        return
+    message = f"this is {name}, which has other rows"
+    raise InputError("other_row_format", message, location=row.location, hint=_ROWS_HINT)
 
 
 def column_value(values: Mapping[str, Any], column: str, argument: str, location: str) -> Any:

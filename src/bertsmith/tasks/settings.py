@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, PositiveFloat, field_validator
+from pydantic import Field, PositiveFloat, field_validator, model_validator
 
 from bertsmith.models.config import Layers, Pooling
 from bertsmith.settings import Settings
@@ -20,6 +20,13 @@ Header = Annotated[bool, Field(description="the first line names the columns; fa
 Head = Annotated[
     Literal["linear", "bilstm"],
     Field(description="linear: the task's own layers; bilstm: a two-layer bidirectional LSTM below them"),
+]
+HeadLayers = Annotated[
+    Layers,
+    Field(
+        description="layers that the head reads: last, second_to_last, embeddings; sum_last_four, sum_all, and "
+        "sum_with_embeddings: a learned weighted sum; concat_last_four: concatenated"
+    ),
 ]
 SecondEncoderRun = Annotated[
     str,
@@ -58,6 +65,7 @@ class TextSettings(Settings):
         True,
         description="the head of a BERT or ALBERT reads the pooler; false: the first token's hidden state",
     )
+    layers: HeadLayers = "last"
     head: Head = "linear"
     second_encoder: SecondEncoderRun = ""
 
@@ -121,11 +129,7 @@ class TagSettings(Settings):
     decoder: Literal["softmax", "crf"] = Field(
         "softmax", description="score of tags: each by itself, or by a conditional random field"
     )
-    layers: Layers = Field(
-        "last",
-        description="layers that the head reads: last, second_to_last, embeddings; sum_last_four and sum_all: a "
-        "learned weighted sum; concat_last_four: concatenated",
-    )
+    layers: HeadLayers = "last"
     head: Head = "linear"
     second_encoder: SecondEncoderRun = ""
     encoding: FileEncoding = None
@@ -164,6 +168,7 @@ class AnswerSettings(Settings):
         "auto",
         description="scoring as in SQuAD's script, or CMRC 2018's for Chinese; auto: by most answers' script",
     )
+    layers: HeadLayers = "last"
     head: Head = "linear"
     second_encoder: SecondEncoderRun = ""
 
@@ -192,6 +197,7 @@ class ChooseSettings(Settings):
         ge=8,
         description="maximum number of tokens; none: the model's maximum; the end of the context is truncated",
     )
+    layers: HeadLayers = "last"
     head: Head = "linear"
     second_encoder: SecondEncoderRun = ""
 
@@ -222,6 +228,7 @@ class RelateSettings(Settings):
     max_length: int | None = Field(
         None, ge=8, description="maximum number of tokens around both entities; none: the model's maximum"
     )
+    layers: HeadLayers = "last"
     head: Head = "linear"
     second_encoder: SecondEncoderRun = ""
 
@@ -261,3 +268,45 @@ class EmbedSettings(Settings):
         0.5, gt=0, le=2, description="contrastive: the minimum distance (1 - cosine) of different texts"
     )
     same_label: str | None = Field(None, description="label of pairs that match; none: 1, true, yes, …")
+
+
+class TranslateSettings(Settings):
+    """Settings of `translate`."""
+
+    text_column: str = Field("source", description="column of the source text (a number without a header)")
+    target_column: str = Field("target", description="column of the target text")
+    delimiter: Delimiter = None
+    header: Header = True
+    encoding: FileEncoding = None
+    max_length: int | None = Field(
+        None, ge=3, description="maximum number of tokens of a source text; none: the model's maximum"
+    )
+    max_target_length: int | None = Field(
+        None,
+        ge=3,
+        description="maximum number of tokens of a target text, special tokens included; none: the model's "
+        "maximum, and in prediction at most 50 tokens more than the source has",
+    )
+    decoder_type: Literal["transformer", "lstm"] = Field(
+        "transformer", description="transformer: as many layers as the encoder has; lstm: one layer"
+    )
+    attention_score: Literal["dot", "bilinear", "concat", "additive", "none"] = Field(
+        "dot",
+        description="score by which an lstm attends to a source token; none: it reads one vector of the source; a "
+        "transformer has dot",
+    )
+    label_smoothing: float = Field(
+        0.1,
+        ge=0,
+        lt=1,
+        description="share of the probability in the loss that all tokens of the vocabulary share",
+    )
+    num_beams: int = Field(
+        1, ge=1, le=100, description="hypotheses of the beam search; 1: the likeliest token in each step"
+    )
+
+    @model_validator(mode="after")
+    def _check_score(self) -> TranslateSettings:
+        if self.decoder_type == "transformer" and self.attention_score != "dot":
+            raise ValueError("attention_score is a setting of decoder_type=lstm: omit it, or set that")
+        return self

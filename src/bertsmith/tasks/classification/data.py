@@ -31,9 +31,10 @@ from bertsmith.tasks.texts import TextData, TextExample, TextMetadata
 
 logger = logging.getLogger(__name__)
 _MANY_BYTES = 500_000_000  # of scores of all validation examples
-_SEPARATORS = re.compile(r"\s*[,;|#/]\s*")
+_SEPARATORS = re.compile(r"\s*[,;|#/]\s*|\s+")
 _FLAG = "([01]|true|false)"
 _VECTOR = re.compile(rf"\W*{_FLAG}(\W*{_FLAG})+\W*", re.IGNORECASE)
+_DATE = re.compile(r"(\d{4}([-/.])\d\d?\2\d\d?|\d\d?([-/.])\d\d?\3\d{4})([T ]\d\d?:[\d:.+Z-]*)?")
 _FRACTION = re.compile(r"-?\d+\.\d+")
 _IS_TRUE = {
     **dict.fromkeys(("1", "1.0", "true", "yes", "y", "t"), True),
@@ -193,6 +194,10 @@ class ClassificationData(TextData):
             arguments = "label_separator" if separator is not None else "multi_label and label_separator"
             hint = f"for texts with several labels, set {arguments}"
             warnings.append(Diagnostic("labels that combine others", message, locations, excerpts, hint))
+        if count.counts and all(map(_DATE.fullmatch, count.counts)):
+            hint = f"choose another column with {option('label_column')}"
+            excerpts = [count.with_location(min(count.counts))]
+            warnings.append(Diagnostic("labels that are dates", "all labels are dates", (), excerpts, hint))
         return warnings
 
     def metadata_from_hf(self, folder: ModelFolder) -> Metadata | None:
@@ -218,7 +223,7 @@ def _labels_with_separator(labels: Sequence[str]) -> list[str]:
 
     In a hierarchy (sport/golf), no last part occurs first.
     """
-    for mark in ",;|#/":
+    for mark in ",;|#/ ":
         parts = [list(map(str.strip, label.split(mark))) for label in labels]
         combined = [label for label in labels if mark in label]
         if len(combined) > len(labels) / 2 and {p[0] for p in parts} & {p[-1] for p in parts if len(p) > 1}:

@@ -92,6 +92,8 @@ def _truncate(
 class MultipleChoiceModel(TaskModel):
     """One logit per choice."""
 
+    has_choices = True
+
     def __init__(
         self, config: ModelConfig, generator: torch.Generator, metadata: Metadata, settings: ChooseSettings
     ) -> None:

@@ -148,6 +148,7 @@ class QuestionAnsweringModel(TaskModel):
     """Start and end logits of each token."""
 
     outputs_per_token = True
+    logit_names = ("start_logits", "end_logits")
     loss_weights: Mapping[str, float] = {"start": 0.5, "end": 0.5}
 
     def __init__(

@@ -15,6 +15,7 @@ from typing import Any
 
 from bertsmith.artifacts.folder import ModelFolder
 from bertsmith.errors import InputError, option
+from bertsmith.formatting import pluralize
 from bertsmith.io.compression import format_suffix
 from bertsmith.io.jsonl import load_json
 from bertsmith.io.sources import Source
@@ -33,7 +34,7 @@ from bertsmith.tasks.labels import (
     sorted_labels,
 )
 from bertsmith.tasks.results import Diagnostic
-from bertsmith.tasks.rows import first_value, rename_columns
+from bertsmith.tasks.rows import first_value, refuse_other_format, rename_columns
 from bertsmith.tasks.settings import RelateSettings
 
 _TAG = re.compile(r"(</?e[12]>)")
@@ -118,6 +119,7 @@ def read_relations(source: Source, settings: RelateSettings, *, labeled: bool) -
 
 def example_of_row(row: Row, settings: RelateSettings, *, labeled: bool) -> RelationExample:
     """Return the example of a row. Raises `InputError` if a part is missing or wrong."""
+    refuse_other_format(row)
     location, usual_names = row.location, {"text": (*_TEXTS, *_TOKENS), **_ENTITIES}
     usual_names |= {"label": _LABELS} if labeled else {}
     values = rename_columns(row.values, settings, usual_names, location)
@@ -241,7 +243,7 @@ def _check_spans(head: Span, tail: Span, size: int, unit: str, location: str) ->
     for start, end in (head, tail):
         if not 0 <= start < end <= size:
             problem = "is empty" if start == end else f"[{start}, {end}] is not within the {size} {unit}"
-            hint = "its end is exclusive, and behind its start"
+            hint = "its end is exclusive, and behind its start; if the ends are inclusive, add 1 to each"
             raise InputError("span_out_of_range", f"the entity {problem}", location=location, hint=hint)
     if head[0] < tail[0] < head[1] < tail[1] or tail[0] < head[0] < tail[1] < head[1]:
         hint = "one may contain the other, or both are disjoint"
@@ -374,9 +376,20 @@ class RelationData(TaskData):
         return {**metadata, "none": no_relation_label(labels, self.settings.none_label)}
 
     def read_warnings(self, examples: Sequence[RelationExample]) -> list[Diagnostic]:
-        """Report relations that are read in another spelling."""
+        """Report relations that are read in another spelling, and entities whose ends may be inclusive."""
         labels = ((e.relation, e.location) for e in examples if e.relation is not None)
-        return label_spellings(labels, LabelMap(self.metadata))
+        warnings = label_spellings(labels, LabelMap(self.metadata))
+        cut = [e for e in examples if any(_ends_within_word(e.text, end) for _, end in (e.head, e.tail))]
+        if len(cut) > len(examples) / 2:
+            message = (
+                f"{pluralize(len(cut), 'text has an entity', 'texts have an entity')} that ends within a word"
+            )
+            excerpts = [
+                f"'{e.text[slice(*e.head)]}' and '{e.text[slice(*e.tail)]}' ({e.location})" for e in cut
+            ]
+            locations, hint = [e.location for e in cut], "if the ends are inclusive, add 1 to each"
+            warnings.append(Diagnostic("entities that end within words", message, locations, excerpts, hint))
+        return warnings
 
     def metadata_from_hf(self, folder: ModelFolder) -> Metadata | None:
         """Return the labels of a model of ours without its bertsmith.json."""
@@ -384,6 +397,13 @@ class RelationData(TaskData):
         if not folder.architecture.endswith("ForEntityPairClassification") or len(labels) < 2:
             return None
         return {"labels": labels, "numbered": True, "none": no_relation_label(labels, None)}
+
+
+def _ends_within_word(text: str, end: int) -> bool:
+    """Return True for an end between two letters of an alphabet."""
+    return (
+        text[end - 1 : end + 1].isalpha() and 0 < end < len(text) and max(text[end - 1 : end + 1]) < "\u2e80"
+    )
 
 
 def no_relation_label(labels: Sequence[str], none_label: str | None) -> str | None:

@@ -20,13 +20,24 @@ from bertsmith.io.text_io import read_lines
 from bertsmith.io.values import parse_array, parse_collection, to_text
 from bertsmith.metrics.tagging import OUTSIDE
 from bertsmith.tasks.labels import is_integer
-from bertsmith.tasks.rows import column_value, without_rejected
+from bertsmith.tasks.rows import column_value, refuse_other_format, without_rejected
 from bertsmith.tasks.settings import TagSettings
 from bertsmith.tasks.tagging.sentences import TagExample, split_text
 
 logger = logging.getLogger(__name__)
 _WORD_NAMES = ("words", "tokens", "word", "token", "form", "text", "data", "sentence")
-_TAG_NAMES = ("tags", "tag", "ner_tags", "ner_tag", "entities", "spans", "labels", "label", "annotations")
+_TAG_NAMES = (
+    "tags",
+    "tag",
+    "ner_tags",
+    "ner_tag",
+    "entities",
+    "spans",
+    "ents",
+    "labels",
+    "label",
+    "annotations",
+)
 _ID_NAMES = ("sentence_id", "sentence_#", "sent_id", "sentence_idx", "sentence_number", "sentence")
 _SEPARATOR = re.compile(r"[\t\n\r]")
 _EMPTY = (None, "")
@@ -49,6 +60,7 @@ _LISTS_HINT = (
 )
 _BRACKETS = re.compile(r"(\([^()*]+)?(\*\)?|\))")  # the tags of CoNLL-2012
 _TAG = re.compile(r"O|[BIESLUWM]-.+")
+_NESTED_TAGS = re.compile(r"(O|[BIESLUMW]-\S+?)[|/+,;&](O|[BIESLUMW]-\S+)")
 _CONFIDENCE = re.compile(r"[01]?\.\d+(e-\d+)?|[01]")
 
 
@@ -190,6 +202,8 @@ def _example(cells: _Cells, settings: TagSettings, *, labeled: bool) -> TagExamp
     """Return the sentence of a row."""
     row, keys, text, tags, *_ = cells
     location = row.location
+    if keys[0] not in row.values or labeled:
+        refuse_other_format(row)
     for argument, key in zip(("word_column", "tag_column"), keys[: 1 + labeled], strict=False):
         column_value(row.values, key, argument, location)
     text = text.get("text") if isinstance(text, dict) else text  # of Label Studio
@@ -254,6 +268,7 @@ def _example_of_spans(text: str, spans: Any, location: str) -> TagExample:
         if problem:
             message = f"the span [{start!r:.60}, {end!r:.20}, {label!r:.60}] {problem}"
             hint = "spans are [start, end, label] in characters from 0, with the end exclusive, and do not overlap"
+            hint += "; of nested ones, keep the outer one" if problem.startswith("overlaps") else ""
             raise InputError("bad_span", message, location=location, hint=hint)
         tags[first:last] = [f"B-{label}", *[f"I-{label}"] * (last - first - 1)]
         num_extended += text[starts[first] : ends[last - 1]] != text[start:end].strip()
@@ -326,6 +341,13 @@ def check_columns(examples: Sequence[TagExample], settings: TagSettings) -> None
     elif "-100" in tags:
         message, argument, location = "the tag -100 marks tokens to ignore", "tag_column", tags["-100"]
         hint = "give whole words, each with a tag, as they were before a tokenizer split them"
+    elif nested := sorted(filter(_NESTED_TAGS.fullmatch, tags)):
+        message, argument, location = (
+            f"the tag '{nested[0]:.60}' joins several",
+            "tag_column",
+            tags[nested[0]],
+        )
+        hint = "give each word one tag; of nested entities, keep the outer one"
     if message:
         raise InputError("other_columns", message, location=location, argument=argument, hint=hint)
 

@@ -1,0 +1,51 @@
+"""Models with random weights, to train for a task without pre-training."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bertsmith.artifacts.folder import write_folder
+from bertsmith.artifacts.locate import locate_tokenizer
+from bertsmith.inference.model import Model, load
+from bertsmith.io import atomic
+from bertsmith.models.config import ModelConfig
+from bertsmith.models.family import build_encoder, preset
+from bertsmith.tokenizer.tokenizer import Tokenizer
+
+
+def create_model(
+    preset_name: str,
+    tokenizer: str | Path | Tokenizer,
+    output_dir: str | Path,
+    *,
+    seed: int = 0,
+    **settings: Any,
+) -> Model:
+    """Write a model with random weights, which `finetune` trains from nothing.
+
+    Args:
+        preset_name: A preset, such as "transformer-mini" or "bert-mini-uncased".
+        tokenizer: A tokenizer, or its path.
+        output_dir: The folder to write.
+        seed: The seed of the weights.
+        settings: Settings of `ModelConfig` to change, such as num_hidden_layers=2.
+
+    Returns:
+        The model.
+
+    Raises:
+        InputError: The preset or a setting is unknown, or the folder is not empty.
+    """
+    out = atomic.output_path(output_dir)
+    atomic.check_output_folder(out)
+    if not isinstance(tokenizer, Tokenizer):
+        tokenizer = Tokenizer.load(locate_tokenizer(str(tokenizer)))
+    of_tokenizer = {"vocab_size": tokenizer.vocab_size, "pad_token_id": tokenizer.pad_token_id}
+    config: ModelConfig = preset(preset_name, **{**of_tokenizer, **settings})
+    encoder = build_encoder(config, torch.Generator().manual_seed(seed))
+    encoder.embeddings.set_tokens(tokenizer.tokens)
+    write_folder(out, config, {"encoder": encoder}, tokenizer=tokenizer)
+    return load(out)
