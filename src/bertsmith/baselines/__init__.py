@@ -1,1 +1,1 @@
-"""Models before BERT on the same data: word vectors and static vectors."""
+"""Models before BERT on the same data: n-gram models, word vectors, and static vectors."""
