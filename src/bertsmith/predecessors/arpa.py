@@ -120,20 +120,22 @@ def _header_blocks(path: str) -> Iterator[tuple[int, str, str]]:
 
     A header is a line that begins with a backslash.
     """
-    pending, first_line, header = "", 1, ""
+    parts: list[str] = []  # joined once: appending to a text of many blocks would copy it each time
+    first_line, header, num_characters = 1, "", 0
     for block in LineReader(ErrorCollector(path), "utf-8").blocks():
         text, line, start = block.text.replace("\r", ""), block.line, 0
         for match in _HEADER_LINE.finditer(text):
-            pending += text[start : match.start()]
-            yield first_line, header, pending
+            yield first_line, header, "".join([*parts, text[start : match.start()]])
             line += text.count("\n", start, match.end() + 1)
-            pending, first_line, header, start = "", line, match[0], match.end() + 1
-        pending += text[start:]
-        if len(pending) > _CHUNK_CHARACTERS:
-            yield first_line, header, pending
-            first_line += pending.count("\n")
-            pending, header = "", ""
-    yield first_line, header, pending
+            parts, num_characters = [], 0
+            first_line, header, start = line, match[0], match.end() + 1
+        parts.append(text[start:])
+        num_characters += len(parts[-1])
+        if num_characters > _CHUNK_CHARACTERS:
+            yield first_line, header, "".join(parts)
+            first_line, header = line + text.count("\n", start), ""
+            parts, num_characters = [], 0
+    yield first_line, header, "".join(parts)
 
 
 class _ArpaReader:

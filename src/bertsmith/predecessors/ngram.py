@@ -500,6 +500,8 @@ class NgramModel:
 
     def _score_tokens(self, ids: WordIds) -> tuple[NDArray[np.float64], IntArray]:
         """Return the logarithm of each token's probability in nats, 0 for `<s>`, and the order of its n-gram."""
+        if not len(ids):
+            return np.empty(0), np.empty(0, dtype=np.int64)
         matches = match_ngrams([table.keys for table in self.tables], ids, len(self.words))
         log_probs = self.tables[0].log_probs[ids].astype(np.float64)
         orders = np.ones(len(ids), dtype=np.int64)
@@ -510,7 +512,8 @@ class NgramModel:
         for n in range(2, self.order + 1):
             contexts = np.concatenate([[ABSENT], matches[n - 2][:-1]])
             has_context = contexts != ABSENT
-            backoffs = np.where(has_context, self.tables[n - 2].backoffs[contexts], 0)
+            backoffs = np.zeros(len(ids))
+            backoffs[has_context] = self.tables[n - 2].backoffs[contexts[has_context]]
             if self._is_additive:
                 unseen = np.where(has_context, backoffs, self._uniform)
                 log_probs = np.where(num_preceding >= n - 1, unseen, log_probs)

@@ -29,6 +29,7 @@ from bertsmith.errors import InputError, option
 
 _EM_ITERATIONS = 30
 _EM_NGRAMS = 1_000_000  # that determine the weights of interpolation
+_MAX_WEIGHT = 0.999  # With the weight 1, unseen words would have the probability 0.
 
 FloatArray = NDArray[np.float32]
 
@@ -209,10 +210,10 @@ def estimate_additive(
     is_kept = [level.counts > threshold for level, threshold in zip(counts, thresholds, strict=True)]
     is_kept[0][:] = True
     tables: list[NgramTable] = []
-    for order, kept in enumerate(is_kept, start=1):
+    for order, mask in enumerate(is_kept, start=1):
         level = counts.pop(0)
         rows = _Rows(level.keys, order, bits)
-        occurrences = np.where(kept, level.counts, np.uint32(0))
+        occurrences = np.where(mask, level.counts, np.uint32(0))
         totals = rows.sum(occurrences) + k * num_possible
         totals[totals == 0] = 1  # a context of pruned n-grams alone, whose words have the probability 0
         probs: FloatArray = np.add(occurrences, k, dtype=np.float32)
@@ -241,13 +242,13 @@ def _log10(values: NDArray[Any]) -> NDArray[Any]:
 def _prune(tables: list[NgramTable], is_kept: list[BoolArray], bits: int) -> None:
     """Remove n-grams; those that remain must have remaining contexts."""
     for order in range(1, len(tables)):
-        table, kept = tables[order], is_kept[order]
+        table, mask = tables[order], is_kept[order]
         new_indices = np.cumsum(is_kept[order - 1]) - 1
-        keys = table.keys[kept]
+        keys = table.keys[mask]
         table.keys = join_keys(new_indices[keys >> bits], keys & ((1 << bits) - 1), bits)
-        table.log_probs = table.log_probs[kept]
+        table.log_probs = table.log_probs[mask]
         if len(table.backoffs):
-            table.backoffs = table.backoffs[kept]
+            table.backoffs = table.backoffs[mask]
 
 
 def interpolation_weights(counts: list[NgramCounts], is_possible: BoolArray) -> list[float]:
@@ -257,7 +258,8 @@ def interpolation_weights(counts: list[NgramCounts], is_possible: BoolArray) -> 
     maximization over evenly spaced n-grams of the highest order.
     """
     bits, top = word_bits(len(is_possible)), counts[-1].counts
-    sample: NDArray[Any] = np.arange(0, len(top), len(top) // _EM_NGRAMS + 1)
+    sample: NDArray[Any] = np.flatnonzero(top)
+    sample = sample[:: len(sample) // _EM_NGRAMS + 1]
     sample_weights = top[sample].astype(np.float64)
     ratios: list[
         NDArray[np.float64]
@@ -281,6 +283,7 @@ def interpolation_weights(counts: list[NgramCounts], is_possible: BoolArray) -> 
             ratio = ratios[order]
             generated = np.where(np.isnan(ratio), 0, reached * weights[order] * ratio / probs[order + 1])
             total = float(reached[~np.isnan(ratio)].sum())
-            weights[order] = float(generated.sum()) / total if total else weights[order]
+            if total:
+                weights[order] = min(float(generated.sum()) / total, _MAX_WEIGHT)
             reached = reached - generated
     return weights
