@@ -29,7 +29,8 @@ class ScaledEmbeddings(Embeddings):
     @torch.no_grad()
     def init_fixed_weights(self, config: ModelConfig) -> None:
         """Set the padding vector to 0."""
-        self.token.weight[config.pad_token_id].zero_()
+        if config.pad_token_id is not None:
+            self.token.weight[config.pad_token_id].zero_()
 
     def forward(self, packed: Packed) -> Tensor:
         """Return the input of the first layer for a batch's tokens, [N, H]."""
