@@ -9,8 +9,8 @@ ablate, compare     compare recipes; test two models; ensemble: Ensemble
 load, info, search  open a run as a Model; describe a folder; query an index
 list_runs           the runs of a folder with their scores and settings
 quickstart          all steps on the documentation that Python has
-card, push, serve   write a model card; upload a model; serve it
-export_model        write a model for ONNX Runtime, OpenVINO, …
+card, push, serve   a model card, an upload, a server; export_model: ONNX, …
+train_word_vectors  word2vec: WordVectors; distill_static_vectors: StaticModel
 Model               predict, evaluate, explain, fill_mask, score, embed, …
 check_corpus        report errors and costs of a corpus; show_instance
 inspect_tokenizers  compare vocabularies; extend_tokenizer: add words
@@ -32,6 +32,10 @@ import sys
 TYPE_CHECKING = False  # type checkers take it for typing's
 if TYPE_CHECKING:
     __version__: str
+    from bertsmith.baselines.static_vectors import StaticModel as StaticModel
+    from bertsmith.baselines.static_vectors import distill_static_vectors as distill_static_vectors
+    from bertsmith.baselines.word2vec import train_word_vectors as train_word_vectors
+    from bertsmith.baselines.word_vectors import WordVectors as WordVectors
     from bertsmith.corpus.checks.check import CheckOptions as CheckOptions
     from bertsmith.corpus.prepare import prepare as prepare
     from bertsmith.corpus.shards import Shards as Shards
@@ -89,9 +93,11 @@ _MODULES = {
     "Packed": "packed",
     "Reading": "io.documents",
     "Shards": "corpus.shards",
+    "StaticModel": "baselines.static_vectors",
     "Stopped": "errors",
     "Texts": "io.sources",
     "Tokenizer": "tokenizer.tokenizer",
+    "WordVectors": "baselines.word_vectors",
     "card": "export.card",
     "check_corpus": "inspection.check",
     "compare": "inference.significance",
@@ -105,6 +111,7 @@ _MODULES = {
     "adapt": "experiments.adaptation",
     "baselines": "experiments.baselines",
     "distill": "experiments.distillation",
+    "distill_static_vectors": "baselines.static_vectors",
     "distill_task": "experiments.distillation",
     "finetune": "finetuning.run",
     "finetune_glue": "experiments.glue",
@@ -123,6 +130,7 @@ _MODULES = {
     "serve": "serving.server",
     "show_instance": "inspection.show",
     "train_tokenizer": "tokenizer_training.train",
+    "train_word_vectors": "baselines.word2vec",
 }
 
 _MODEL_METHODS = (  # for suggestions

@@ -275,13 +275,13 @@ class _TrainingState:
 
 
 def _initial_vectors(num_rows: int, settings: Word2VecSettings) -> FloatArray:
-    """Return vectors of uniform numbers between ±1/2 divided by the dimensions, as in word2vec.c."""
+    """Return vectors of uniform numbers between ±1 divided by the dimensions, as in fastText and gensim."""
     vectors = np.empty((num_rows, settings.dimensions), dtype=np.float32)
     columns = np.arange(settings.dimensions)
     for first in range(0, num_rows, _ROWS_PER_BLOCK):
         rows = np.arange(first, min(first + _ROWS_PER_BLOCK, num_rows))[:, None]
         numbers = rng.uniform(settings.seed, "word2vec vectors", rows, columns)
-        vectors[first : first + len(rows)] = (numbers - 0.5) / settings.dimensions
+        vectors[first : first + len(rows)] = (2 * numbers - 1) / settings.dimensions
     return vectors
 
 
