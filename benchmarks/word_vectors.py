@@ -24,11 +24,11 @@ from typing import Any
 
 import numpy as np
 
-from bertsmith.baselines.static_vectors import StaticModel, distill_static_vectors
-from bertsmith.baselines.word2vec import train_word_vectors
-from bertsmith.baselines.word_corpus import read_words
-from bertsmith.baselines.word_evaluation import evaluate_analogies, evaluate_similarity
-from bertsmith.baselines.word_vectors import WordVectors
+from bertsmith.predecessors.static_vectors import StaticModel, distill_static_vectors
+from bertsmith.predecessors.word2vec import train_word_vectors
+from bertsmith.predecessors.word_corpus import read_words
+from bertsmith.predecessors.word_evaluation import evaluate_analogies, evaluate_similarity
+from bertsmith.predecessors.word_vectors import WordVectors
 from bertsmith.inference.model import load
 from bertsmith.io.documents import read_documents
 from bertsmith.io.sources import Texts
@@ -235,7 +235,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--seeds", type=int, default=2)
     options = parser.parse_args()
-    logging.getLogger("bertsmith.baselines").setLevel(logging.WARNING)
+    logging.getLogger("bertsmith.predecessors").setLevel(logging.WARNING)
     if options.what == "static":
         print(
             json.dumps(

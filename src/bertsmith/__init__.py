@@ -32,10 +32,10 @@ import sys
 TYPE_CHECKING = False  # type checkers take it for typing's
 if TYPE_CHECKING:
     __version__: str
-    from bertsmith.baselines.static_vectors import StaticModel as StaticModel
-    from bertsmith.baselines.static_vectors import distill_static_vectors as distill_static_vectors
-    from bertsmith.baselines.word2vec import train_word_vectors as train_word_vectors
-    from bertsmith.baselines.word_vectors import WordVectors as WordVectors
+    from bertsmith.predecessors.static_vectors import StaticModel as StaticModel
+    from bertsmith.predecessors.static_vectors import distill_static_vectors as distill_static_vectors
+    from bertsmith.predecessors.word2vec import train_word_vectors as train_word_vectors
+    from bertsmith.predecessors.word_vectors import WordVectors as WordVectors
     from bertsmith.corpus.checks.check import CheckOptions as CheckOptions
     from bertsmith.corpus.prepare import prepare as prepare
     from bertsmith.corpus.shards import Shards as Shards
