@@ -18,9 +18,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import zstandard
+
 import bertsmith as bs
 import record
-import zstandard
 
 NAME = "predecessors"
 FOLDER = record.WORK / NAME
@@ -81,7 +82,10 @@ def write_senses() -> Path:
     """Write the sentences with the two senses of bank that the tests have."""
     file = FOLDER / "senses.csv"
     source = record.HERE.parent / "tests" / "explain" / "bank.csv"
-    with source.open(encoding="utf-8", newline="") as rows, file.open("w", encoding="utf-8", newline="") as out:
+    with (
+        source.open(encoding="utf-8", newline="") as rows,
+        file.open("w", encoding="utf-8", newline="") as out,
+    ):
         writer = csv.writer(out)
         writer.writerow(["word", "text", "sense"])
         writer.writerows(["bank", row["text"], row["sense"]] for row in csv.DictReader(rows))

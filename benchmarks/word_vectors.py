@@ -24,14 +24,14 @@ from typing import Any
 
 import numpy as np
 
+from bertsmith.inference.model import load
+from bertsmith.io.documents import read_documents
+from bertsmith.io.sources import Texts
 from bertsmith.predecessors.static_vectors import StaticModel, distill_static_vectors
 from bertsmith.predecessors.word2vec import train_word_vectors
 from bertsmith.predecessors.word_corpus import read_words
 from bertsmith.predecessors.word_evaluation import evaluate_analogies, evaluate_similarity
 from bertsmith.predecessors.word_vectors import WordVectors
-from bertsmith.inference.model import load
-from bertsmith.io.documents import read_documents
-from bertsmith.io.sources import Texts
 from record import DATA, WORK, argument_parser, run_once
 
 NAME = "word_vectors"

@@ -5,18 +5,18 @@ prepare, pretrain   tokenize a corpus; train a BERT on it (plan_pretraining)
 distill, adapt      train a student (distill_task: of a task); adapt to text
 finetune            train on examples of a task; create_model: from nothing
 finetune_repeatedly with several seeds or folds; finetune_glue; find_rate
-ablate, compare     compare recipes; test two models; ensemble: Ensemble
+ablate, baselines   compare recipes; compare BERT with the models before it
+compare, ensemble   test two models; answer by several: Ensemble
 load, info, search  open a run as a Model; describe a folder; query an index
-list_runs           the runs of a folder with their scores and settings
-quickstart          all steps on the documentation that Python has
+list_runs           the scores of runs; quickstart: all steps at once
 card, push, serve   a model card, an upload, a server; export_model: ONNX, …
-train_word_vectors  word2vec: WordVectors; distill_static_vectors: StaticModel
+train_ngram         NgramModel; train_word_vectors: word2vec, WordVectors
 Model               predict, evaluate, explain, fill_mask, score, embed, …
-check_corpus        report errors and costs of a corpus; show_instance
+check_corpus        report errors of a corpus; show_instance; info
 inspect_tokenizers  compare vocabularies; extend_tokenizer: add words
 Texts, Reading      texts in memory; how to read files; CheckOptions
 Tokenizer, Shards, Encoder, ModelConfig, Packed, presets, count_parameters
-BertsmithError      InputError, MachineError, Stopped
+StaticModel         of distill_static_vectors; BertsmithError: InputError, …
 
 Data is one path, several paths, or in memory: data frames, tables,
 datasets, dicts of columns, lists of dicts. Settings are keywords:
@@ -32,10 +32,6 @@ import sys
 TYPE_CHECKING = False  # type checkers take it for typing's
 if TYPE_CHECKING:
     __version__: str
-    from bertsmith.predecessors.static_vectors import StaticModel as StaticModel
-    from bertsmith.predecessors.static_vectors import distill_static_vectors as distill_static_vectors
-    from bertsmith.predecessors.word2vec import train_word_vectors as train_word_vectors
-    from bertsmith.predecessors.word_vectors import WordVectors as WordVectors
     from bertsmith.corpus.checks.check import CheckOptions as CheckOptions
     from bertsmith.corpus.prepare import prepare as prepare
     from bertsmith.corpus.shards import Shards as Shards
@@ -46,6 +42,7 @@ if TYPE_CHECKING:
     from bertsmith.errors import Stopped as Stopped
     from bertsmith.experiments.ablation import ablate as ablate
     from bertsmith.experiments.adaptation import adapt as adapt
+    from bertsmith.experiments.baselines import baselines as baselines
     from bertsmith.experiments.distillation import distill as distill
     from bertsmith.experiments.distillation import distill_task as distill_task
     from bertsmith.experiments.glue import finetune_glue as finetune_glue
@@ -73,6 +70,12 @@ if TYPE_CHECKING:
     from bertsmith.models.family import presets as presets
     from bertsmith.models.parameter_count import count_parameters as count_parameters
     from bertsmith.packed import Packed as Packed
+    from bertsmith.predecessors.ngram import NgramModel as NgramModel
+    from bertsmith.predecessors.ngram import train_ngram as train_ngram
+    from bertsmith.predecessors.static_vectors import StaticModel as StaticModel
+    from bertsmith.predecessors.static_vectors import distill_static_vectors as distill_static_vectors
+    from bertsmith.predecessors.word2vec import train_word_vectors as train_word_vectors
+    from bertsmith.predecessors.word_vectors import WordVectors as WordVectors
     from bertsmith.pretraining.extend_vocabulary import extend_tokenizer as extend_tokenizer
     from bertsmith.pretraining.plan import plan_pretraining as plan_pretraining
     from bertsmith.pretraining.run import pretrain as pretrain
@@ -90,14 +93,15 @@ _MODULES = {
     "MachineError": "errors",
     "Model": "inference.model",
     "ModelConfig": "models.config",
+    "NgramModel": "predecessors.ngram",
     "Packed": "packed",
     "Reading": "io.documents",
     "Shards": "corpus.shards",
-    "StaticModel": "baselines.static_vectors",
+    "StaticModel": "predecessors.static_vectors",
     "Stopped": "errors",
     "Texts": "io.sources",
     "Tokenizer": "tokenizer.tokenizer",
-    "WordVectors": "baselines.word_vectors",
+    "WordVectors": "predecessors.word_vectors",
     "card": "export.card",
     "check_corpus": "inspection.check",
     "compare": "inference.significance",
@@ -111,7 +115,7 @@ _MODULES = {
     "adapt": "experiments.adaptation",
     "baselines": "experiments.baselines",
     "distill": "experiments.distillation",
-    "distill_static_vectors": "baselines.static_vectors",
+    "distill_static_vectors": "predecessors.static_vectors",
     "distill_task": "experiments.distillation",
     "finetune": "finetuning.run",
     "finetune_glue": "experiments.glue",
@@ -129,8 +133,9 @@ _MODULES = {
     "search": "inference.search",
     "serve": "serving.server",
     "show_instance": "inspection.show",
+    "train_ngram": "predecessors.ngram",
     "train_tokenizer": "tokenizer_training.train",
-    "train_word_vectors": "baselines.word2vec",
+    "train_word_vectors": "predecessors.word2vec",
 }
 
 _MODEL_METHODS = (  # for suggestions

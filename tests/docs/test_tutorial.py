@@ -61,7 +61,7 @@ def test_the_notebook_runs_on_a_small_corpus(
     namespace: dict[str, object] = {}
     for cell in code:
         small = cell.replace('{"minutes": 3}', repr(SMALL)).replace("**budget,\n)", "tokens=500,\n)")
-        small = small.replace("=100, learning_rate", "=2, learning_rate").replace("=8_000", "=100")
+        small = small.replace('"num_train_epochs": 100', '"num_train_epochs": 2').replace("=8_000", "=100")
         exec(compile(small, "tutorial", "exec"), namespace)
     assert '"perplexity"' in code[-1]
     assert "trigram" in capsys.readouterr().out

@@ -67,9 +67,10 @@ def write(file: Path, text: str) -> Path:
 
 
 def test_all_kinds_are_measured_alike(arguments: dict[str, Any], tmp_path: Path) -> None:
+    similarities = [f"{a}\t{b}\t{i}\n" for i, (a, b) in enumerate(pairwise(tiny_run.WORDS[:6]))]
     arguments |= {
         "pairs": write(tmp_path / "pairs.csv", "good,bad\nkaba lode,lode kaba\nmi so,mi so\n"),
-        "word_pairs": [write(tmp_path / "similar.tsv", "".join(f"{a}\t{b}\t{i}\n" for i, (a, b) in enumerate(pairwise(tiny_run.WORDS[:6]))))],
+        "word_pairs": [write(tmp_path / "similar.tsv", "".join(similarities))],
         "few_labels": [2, 4],
     }
     report = bs.baselines(**arguments)

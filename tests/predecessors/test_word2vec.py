@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 import tiny_run
+from bertsmith.corpus.prepare import prepare
+from bertsmith.errors import InputError
+from bertsmith.io.sources import Texts
 from bertsmith.predecessors import word2vec
 from bertsmith.predecessors.word2vec import train_word_vectors
 from bertsmith.predecessors.word2vec_kernels import build_alias_table
 from bertsmith.predecessors.word_vectors import WordVectors
-from bertsmith.corpus.prepare import prepare
-from bertsmith.errors import InputError
-from bertsmith.io.sources import Texts
 from bertsmith.pretraining.model import read_token_vectors
 from bertsmith.tokenizer_training.train import train_tokenizer
 

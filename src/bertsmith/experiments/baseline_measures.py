@@ -22,13 +22,6 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
 from bertsmith import hardware, rng
-from bertsmith.predecessors.word_evaluation import (
-    evaluate_analogies,
-    evaluate_similarity,
-    read_analogies,
-    read_word_pairs,
-)
-from bertsmith.predecessors.word_vectors import WordVectors
 from bertsmith.corpus.shards import Shards
 from bertsmith.errors import InputError, option
 from bertsmith.experiments.ablation_recipe import (
@@ -49,6 +42,13 @@ from bertsmith.io.sources import to_source
 from bertsmith.io.tables import read_table
 from bertsmith.models.encoder import Encoder
 from bertsmith.packed import Packed
+from bertsmith.predecessors.word_evaluation import (
+    evaluate_analogies,
+    evaluate_similarity,
+    read_analogies,
+    read_word_pairs,
+)
+from bertsmith.predecessors.word_vectors import WordVectors
 from bertsmith.runs.run_folder import holds_run, write_json
 from bertsmith.tasks import tfidf
 from bertsmith.tasks.fitted_task import create_report

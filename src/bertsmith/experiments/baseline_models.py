@@ -16,11 +16,6 @@ from numpy.typing import NDArray
 
 from bertsmith import hardware, rng
 from bertsmith.artifacts.folder import write_folder
-from bertsmith.predecessors.ngram import NgramModel, train_ngram
-from bertsmith.predecessors.static_vectors import StaticModel, distill_static_vectors
-from bertsmith.predecessors.word2vec import train_word_vectors
-from bertsmith.predecessors.word_corpus import read_words
-from bertsmith.predecessors.word_vectors import WordVectors
 from bertsmith.corpus.shards import Shards
 from bertsmith.experiments.ablation_recipe import PRETRAIN
 from bertsmith.experiments.baselines_recipe import ModelRecipe
@@ -30,6 +25,11 @@ from bertsmith.instances.holdout_split import DocumentSplit
 from bertsmith.instances.settings import DataSettings
 from bertsmith.models.family import build_encoder
 from bertsmith.models.parameter_count import encoder_parameter_terms
+from bertsmith.predecessors.ngram import NgramModel, train_ngram
+from bertsmith.predecessors.static_vectors import StaticModel, distill_static_vectors
+from bertsmith.predecessors.word2vec import train_word_vectors
+from bertsmith.predecessors.word_corpus import read_words
+from bertsmith.predecessors.word_vectors import WordVectors
 from bertsmith.pretraining.run import pretrain
 from bertsmith.pretraining.settings import PretrainSettings
 from bertsmith.runs.run_folder import holds_run, write_json

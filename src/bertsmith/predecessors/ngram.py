@@ -20,6 +20,11 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from bertsmith.corpus.shards import BoolArray, IntArray, Shards
+from bertsmith.errors import InputError, option
+from bertsmith.formatting import pluralize
+from bertsmith.io import atomic
+from bertsmith.io.sources import Sources
 from bertsmith.predecessors import arpa, ngram_files
 from bertsmith.predecessors.ngram_counts import ABSENT, count_ngrams, match_ngrams, word_bits
 from bertsmith.predecessors.ngram_smoothing import (
@@ -43,11 +48,6 @@ from bertsmith.predecessors.ngram_text import (
     sentence_location,
     word_splitter,
 )
-from bertsmith.corpus.shards import BoolArray, IntArray, Shards
-from bertsmith.errors import InputError, option
-from bertsmith.formatting import pluralize
-from bertsmith.io import atomic
-from bertsmith.io.sources import Sources
 from bertsmith.settings import Settings
 from bertsmith.tokenizer.tokenizer import Tokenizer
 

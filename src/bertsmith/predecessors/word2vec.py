@@ -19,14 +19,14 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from bertsmith import rng
-from bertsmith.predecessors.word_corpus import WordCorpus, read_words
-from bertsmith.predecessors.word_vectors import FloatArray, Subwords, WordVectors, split_ngrams
 from bertsmith.corpus.shards import IntArray
 from bertsmith.errors import InputError, option
 from bertsmith.formatting import pluralize
 from bertsmith.io.documents import Reading
 from bertsmith.kernels.backend_selection import missing_numba_error
 from bertsmith.keywords import WordVectorKeywords
+from bertsmith.predecessors.word_corpus import WordCorpus, read_words
+from bertsmith.predecessors.word_vectors import FloatArray, Subwords, WordVectors, split_ngrams
 from bertsmith.settings import Settings
 from bertsmith.tokenizer_training.training_text import DEFAULT_READING
 

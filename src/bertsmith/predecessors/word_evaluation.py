@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bertsmith.predecessors.word_vectors import WordVectors
 from bertsmith.errors import InputError
 from bertsmith.io.text_io import read_lines
+from bertsmith.predecessors.word_vectors import WordVectors
 
 _BATCH_SIZE = 512  # questions whose answers are searched at once
 _SYNTACTIC = "gram"  # the beginning of the names of questions-words' syntactic sections
