@@ -3,20 +3,20 @@
 train_tokenizer     learn a vocabulary from text
 prepare, pretrain   tokenize a corpus; train a BERT on it (plan_pretraining)
 distill, adapt      train a student (distill_task: of a task); adapt to text
-finetune            train on examples of a task; create_model: from nothing
-finetune_repeatedly with several seeds or folds; finetune_glue; find_rate
+finetune            train for a task (finetune_repeatedly, finetune_glue,
+                    find_rate; create_model: without pre-training)
 ablate, baselines   compare recipes; compare BERT with the models before it
 compare, ensemble   test two models; answer by several: Ensemble
 load, info, search  open a run as a Model; describe a folder; query an index
 list_runs           the scores of runs; quickstart: all steps at once
-card, push, serve   a model card, an upload, a server; export_model: ONNX, …
-train_ngram         NgramModel; train_word_vectors: word2vec, WordVectors
+card, push, serve   a model card, an upload, a server; export_model
+train_ngram         NgramModel; train_word_vectors: WordVectors;
+                    distill_static_vectors: StaticModel
 Model               predict, evaluate, explain, fill_mask, score, embed, …
-check_corpus        report errors of a corpus; show_instance; info
-inspect_tokenizers  compare vocabularies; extend_tokenizer: add words
-Texts, Reading      texts in memory; how to read files; CheckOptions
-Tokenizer, Shards, Encoder, ModelConfig, Packed, presets, count_parameters
-StaticModel         of distill_static_vectors; BertsmithError: InputError, …
+check_corpus        (show_instance, inspect_tokenizers, extend_tokenizer)
+Texts, Reading      texts in memory; how to read files; CheckOptions; Packed
+Tokenizer, Shards, Encoder, ModelConfig, presets, count_parameters
+BertsmithError      InputError, MachineError, Stopped
 
 Data is one path, several paths, or in memory: data frames, tables,
 datasets, dicts of columns, lists of dicts. Settings are keywords:

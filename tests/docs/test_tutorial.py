@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import sys
 from pathlib import Path
 
@@ -34,29 +35,11 @@ def test_the_notebook_runs_on_a_small_corpus(
     cells = json.loads(notebook.NOTEBOOK.read_text(encoding="utf-8"))["cells"]
     code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
     monkeypatch.chdir(tmp_path)
-    words = [
-        "city",
-        "north",
-        "river",
-        "the",
-        "of",
-        "is",
-        "in",
-        "country",
-        "old",
-        "new",
-        "house",
-        "sea",
-        "and",
-        "a",
-    ]
-    documents = [
-        "\n".join(
-            " ".join(words[(7 * d + 5 * s + w * w) % len(words)] for w in range(8 + s % 3)) + " ."
-            for s in range(12)
-        )
-        for d in range(60)
-    ]
+    words, draw = ("the", "of", "is", "in", "city", "north", "river", "country", "house"), random.Random(0)
+    documents = []
+    for _ in range(60):
+        sentences = [draw.choices(words, range(9, 0, -1), k=draw.randint(4, 12)) for _ in range(12)]
+        documents.append("\n".join(" ".join([*sentence, "."]) for sentence in sentences))
     Path("corpus.txt").write_text("\n\n".join(documents) + "\n", encoding="utf-8")
     namespace: dict[str, object] = {}
     for cell in code:

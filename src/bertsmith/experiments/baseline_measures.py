@@ -261,10 +261,8 @@ def _word_vectors(baseline: Baseline, words: Sequence[str]) -> WordVectors | Non
     distinct = list(dict.fromkeys(word.lower() for word in words))
     if (matrix := baseline.embed(distinct)) is None:
         return None
-    is_known = (matrix != 0).any(axis=1)
-    return WordVectors(
-        [word for word, known in zip(distinct, is_known.tolist(), strict=True) if known], matrix[is_known]
-    )
+    rows = np.flatnonzero((matrix != 0).any(axis=1))
+    return WordVectors([distinct[row] for row in rows], matrix[rows])
 
 
 def measure_senses(baseline: Baseline, context: MeasureContext, result: Measurement) -> None:
@@ -390,10 +388,10 @@ def measure_agreement(baseline: Baseline, context: MeasureContext, result: Measu
 def _write_agreement(file: Path, gap: int, size: int, seed: int) -> Path:
     """Write examples of the agreement task: "I was born in china, <gap words> my language is"."""
     places = {"china": "chinese", "france": "french", "spain": "spanish", "japan": "japanese"}
-    chosen = rng.integers(seed, "agreement places", len(places), np.arange(size))
+    place_ids = rng.integers(seed, "agreement places", len(places), np.arange(size))
     words = rng.integers(seed, "agreement words", len(_FILLERS), np.arange(size * gap)).reshape(size, gap)
     lines = ["text,label"]
-    for place, fillers in zip(chosen.tolist(), words.tolist(), strict=True):
+    for place, fillers in zip(place_ids.tolist(), words.tolist(), strict=True):
         country, language = list(places.items())[place]
         filler = " ".join(_FILLERS[word] for word in fillers)
         lines.append(f"i was born in {country} . {filler} . my language is,{language}")

@@ -39,7 +39,6 @@ _MAX_CHUNK_TOKENS = 120  # of held-out text that a neural model reads at a time;
 _ONE_HOT_WORDS = 2_000  # the most frequent ones
 _SAMPLE_TOKENS, _TEMPERATURE, _TOP_K = 30, 0.8, 40
 _TRAINING = "training.json"
-_DISCOUNT_FALLBACK = (0.5, 1.0, 1.5)  # those of lmplz --discount_fallback
 
 Vectors = NDArray[np.float32]
 
@@ -184,9 +183,9 @@ class VectorBaseline(Baseline):
         rows = np.zeros((len(texts), self.vectors.vectors.shape[1]), dtype=np.float32)
         for row, text in zip(rows, texts, strict=True):
             words = split_words(text, self.tokenizer)
-            known = [self.vectors.indices[word] for word in words if word in self.vectors.indices]
-            if known:
-                row[:] = self.vectors.vectors[known].mean(0)
+            indices = [self.vectors.indices[word] for word in words if word in self.vectors.indices]
+            if indices:
+                row[:] = self.vectors.vectors[indices].mean(0)
         return rows
 
 
@@ -256,9 +255,7 @@ def _train_ngram(
     target = folder / "model"
 
     def train() -> None:
-        # Each piece of a vocabulary is frequent, so that discounts of unigrams cannot always be estimated.
-        settings = {"discount_fallback": _DISCOUNT_FALLBACK, **recipe.settings}
-        train_ngram(shards, documents=split.train, **settings).save(target)
+        train_ngram(shards, documents=split.train, **recipe.settings).save(target)
 
     seconds, ngram = _train_once(folder, train), NgramModel.load(target)
     numbers = sum(len(table.log_probs) + len(table.backoffs) for table in ngram.tables)

@@ -46,7 +46,7 @@ _ARGUMENTS = "baselines.json"
 _DEFAULT_MINUTES = 30.0
 
 
-class Comparison(BaseModel, frozen=True):
+class BaselinesJob(BaseModel, frozen=True):
     """The arguments of a comparison, which each process receives as JSON.
 
     Attributes:
@@ -83,9 +83,9 @@ class Comparison(BaseModel, frozen=True):
         return measure(baseline, context, self.recipe.measures)
 
 
-def measure_models(comparison: dict[str, Any], models: Sequence[str], seed: int) -> dict[str, Any]:
+def measure_models(job: dict[str, Any], models: Sequence[str], seed: int) -> dict[str, Any]:
     """Train and measure models with one seed, and return their measurements as JSON."""
-    parsed = Comparison.model_validate(comparison)
+    parsed = BaselinesJob.model_validate(job)
     return {name: parsed.measure_model(name, seed).model_dump(mode="json") for name in models}
 
 
@@ -140,7 +140,7 @@ def baselines(
     """
     out, table = atomic.output_path(output_dir), read_recipe(recipe or HISTORY)
     location = str(recipe or "history")
-    names = table.chosen(models, location)
+    names = table.select(models, location)
     changes = PretrainSettings.dotted(settings)
     ablation_recipe.check_no_seed(changes, argument="settings")
     jobs = jobs or hardware.available_cores()
@@ -158,10 +158,10 @@ def baselines(
         write_json(out / _ARGUMENTS, {**previous, **arguments})
         shards = _prepare(corpus, out)
         _check_settings(table, names, shards, {**changes, **budget}, location)
-        comparison = Comparison(
+        job = BaselinesJob(
             recipe=table, out=out, data=shards.folder, files=files, budget=budget, changes=changes
         )
-        return _measure_all(comparison, names, seeds, jobs)
+        return _measure_all(job, names, seeds, jobs)
 
 
 def _budget(
@@ -214,15 +214,15 @@ def _check_settings(
             Word2VecSettings.of(model.settings, f"{location}: model '{name}'")
 
 
-def _measure_all(comparison: Comparison, names: Sequence[str], seeds: int, jobs: int) -> BaselinesReport:
+def _measure_all(job: BaselinesJob, names: Sequence[str], seeds: int, jobs: int) -> BaselinesReport:
     """Measure all models with all seeds; write the report after each group of models."""
-    values = comparison.model_dump(mode="json")
-    groups = list(_group_models(comparison.recipe, names))
+    values = job.model_dump(mode="json")
+    groups = list(_group_models(job.recipe, names))
     calls = [
         Call(
-            {"comparison": values, "models": group, "seed": seed},
+            {"job": values, "models": group, "seed": seed},
             f"{', '.join(group)}, seed {seed}",
-            comparison.folder(group[0], seed) / "output.txt",
+            job.folder(group[0], seed) / "output.txt",
         )
         for seed in range(seeds)
         for group in groups
@@ -236,9 +236,9 @@ def _measure_all(comparison: Comparison, names: Sequence[str], seeds: int, jobs:
     for index, by_name in results:
         for name, measurement in by_name.items():
             measurements[name][calls[index].arguments["seed"]] = Measurement.model_validate(measurement)
-        report = make_report(comparison.recipe, measurements, comparison.budget)
-        write_report(comparison.out, report.to_dict())
-    write_report_page(comparison.out / "report.html", report)
+        report = make_report(job.recipe, measurements, job.budget)
+        write_report(job.out, report.to_dict())
+    write_report_page(job.out / "report.html", report)
     return report
 
 

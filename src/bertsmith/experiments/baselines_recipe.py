@@ -72,7 +72,7 @@ class BaselinesRecipe(Settings):
     )
     claims: list[Claim] = Field(default_factory=list)
 
-    def chosen(self, models: Sequence[str] | None, location: str) -> list[str]:
+    def select(self, models: Sequence[str] | None, location: str) -> list[str]:
         """Return the names of all models or of some, in the recipe's order, with those that they are made from.
 
         Raises:
