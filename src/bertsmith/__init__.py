@@ -3,8 +3,7 @@
 train_tokenizer     learn a vocabulary from text
 prepare, pretrain   tokenize a corpus; train a BERT on it (plan_pretraining)
 distill, adapt      train a student (distill_task: of a task); adapt to text
-finetune            train a BERT on labeled examples of a task
-create_model        a model with random weights, to fine-tune
+finetune            train on examples of a task; create_model: from nothing
 finetune_repeatedly with several seeds or folds; finetune_glue; find_rate
 ablate, compare     compare recipes; test two models; ensemble: Ensemble
 load, info, search  open a run as a Model; describe a folder; query an index

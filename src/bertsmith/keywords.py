@@ -172,6 +172,15 @@ class FinetuneKeywords(TrainingKeywords, total=False):
     stride: int | None
     specials_in_text: Literal["text", "parse"]
     pooler: bool
+    layers: Literal[
+        "last",
+        "second_to_last",
+        "embeddings",
+        "sum_last_four",
+        "sum_all",
+        "concat_last_four",
+        "sum_with_embeddings",
+    ]
     head: Literal["linear", "bilstm"]
     second_encoder: str
     multi_label: bool
@@ -195,16 +204,7 @@ class FinetuneKeywords(TrainingKeywords, total=False):
     tag_column: str | None
     predicate_column: str | None
     scheme: Literal["iobes", "iob2", "iob1", "as_written"]
-    decoder: Literal["softmax", "crf"] | Literal["transformer", "lstm"]
-    layers: Literal[
-        "last",
-        "second_to_last",
-        "embeddings",
-        "sum_last_four",
-        "sum_all",
-        "concat_last_four",
-        "sum_with_embeddings",
-    ]
+    decoder: Literal["softmax", "crf"]
     question_column: str | None
     context_column: str | None
     answer_column: str | None
@@ -229,6 +229,7 @@ class FinetuneKeywords(TrainingKeywords, total=False):
     same_label: str | None
     target_column: str
     max_target_length: int | None
+    decoder_type: Literal["transformer", "lstm"]
     attention_score: Literal["dot", "bilinear", "concat", "additive", "none"]
     label_smoothing: float
     num_beams: int

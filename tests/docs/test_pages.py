@@ -99,6 +99,11 @@ def write_files(tmp_path: Path) -> None:
         (tmp_path / f"{name}.conll").write_text("\n".join(sentences), encoding="utf-8")
         roles = "1\tAda\t" + "_\t" * 9 + "ARG0\n2\tsmiles\t" + "_\t" * 8 + "smile.01\tV\n\n"
         (tmp_path / f"{name}.conllu").write_text(roles * 4, encoding="utf-8")
+    _write(
+        tmp_path / "sentences.csv",
+        ["source", "target"],
+        [[f"{i} {word}", f"{word} {i}"] for i in range(4) for word in WORDS],
+    )
     graded = [[sentence(), sentence(), i % 6] for i in range(30)]
     _write(tmp_path / "graded.csv", ["text", "second", "score"], graded)
     passages = [sentence() for _ in range(12)]

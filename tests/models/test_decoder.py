@@ -14,7 +14,9 @@ from bertsmith.models.config import ModelConfig
 from bertsmith.models.cross_attention import AttentionScore, PairLayout
 from bertsmith.models.decoder import EncodedSource, RecurrentDecoder, TargetDecoder, TransformerDecoder
 from bertsmith.models.encoder import Encoder
-from bertsmith.models.family import build_encoder
+from bertsmith.models.family import build_encoder, preset
+from bertsmith.models.parameter_count import count_parameters
+from bertsmith.models.weight_init import sinusoidal_positions
 from bertsmith.packed import Packed
 
 SIZES = {
@@ -174,3 +176,27 @@ def test_a_linear_concatenation_attends_alike_for_all_queries() -> None:
     q, k = torch.randn(2, 1, 6, 32, generator=torch.Generator().manual_seed(1))
     weights = score.scores(q, k)[0].softmax(-1)
     torch.testing.assert_close(weights, weights[:1].expand_as(weights), atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "size"), [("transformer-base", 63_082_496), ("transformer-big", 214_245_376)]
+)
+def test_transformers_have_the_counted_parameters(name: str, size: int) -> None:
+    """With biases and a vocabulary of 37,000 that encoder, decoder, and output share."""
+    config = preset(name)
+    with torch.device("meta"):
+        encoder = build_encoder(config, torch.Generator())
+        modules = encoder, TransformerDecoder(config, torch.Generator())
+    assert sum(p.numel() for module in modules for p in module.parameters()) == size
+    assert sum(term.size for term in count_parameters(config, ("decoder",))) == size
+
+
+def test_embeddings_of_the_transformer() -> None:
+    """sqrt(H) times the vector of the token, plus the sinusoids of its position; nothing is normalized."""
+    config = preset("transformer-mini", **SIZES)
+    encoder = build_encoder(config, torch.Generator().manual_seed(0)).eval()
+    packed = packed_of([[2, 7, 9], [3, 7]])
+    table = encoder.embeddings.token.weight
+    expected = table[packed.tokens] * 32**0.5 + sinusoidal_positions(40, 32)[packed.positions]
+    torch.testing.assert_close(encoder.embeddings(packed), expected)
+    assert not {name for name in encoder.state_dict() if "position" in name or "embeddings.norm" in name}

@@ -145,6 +145,29 @@ def large_app(base: bs.Model, limits: dict[str, Any]) -> Starlette:
     return app
 
 
+def test_a_client_of_a_draining_server_has_answers_until_its_connection_is_refused(base: bs.Model) -> None:
+    request, statuses = raw_post(EMBED, b'{"inputs": "kaba"}'), list[bytes]()
+
+    def ask_until_refused() -> None:
+        with suppress(ConnectionRefusedError):
+            while True:
+                connection = client.connect()
+                time.sleep(0.02)  # a busy client
+                with connection:
+                    connection.sendall(request)
+                    statuses.append(connection.recv(12))
+
+    with served(f"model={base.path}") as client:
+        threads = [threading.Thread(target=ask_until_refused) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        wait_until(lambda: len(statuses) > 8)
+        client.drain()
+        for thread in threads:
+            thread.join(SECONDS)
+    assert set(statuses) == {b"HTTP/1.1 200", b"HTTP/1.1 503"}
+
+
 def test_an_answer_that_is_not_taken_in_time_is_dropped(base: bs.Model) -> None:
     with serve_app(large_app(base, {"max_seconds": 0.2})) as client, client.connect(GET_LARGE) as connection:
         size = len(connection.recv(100))

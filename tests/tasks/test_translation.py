@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from click.testing import CliRunner
 import bertsmith as bs
 import tiny_run
 from bertsmith.cli.main import bertsmith
+from bertsmith.models.decoder import EncodedSource
 from bertsmith.tasks.settings import TranslateSettings
 from task_files import translated
 
@@ -63,7 +65,7 @@ def learned(
         learning_rate=5e-3,
         batch_size=3,
         hidden_dropout_prob=0.0,
-        decoder=decoder,
+        decoder_type=decoder,
         attention_score=score,
         **FEW,
     )
@@ -79,7 +81,7 @@ def test_toy_pairs_are_learned_exactly(learned: bs.Model) -> None:
 def test_the_decoder_is_saved_as_a_part(learned: bs.Model) -> None:
     settings = learned.task.settings
     part = {"dot": "recurrent_decoder", "none": "recurrent_decoder", "additive": "additive_decoder"}
-    expected = "decoder" if settings.decoder == "transformer" else part[settings.attention_score]
+    expected = "decoder" if settings.decoder_type == "transformer" else part[settings.attention_score]
     assert learned.folder.parts == {"encoder", expected}
     weights = sum(tensor.numel() for tensor in learned.folder.weights().values())
     assert learned.info()["parameters"] == weights
@@ -125,9 +127,9 @@ def test_label_smoothing_is_the_papers(learned: bs.Model) -> None:
 
 
 def test_the_decoder_of_a_trained_model_stays(learned: bs.Model) -> None:
-    other = "lstm" if learned.task.settings.decoder == "transformer" else "transformer"
+    other = "lstm" if learned.task.settings.decoder_type == "transformer" else "transformer"
     with pytest.raises(bs.InputError) as caught:
-        learned.predict(SOURCES, decoder=other, attention_score="dot")
+        learned.predict(SOURCES, decoder_type=other, attention_score="dot")
     assert caught.value.code == "fixed_setting_changed"
 
 
@@ -215,3 +217,48 @@ def test_the_noam_schedule_is_inverse_sqrt() -> None:
     for update in (1, 100, 3999, 4000, 4001, 100_000):
         expected = 512**-0.5 * min(update**-0.5, update * 4000**-1.5)
         assert math.isclose(learning_rate(update, 4000, 100_000, settings), expected, rel_tol=1e-12)
+
+
+@pytest.mark.parametrize("decoder", ["transformer", "lstm"])
+@pytest.mark.parametrize(
+    ("preset", "changes"),
+    [
+        ("transformer-mini", {}),
+        ("albert-mini", {"embedding_size": 16}),
+        ("roberta-mini", {}),
+        ("lstm-mini", {"num_attention_heads": 1}),
+        ("lstm-mini", {"num_attention_heads": 1, "causal": True}),
+        ("elmo-mini", {"num_attention_heads": 1, "embedding_size": 16}),
+    ],
+)
+def test_any_encoder_with_token_vectors(
+    preset: str, changes: dict[str, Any], decoder: str, tmp_path: Path
+) -> None:
+    """It is trained, saved, and opened; a target is as probable as a whole as it is token by token."""
+    base = bs.create_model(preset, tokenizer(), tmp_path / "fresh", **{**SIZES, **changes})
+    few = {"max_steps": 2, "label_smoothing": 0.0, "decoder_type": decoder, **FEW}
+    run = bs.finetune("translate", base, tmp_path / "run", train=ROWS, validation=ROWS, **few)
+    assert run.info()["parameters"] == sum(tensor.numel() for tensor in run.folder.weights().values())
+    model, embeddings = run.task.model, run.encoder.embeddings
+    items = run.predictor.preprocess(run.predictor.read([{**ROWS[0], "target": "am China"}]))
+    batch, target = model.collate(items), items[0].target
+    with torch.inference_mode():
+        state = model.decoder.start(EncodedSource(run.encoder(batch.packed), batch.packed))
+        steps = [
+            model.decoder.step(embeddings, token[None], state) for token in torch.from_numpy(target[:-1])
+        ]
+        logits = torch.cat(steps) @ embeddings.token.weight.T
+        expected = F.cross_entropy(logits, torch.from_numpy(target[1:]), reduction="sum")
+        loss = model.loss(run.encoder, batch).sums["task"]
+    assert float(loss) == pytest.approx(float(expected), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("preset", "changes"),
+    [("nnlm-mini", {}), ("elmo-mini", {"embedding_type": "char_cnn", "tie_word_embeddings": False})],
+)
+def test_a_decoder_needs_token_vectors(preset: str, changes: dict[str, Any], tmp_path: Path) -> None:
+    base = bs.create_model(preset, tokenizer(), tmp_path / "fresh", **changes)
+    with pytest.raises(bs.InputError) as caught:
+        bs.finetune("translate", base, tmp_path / "run", train=ROWS, validation=ROWS, max_steps=1, **FEW)
+    assert caught.value.code == "no_token_vectors"

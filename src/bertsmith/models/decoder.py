@@ -27,7 +27,7 @@ from bertsmith.models.attention import AttentionLayout, KeyValueCache
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.cross_attention import AttentionScore, CrossAttention, PairLayout, ScoreName
 from bertsmith.models.encoder import Embeddings
-from bertsmith.models.feature_extraction import summary_rows
+from bertsmith.models.feature_extraction import sequence_states
 from bertsmith.models.layers import Dropout, Linear, TransformerLayer
 from bertsmith.models.matmul import MIN_ROWS, linear
 from bertsmith.models.weight_init import init_weights
@@ -228,8 +228,9 @@ class _RecurrentState(DecoderState):
 class RecurrentDecoder(TargetDecoder):
     """An LSTM layer; output tanh(W [h; c]) of its state h and a context c of the source (Luong et al. 2015).
 
-    Its first state is a function of the source's summary: the state of the first token, or of the last one in a
-    causal encoder. The context is a weighted mean of the source states, or without attention the summary.
+    Its first state is a function of the source's summary: the state of the first token, of the last one in a
+    causal encoder, or of both directions where each has a half of the states. The context is a weighted mean of
+    the source states, or without attention the summary.
     """
 
     def __init__(
@@ -285,7 +286,7 @@ class RecurrentDecoder(TargetDecoder):
         return hidden.contiguous(), cell.contiguous()
 
     def _summary(self, source: EncodedSource) -> Tensor:
-        return source.states[summary_rows(self._config, source.packed)].float()
+        return sequence_states(self._config, source.states, source.packed).float()
 
     def _output(self, queries: Tensor, source: EncodedSource, target_lengths: NDArray[np.int64]) -> Tensor:
         if self.score is None:

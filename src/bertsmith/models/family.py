@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from bertsmith.models.encoder import Encoder
 
-# The sets of parts between encoder and tagger (`feature_extraction`).
-_TAGGER_FEATURES = ({"mix"}, {"joined"}, {"recurrent"}, {"mix", "recurrent"}, {"recurrent4"})
+# The sets of parts between encoder and head of a choice of layers (`feature_extraction`).
+_LAYER_FEATURES = ({"mix"}, {"joined"}, {"recurrent"}, {"mix", "recurrent"}, {"recurrent4"})
 _CUSTOM_CLASSES: Mapping[frozenset[str], str] = {
     frozenset({"encoder", "relater"}): "ForEntityPairClassification",
     frozenset({"encoder", "classifier"}): "ForUnpooledSequenceClassification",
@@ -30,7 +30,7 @@ _CUSTOM_CLASSES: Mapping[frozenset[str], str] = {
     },
     **{
         frozenset({"encoder", "tagger", *features, *crf}): "ForFeatureTagging"
-        for features in _TAGGER_FEATURES
+        for features in _LAYER_FEATURES
         for crf in ((), ("crf",))
     },
 }
@@ -111,6 +111,7 @@ class Family:
         encoder: Builds the encoder; None: `Encoder` does.
         parameter_terms: Returns the encoder's parameter count term by term, with or without the layers' biases;
             None: that of `Encoder`.
+        is_transformer: True if the encoder has Transformer layers, False if recurrent ones or others.
     """
 
     model_type: str
@@ -135,11 +136,7 @@ class Family:
     check_sizes: Callable[[ModelConfig], None] = lambda config: None
     encoder: Callable[[ModelConfig, torch.Generator], Encoder] | None = None
     parameter_terms: ParameterTerms | None = None
-
-    @property
-    def is_transformer(self) -> bool:
-        """Return True if the encoder has Transformer layers, False if recurrent ones or others."""
-        return self.parameter_terms is None
+    is_transformer: bool = True
 
     @property
     def class_prefix(self) -> str:
@@ -156,14 +153,20 @@ class Family:
             for parts, name in classes.items()
             if parts & _RECURRENT_HEADS
         }
+        features = {
+            parts | feature_parts: name.replace("For", "ForFeature", 1)
+            for parts, name in classes.items()
+            for feature_parts in _LAYER_FEATURES
+            if parts & _RECURRENT_HEADS
+        }
         bidirectional = {
             parts | {"beside"}: name.replace("For", "ForBothDirections", 1)
             for parts, name in classes.items()
             if self.structure.get("causal", True)  # the family has causal models
             and parts & (_RECURRENT_HEADS | {"tagger"})
-            and parts.isdisjoint(set().union(*_TAGGER_FEATURES))
+            and parts.isdisjoint(set().union(*_LAYER_FEATURES))
         }
-        return {**custom, **recurrent, **bidirectional, **self.architectures}
+        return {**custom, **features, **recurrent, **bidirectional, **self.architectures}
 
     def architecture(self, parts: Collection[str], *, causal: bool = False) -> str:
         """Return the class with exactly these parts; InputError if there is none."""
@@ -253,6 +256,7 @@ FAMILIES: dict[str, str | Family] = {
     "albert": "bertsmith.models.families:ALBERT",
     "distilbert": "bertsmith.models.families:DISTILBERT",
     "electra": "bertsmith.models.families:ELECTRA",
+    "transformer": "bertsmith.models.transformer_family:TRANSFORMER",
     "nnlm": "bertsmith.models.recurrent_families:NNLM",
     "rnn": "bertsmith.models.recurrent_families:RNN",
     "lstm": "bertsmith.models.recurrent_families:LSTM",
@@ -264,6 +268,11 @@ FAMILIES: dict[str, str | Family] = {
 def get_family(model_type: str) -> Family:
     """Return the family of a model type; InputError if there is none."""
     return lookup(FAMILIES, model_type, f"{model_type[:60]!r} is no family of models that is known here")
+
+
+def predicts_from_both_sides(config: ModelConfig) -> bool:
+    """Return True if a language model predicts tokens from those before and after them, and so fills masks."""
+    return not config.causal and get_family(config.model_type).heads.lm_directions == 1
 
 
 def build_encoder(config: ModelConfig, generator: torch.Generator) -> Encoder:

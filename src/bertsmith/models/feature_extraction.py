@@ -199,6 +199,18 @@ def has_direction_halves(config: ModelConfig) -> bool:
     return not config.causal and get_family(config.model_type).heads.direction_halves
 
 
+def sequence_states(config: ModelConfig, states: Tensor, packed: Packed) -> Tensor:
+    """Return the state of each sequence, [B, H], of the last hidden states of all tokens, [N, H].
+
+    It is what `FeatureExtractor.sequence_features` returns for an encoder.
+    """
+    if not has_direction_halves(config):
+        return states[summary_rows(config, packed)]
+    size = config.hidden_size // 2
+    last, first = states[packed.last_token_rows, :size], states[packed.first_token_rows, size:]
+    return torch.cat([last, first], 1)
+
+
 def summary_rows(config: ModelConfig, packed: Packed) -> Tensor:
     """Return the row of each sequence whose state depends on the whole sequence, long [B]."""
     is_last = config.attention_direction == "before"

@@ -8,6 +8,7 @@ import logging
 import signal
 import socket
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
@@ -23,6 +24,9 @@ from bertsmith.serving.models import ModelRegistry
 from bertsmith.serving.requests import ServerState
 
 _POLL_SECONDS = 0.02
+_LAST_REQUEST_SECONDS = (
+    1.0  # in which open connections may send another request before a draining server ends
+)
 _MAX_HEAD_BYTES = 65_536  # of a request: its URL and headers
 _LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 
@@ -167,8 +171,8 @@ class _HTTPProtocol(HttpToolsProtocol):
 class Server(uvicorn.Server):
     """A server that drains on SIGTERM and SIGINT, and loads its models again on SIGHUP.
 
-    Draining refuses new requests with 503, finishes those that were accepted, and returns, after `max_seconds` at
-    the latest. A second signal ends all connections at once.
+    Draining refuses new requests with 503, finishes those that were accepted, and returns, after `max_seconds` and
+    a second for last requests at the latest. A second signal ends all connections at once.
     """
 
     def __init__(self, app: Starlette) -> None:
@@ -228,6 +232,34 @@ class Server(uvicorn.Server):
             address, port = listener.getsockname()[:2]
             url = f"http://[{address}]:{port}" if ":" in address else f"http://{address}:{port}"
             logger.info("%s: serving %s", url, join_names([model.name for model in self._state.registry]))
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Refuse new connections, and end the open ones; after draining, first answer their last requests."""
+        if self._state.is_draining:
+            await self._stop_listening(sockets or [])
+            end_time = time.monotonic() + _LAST_REQUEST_SECONDS
+            while self.server_state.connections and time.monotonic() < end_time:
+                await asyncio.sleep(_POLL_SECONDS)
+        await super().shutdown(sockets)
+
+    async def _stop_listening(self, listeners: Sequence[socket.socket]) -> None:
+        """Close the sockets that listen, and accept connections that wait there: the system would reset them."""
+        waiting = []
+        for listener in listeners:
+            with suppress(OSError):  # until none waits
+                while True:
+                    waiting.append(listener.accept()[0])
+        for server in self.servers:
+            server.close()
+        loop = asyncio.get_running_loop()
+        for connection in waiting:
+            connection.setblocking(False)
+            await loop.connect_accepted_socket(self._create_protocol, connection)
+
+    def _create_protocol(self) -> _HTTPProtocol:
+        return _HTTPProtocol(
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
 
     async def _stop_when_idle(self) -> None:
         while self._state.num_open:

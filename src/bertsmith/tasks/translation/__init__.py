@@ -15,7 +15,7 @@ TASK = Task(
     decoder=".model:TranslationDecoder",
     metrics=".metrics:TranslationMetrics",
     report=".metrics:TranslationReport",
-    fixed_settings=("decoder", "attention_score"),
+    fixed_settings=("decoder_type", "attention_score"),
     call_settings=("max_length", "max_target_length", "num_beams"),
     example_file="pairs.csv",
 )

@@ -127,7 +127,11 @@ class TranslationModel(TaskModel):
         self, config: ModelConfig, generator: torch.Generator, metadata: Metadata, settings: TranslateSettings
     ) -> None:
         super().__init__(config, generator, metadata, settings)
-        if settings.decoder == "transformer":
+        if config.model_type == "nnlm" or config.embedding_type == "char_cnn":
+            message = "a decoder writes with the vectors of single tokens, and this model has none"
+            hint = "use a model of another family, or with model.embedding_type=token"
+            raise InputError("no_token_vectors", message, argument="model", hint=hint)
+        if settings.decoder_type == "transformer":
             self.decoder: TargetDecoder = TransformerDecoder(config, generator)
         else:
             self.decoder = RecurrentDecoder(config, generator, settings.attention_score)
@@ -204,7 +208,7 @@ class TranslationModel(TaskModel):
 
 def decoder_part(settings: TranslateSettings) -> str:
     """Return the name of the decoder in a model folder."""
-    if settings.decoder == "transformer":
+    if settings.decoder_type == "transformer":
         return "decoder"
     score = settings.attention_score
     return "recurrent_decoder" if score in ("dot", "none") else f"{score}_decoder"
