@@ -56,20 +56,21 @@ class _Rows:
 
     def __init__(self, keys: IntArray, order: int, bits: int) -> None:
         if order == 1:
-            self.starts = self.contexts = np.zeros(1, dtype=np.int64)
+            self.starts = self.contexts = np.zeros(1, dtype=np.int32)
         else:
-            self.starts = np.flatnonzero(is_first_of_run(keys >> bits))
-            self.contexts = keys[self.starts] >> bits
-        self._lengths = np.diff(self.starts, append=len(keys))
+            contexts = (keys >> bits).astype(np.int32)
+            is_first = is_first_of_run(contexts)
+            self.starts, self.contexts = np.flatnonzero(is_first).astype(np.int32), contexts[is_first]
+        self._lengths = np.diff(self.starts, append=np.int32(len(keys)))
 
-    def sum(self, values: NDArray[Any]) -> NDArray[np.float64]:
-        """Return the sum of each row."""
-        sums: NDArray[np.float64] = np.add.reduceat(values, self.starts, dtype=np.float64)
+    def sum(self, values: NDArray[Any]) -> FloatArray:
+        """Return the sum of each row, added in float64."""
+        sums: FloatArray = np.add.reduceat(values, self.starts, dtype=np.float64).astype(np.float32)
         return sums
 
-    def expand(self, values: NDArray[Any]) -> FloatArray:
+    def expand(self, values: FloatArray) -> FloatArray:
         """Return the value of each n-gram's row."""
-        return np.repeat(values.astype(np.float32), self._lengths)
+        return np.repeat(values, self._lengths)
 
 
 def kneser_ney_discounts(
@@ -170,13 +171,15 @@ class _BackoffEstimator:
             counts: uint32 [G], their counts, adjusted if the smoothing does so.
             removed: float32 [G], the part of each count that the shorter context divides.
         """
-        is_kept = level.counts > self._thresholds[self.order]
+        is_kept = level.counts > self._thresholds[self.order] if any(self._thresholds) else None
         rows = _Rows(level.keys, self.order + 1, self._bits)
         if self.order == 0:
-            is_kept[:] = True
             lower = self._probs
+            is_kept = None if is_kept is None else np.ones_like(is_kept)
         else:
             lower = self._probs[level.suffixes]
+        level.suffixes = np.empty(0, dtype=np.int32)  # to save memory
+        if is_kept is not None and self.order > 0:
             np.copyto(removed, counts, where=~is_kept, casting="unsafe")
         totals = rows.sum(counts)
         backoffs = rows.sum(removed) / totals
@@ -189,14 +192,15 @@ class _BackoffEstimator:
         else:
             self._tables[-1].backoffs[rows.contexts] = _log10(backoffs)
             _log10(self._probs)
-        self._is_kept.append(is_kept)
-        self._tables.append(NgramTable(level.keys, probs, np.zeros(len(level.keys), dtype=np.float32)))
+        if is_kept is not None:
+            self._is_kept.append(is_kept)
+        num_backoffs = len(level.keys) if self.order + 1 < len(self._thresholds) else 0
+        self._tables.append(NgramTable(level.keys, probs, np.zeros(num_backoffs, dtype=np.float32)))
         self._probs = probs
 
     def tables(self) -> list[NgramTable]:
         """Return the tables of all orders without the n-grams that are pruned."""
         _log10(self._probs)
-        self._tables[-1].backoffs = np.empty(0, dtype=np.float32)
         if any(self._thresholds):
             _prune(self._tables, self._is_kept, self._bits)
         return self._tables
