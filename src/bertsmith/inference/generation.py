@@ -179,7 +179,7 @@ class TextGenerator:
         for _ in self._steps([sequence], [prompt]):
             text = self._text(sequence)
             if sequence.finish_reason is None:
-                text = self._settled(text)
+                text = self._stable_text(text)
             if len(text) > num_yielded:
                 yield text[num_yielded:]
                 num_yielded = len(text)
@@ -235,12 +235,12 @@ class TextGenerator:
                 elif len(sequence.prompt_ids) + len(sequence.ids) >= limit:
                     sequence.finish_reason = "max_length"
             yield
-            kept = [i for i, sequence in enumerate(sequences) if sequence.finish_reason is None]
-            if not kept:
+            unfinished = [i for i, sequence in enumerate(sequences) if sequence.finish_reason is None]
+            if not unfinished:
                 return
-            if len(kept) < len(sequences):
-                encoder.keep(np.array(kept))
-                sequences = [sequences[i] for i in kept]
+            if len(unfinished) < len(sequences):
+                encoder.keep(np.array(unfinished))
+                sequences = [sequences[i] for i in unfinished]
             new_tokens = [sequence.ids[-1:] for sequence in sequences]
 
     def _result(self, prompt: str, sequence: _Sequence) -> GeneratedText:
@@ -254,7 +254,7 @@ class TextGenerator:
         text = self.tokenizer.decode([*sequence.prompt_ids, *sequence.ids])
         return text[len(prompt) :] if text.startswith(prompt) else self.tokenizer.decode(sequence.ids)
 
-    def _settled(self, text: str) -> str:
+    def _stable_text(self, text: str) -> str:
         """Return the part of a text that does not change when tokens follow."""
         if self.tokenizer.kind == "wordpiece":  # whose decoder joins punctuation and contractions
             return text[: max(0, text.rfind(" "))]

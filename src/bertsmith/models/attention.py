@@ -370,9 +370,9 @@ class GroupedCache(KeyValueCache):
         ):
             if len(indices) < size:
                 cache.select(indices - (stop - size))
-        kept = np.flatnonzero(counts).tolist()
-        self._caches, self._sizes = [self._caches[i] for i in kept], [counts[i] for i in kept]
-        self._next_lengths = [self._next_lengths[i] for i in kept]
+        remaining = np.flatnonzero(counts).tolist()
+        self._caches, self._sizes = [self._caches[i] for i in remaining], [counts[i] for i in remaining]
+        self._next_lengths = [self._next_lengths[i] for i in remaining]
 
 
 def _rows_to_cells(rows: Tensor, layout: AttentionLayout) -> Tensor:
