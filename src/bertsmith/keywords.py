@@ -173,6 +173,15 @@ class FinetuneKeywords(TrainingKeywords, total=False):
     stride: int | None
     specials_in_text: Literal["text", "parse"]
     pooler: bool
+    layers: Literal[
+        "last",
+        "second_to_last",
+        "embeddings",
+        "sum_last_four",
+        "sum_all",
+        "concat_last_four",
+        "sum_with_embeddings",
+    ]
     head: Literal["linear", "bilstm"]
     second_encoder: str
     multi_label: bool
@@ -198,15 +207,6 @@ class FinetuneKeywords(TrainingKeywords, total=False):
     predicate_column: str | None
     scheme: Literal["iobes", "iob2", "iob1", "as_written"]
     decoder: Literal["softmax", "crf"]
-    layers: Literal[
-        "last",
-        "second_to_last",
-        "embeddings",
-        "sum_last_four",
-        "sum_all",
-        "concat_last_four",
-        "sum_with_embeddings",
-    ]
     question_column: str | None
     context_column: str | None
     answer_column: str | None

@@ -197,16 +197,17 @@ def test_every_task_is_fine_tuned_saved_and_answered(
     assert all(map(torch.equal, outputs, before))
 
 
-def test_frozen_layers_of_an_elmo_are_mixed(models: dict[str, Model], tmp_path: Path) -> None:
+@pytest.mark.parametrize("task", [name for name in HEADED if name != "classify many"])
+def test_frozen_layers_of_an_elmo_are_mixed(task: str, models: dict[str, Model], tmp_path: Path) -> None:
     """The features of Peters et al. 2018: three layers, weights learned per task, and the encoder unchanged."""
-    train, validation, _ = write_files("tag", tmp_path)
+    train, validation, _ = write_files(task, tmp_path)
     settings = [*STEPS, "task.layers=sum_with_embeddings", "train.freeze_encoder=true"]
     tuned = bs.finetune(
-        "tag", models["elmo"], tmp_path / "run", train=train, validation=validation, settings=settings
+        task, models["elmo"], tmp_path / "run", train=train, validation=validation, settings=settings
     )
     before, after = models["elmo"].encoder.state_dict(), tuned.encoder.state_dict()
     assert all(torch.equal(before[name], tensor) for name, tensor in after.items())
-    weights = tuned.folder.weights()["mix.weights"]
+    weights = bs.load(tmp_path / "run").folder.weights()["mix.weights"]
     assert len(weights) == 3
     assert weights.softmax(0).sum().item() == pytest.approx(1)
     assert len(set(weights.tolist())) == 3  # they were trained
@@ -247,3 +248,10 @@ def test_a_plan_has_the_parameters_of_the_run(name: str, shards: Shards, models:
     )
     assert plan.parameters == models[name].info()["parameters"]
     assert plan.updates == 6
+
+
+@pytest.mark.parametrize("name", ["lstm", "elmo"])
+def test_a_card_shows_what_the_model_can_do(name: str, models: dict[str, Model]) -> None:
+    text = bs.card(models[name], name="someone/model")
+    assert "fill_mask" not in text
+    assert "transformers has no class with these layers" in text

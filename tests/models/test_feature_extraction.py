@@ -53,7 +53,7 @@ def test_each_choice_uses_its_layers() -> None:
     linear = joined.parts["joined"].linear
     torch.testing.assert_close(joined(ENCODER, PACKED), linear(torch.cat(states[-4:], 1)))
     assert [layer_indices(layers, 5) for layers in CHOICES] == [
-        [5], [4], [0], [2, 3, 4, 5], [1, 2, 3, 4, 5], [2, 3, 4, 5],
+        [5], [4], [0], [2, 3, 4, 5], [1, 2, 3, 4, 5], [2, 3, 4, 5], [0, 1, 2, 3, 4, 5],
     ]  # fmt: skip
 
 

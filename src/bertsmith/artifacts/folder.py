@@ -52,6 +52,7 @@ from bertsmith.io.folder_layout import FolderLayout
 from bertsmith.models.config import ModelConfig, ProblemType
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import build_encoder, get_family
+from bertsmith.models.feature_extraction import FEATURE_PARTS
 from bertsmith.models.task_heads import PART_BUILDERS
 from bertsmith.models.tensor_names import NameTable
 from bertsmith.suggestions import not_found_error
@@ -236,7 +237,7 @@ def read_folder(path: str | Path) -> ModelFolder:
     architecture = (
         hf_config.architecture or model_family.classes.get(parts) or f"{model_family.class_prefix}Model"
     )
-    reads_one_token = _SEQUENCE_PARTS & parts and parts.isdisjoint({"recurrent", "beside"})
+    reads_one_token = _SEQUENCE_PARTS & parts and parts.isdisjoint(FEATURE_PARTS)
     if (
         config.attention_direction == "before"
         and reads_one_token

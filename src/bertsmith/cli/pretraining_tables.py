@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from bertsmith import console
 from bertsmith.cli.tables import print_values
 from bertsmith.formatting import format_bytes, format_percent, pluralize
+from bertsmith.models.family import predicts_from_both_sides
 
 if TYPE_CHECKING:
     from bertsmith.inference.model import Model
@@ -63,7 +64,7 @@ def print_pretraining(model: Model, output_dir: str) -> None:
     full, least = (format_percent(batches[name]) for name in ("fill_mean", "fill_min"))
     values["batches filled to"] = f"{full} (least {least}), no padding"
     print_values(output_dir, values)
-    if model.folder.has("masked") and not model.folder.config.causal:
+    if model.folder.has("masked") and predicts_from_both_sides(model.folder.config):
         example = f'"TEXT WITH A {model.tokenizer.mask_token}"'
         console.print_note(f"next: bertsmith fill-mask {shlex.quote(output_dir)} {example}")
 

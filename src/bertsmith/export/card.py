@@ -15,7 +15,7 @@ from markupsafe import Markup
 from bertsmith.errors import InputError, option
 from bertsmith.formatting import escape_control_characters, format_number
 from bertsmith.inference.model import Model, load
-from bertsmith.models.family import get_family, presets
+from bertsmith.models.family import get_family, predicts_from_both_sides, presets
 from bertsmith.reports.page import render, score_name
 from bertsmith.reports.run import score_rows
 from bertsmith.tasks.registry import Task, get_task
@@ -66,10 +66,9 @@ def card(
         task=task,
         base=_public_name(record.get("base")),
         info=info,
-        is_standard=model.folder.architecture in family.architectures.values(),
+        is_standard=family.is_transformer and model.folder.architecture in family.architectures.values(),
         max_length=model.folder.config.max_length,
-        is_causal=model.folder.config.causal,
-        has_vocabulary_head=model.folder.has("masked"),
+        fills_masks=model.folder.has("masked") and predicts_from_both_sides(model.folder.config),
         labels=[_code_span(label) for label in (model.labels or [])[:_MAX_LABELS]],
         num_labels=len(model.labels or []),
         facts=_training_facts(record, report),
@@ -85,7 +84,8 @@ def _metadata(model: Model, task: Task | None, name: str, language: str | None, 
     from huggingface_hub import EvalResult, ModelCardData
 
     report, base = model.report, _public_name(model.folder.record.get("base"))
-    tag = task.pipeline_tag if task else "text-generation" if model.folder.config.causal else "fill-mask"
+    fills_masks = predicts_from_both_sides(model.folder.config)
+    tag = task.pipeline_tag if task else "fill-mask" if fills_masks else "text-generation"
     results = [
         EvalResult(
             task_type=tag or "other",

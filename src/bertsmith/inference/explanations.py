@@ -65,7 +65,7 @@ class ExplainableModel(CheckedModel, TaskInterface):
         shared = (self.tokenizer, self._fp32_context)
         has_task = self.folder.record.get("task") in TASKS or not self.folder.has("masked")
         if not has_task and len(inputs) == 1 and not named_inputs:
-            head = self._vocabulary_head
+            head = self._mask_head
             explain: Explain = partial(explain_mask, self.encoder, head, *shared, str(inputs[0]))
         else:
             example, texts = self._example(inputs, named_inputs)

@@ -30,7 +30,6 @@ from bertsmith.io.jsonl import load_json
 from bertsmith.io.sources import Source, column_values
 from bertsmith.io.values import is_blank
 from bertsmith.models.config import Pooling
-from bertsmith.models.family import get_family
 from bertsmith.models.parameter_count import count_parameters
 from bertsmith.models.task_heads import PART_BUILDERS
 from bertsmith.notebook import Report, render_page
@@ -218,18 +217,7 @@ class Model(ExplainableModel):
         """
         from bertsmith.inference.fill_mask import MaskFiller
 
-        if self.folder.config.causal:
-            direction = "from right to left" if self.folder.config.backwards else "from left to right"
-            message = f"this model reads {direction}, so it cannot predict a word from both sides"
-            hint = f"use a model that was pre-trained with {option('objective.name', 'mlm_nsp')}"
-            raise InputError("model_is_causal", message, location=self.path, hint=hint)
-        if get_family(self.folder.config.model_type).heads.lm_directions == 2:
-            message = (
-                "this model predicts in each direction alone, so it cannot predict a word from both sides"
-            )
-            hint = f"use a model that was pre-trained with {option('objective.name', 'mlm_nsp')}"
-            raise InputError("model_predicts_by_direction", message, location=self.path, hint=hint)
-        options = {"head": self._vocabulary_head, "max_length": max_length, "top_k": top_k}
+        options = {"head": self._mask_head, "max_length": max_length, "top_k": top_k}
         return self._create_predictor(MaskFiller, compare_masks, batch_size, **options)
 
     def generate(

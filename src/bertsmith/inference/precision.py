@@ -30,6 +30,7 @@ from bertsmith.inference.predictor import Predictor, with_batch_size
 from bertsmith.kernels.backend_selection import select_gpu_backend, select_inference_backend
 from bertsmith.kernels.reference import WeightVersions, set_kernel_backend
 from bertsmith.models.encoder import Encoder
+from bertsmith.models.family import predicts_from_both_sides
 from bertsmith.models.pretraining_heads import MaskedLMHead
 from bertsmith.models.quantization import copy_encoder, quantize_encoder
 from bertsmith.objectives.objective import GENERATOR
@@ -169,6 +170,19 @@ class CheckedModel:
             self.folder.load_into("masked", head)
             self._requested_context.prepare_modules(head)
         return head.eval()
+
+    @property
+    def _mask_head(self) -> MaskedLMHead:
+        """The head that predicts masked words from both sides."""
+        config = self.folder.config
+        if not predicts_from_both_sides(config):
+            way = "in each direction alone"
+            if config.causal:
+                way = "from right to left" if config.backwards else "from left to right"
+            message = f"this model reads {way}, so it cannot predict a word from both sides"
+            hint = f"use a model that was pre-trained with {option('objective.name', 'mlm_nsp')}"
+            raise InputError("model_is_causal", message, location=self.path, hint=hint)
+        return self._vocabulary_head
 
     @property
     def vectors_digest(self) -> str:

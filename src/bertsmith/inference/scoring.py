@@ -27,7 +27,7 @@ from bertsmith.formatting import pluralize
 from bertsmith.inference.predictor import PredictedTokens, TokenPredictor, WindowedText
 from bertsmith.inference.text_input import log_empty
 from bertsmith.models.config import ModelConfig
-from bertsmith.models.family import get_family
+from bertsmith.models.family import predicts_from_both_sides
 from bertsmith.models.matmul import linear
 from bertsmith.tasks.windows import NO_LIMIT
 from bertsmith.tokenizer.text_check import TextCheck
@@ -92,9 +92,7 @@ def _variants(config: ModelConfig) -> tuple[Variant, ...]:
     """Return the variants for a model, the default first."""
     if config.causal:
         return ("left_to_right",)
-    if get_family(config.model_type).heads.lm_directions == 2:
-        return ("both_directions",)
-    return ("within_word", "token")
+    return ("within_word", "token") if predicts_from_both_sides(config) else ("both_directions",)
 
 
 @dataclass(frozen=True)

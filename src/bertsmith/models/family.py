@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from bertsmith.models.encoder import Encoder
 
-# The sets of parts between encoder and tagger (`feature_extraction`).
-_TAGGER_FEATURES = ({"mix"}, {"joined"}, {"recurrent"}, {"mix", "recurrent"}, {"recurrent4"})
+# The sets of parts between encoder and head of a choice of layers (`feature_extraction`).
+_LAYER_FEATURES = ({"mix"}, {"joined"}, {"recurrent"}, {"mix", "recurrent"}, {"recurrent4"})
 _CUSTOM_CLASSES: Mapping[frozenset[str], str] = {
     frozenset({"encoder", "relater"}): "ForEntityPairClassification",
     frozenset({"encoder", "classifier"}): "ForUnpooledSequenceClassification",
@@ -30,7 +30,7 @@ _CUSTOM_CLASSES: Mapping[frozenset[str], str] = {
     },
     **{
         frozenset({"encoder", "tagger", *features, *crf}): "ForFeatureTagging"
-        for features in _TAGGER_FEATURES
+        for features in _LAYER_FEATURES
         for crf in ((), ("crf",))
     },
 }
@@ -159,14 +159,20 @@ class Family:
             for parts, name in classes.items()
             if parts & _RECURRENT_HEADS
         }
+        features = {
+            parts | feature_parts: name.replace("For", "ForFeature", 1)
+            for parts, name in classes.items()
+            for feature_parts in _LAYER_FEATURES
+            if parts & _RECURRENT_HEADS
+        }
         bidirectional = {
             parts | {"beside"}: name.replace("For", "ForBothDirections", 1)
             for parts, name in classes.items()
             if self.structure.get("causal", True)  # the family has causal models
             and parts & (_RECURRENT_HEADS | {"tagger"})
-            and parts.isdisjoint(set().union(*_TAGGER_FEATURES))
+            and parts.isdisjoint(set().union(*_LAYER_FEATURES))
         }
-        return {**custom, **recurrent, **bidirectional, **self.architectures}
+        return {**custom, **features, **recurrent, **bidirectional, **self.architectures}
 
     def architecture(self, parts: Collection[str], *, causal: bool = False) -> str:
         """Return the class with exactly these parts; InputError if there is none."""
@@ -271,6 +277,11 @@ FAMILIES: dict[str, str | Family] = {
 def get_family(model_type: str) -> Family:
     """Return the family of a model type; InputError if there is none."""
     return lookup(FAMILIES, model_type, f"{model_type[:60]!r} is no family of models that is known here")
+
+
+def predicts_from_both_sides(config: ModelConfig) -> bool:
+    """Return True if a language model predicts tokens from those before and after them, and so fills masks."""
+    return not config.causal and get_family(config.model_type).heads.lm_directions == 1
 
 
 def build_encoder(config: ModelConfig, generator: torch.Generator) -> Encoder:

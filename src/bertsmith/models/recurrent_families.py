@@ -36,6 +36,10 @@ _STRUCTURE = {
     "type_vocab_size": 0,
 }
 _PRETRAINING = {"instances": "full_sentences", "sentence_task": "none"}
+# No LayerNorm enlarges the states, so that embeddings as small as BERT's would learn slowly. As in the settings of
+# small BERTs there is no dropout: a text is read about once.
+_DEFAULTS = {"initializer_range": 0.1, "hidden_dropout_prob": 0.0}
+_TRAINING = {"learning_rate": 5e-3, "warmup_steps": 0.05, "adam_beta2": 0.98}
 
 
 def _build(name: str, config: ModelConfig, generator: torch.Generator) -> Encoder:
@@ -122,14 +126,11 @@ def _recurrent_terms(
     directions = 1 if config.causal else 2
     outputs, units = config.hidden_size // directions, config.intermediate_size // directions
     inputs = outputs if separate_directions else config.hidden_size
-    is_projected = units != outputs
-    recurrent = outputs if is_projected and gates > 1 else units  # size of the state that is fed back
-    size = gates * units * (inputs + recurrent + (2 if biases else 0))
-    formula = f"{gates}C(I + R + 2)" if biases else f"{gates}C(I + R)"
-    if is_projected:
-        has_bias = biases and gates == 1
-        size += units * outputs + (outputs if has_bias else 0)
-        formula += " + C·R" if gates > 1 else " + C·O + O" if has_bias else " + C·O"
+    size = gates * units * (inputs + units + (2 if biases else 0))
+    formula = f"{gates}C(I + C + 2)" if biases else f"{gates}C(I + C)"
+    if units != outputs:
+        size += units * outputs + (outputs if biases else 0)
+        formula += " + CO + O" if biases else " + CO"
     name = "LSTM" if gates > 1 else "RNN"
     return [
         *_embedding_terms(config),
@@ -143,16 +144,11 @@ def _recurrent_terms(
 
 
 def _check_recurrent(config: ModelConfig) -> None:
-    """Raise InputError if the sizes of both directions differ, or states cannot be projected."""
+    """Raise InputError if the directions cannot have equal sizes."""
     for name in ("hidden_size", "intermediate_size"):
         if not config.causal and (size := getattr(config, name)) % 2:
             message = f"each direction has half of it, and {size} is odd"
             _raise_size_error(name, message, "use an even number")
-    if config.intermediate_size < config.hidden_size:
-        message = (
-            f"{config.intermediate_size} units cannot be projected to the hidden size {config.hidden_size}"
-        )
-        _raise_size_error("intermediate_size", message, f"use at least {config.hidden_size}")
 
 
 def _recurrent_family(name: str, prefix: str, gates: int, presets: Mapping[str, Mapping[str, Any]]) -> Family:
@@ -164,7 +160,7 @@ def _recurrent_family(name: str, prefix: str, gates: int, presets: Mapping[str, 
         tokenizer="wordpiece",
         presets=presets,
         structure={**_STRUCTURE, "embedding_size": None},
-        defaults={"causal": True},
+        defaults={"causal": True, **_DEFAULTS},
         heads=HeadStructure(
             lm_transform=False, decoder_size=lambda config: config.hidden_size, direction_halves=True
         ),
@@ -182,15 +178,13 @@ def _sizes(layers: int, hidden: int, units: int) -> dict[str, int]:
     return {"num_hidden_layers": layers, "hidden_size": hidden, "intermediate_size": units}
 
 
-_TRAINING = {"learning_rate": 2e-3, "warmup_steps": 0.05, "adam_beta2": 0.98}
-
-# The minis have 10,963,968 and 11,068,928 parameters with 30,522 pieces; bert-mini-uncased has 11,104,768 without
+# The minis have 10,963,968 and 11,059,968 parameters with 30,522 pieces; bert-mini-uncased has 11,104,768 without
 # its pooler.
 RNN = _recurrent_family(
     "rnn", "Rnn", 1, {"rnn-mini": _sizes(2, 256, 1024), "rnn-small": _sizes(2, 512, 2048)}
 )
 LSTM = _recurrent_family(
-    "lstm", "Lstm", 4, {"lstm-mini": _sizes(2, 256, 704), "lstm-small": _sizes(2, 512, 1408)}
+    "lstm", "Lstm", 4, {"lstm-mini": _sizes(2, 256, 496), "lstm-small": _sizes(2, 512, 992)}
 )
 
 
@@ -219,13 +213,14 @@ ELMO = Family(
         frozenset({"encoder", "masked", "masked_backward"}): "ElmoForUntiedBidirectionalLM",
     },
     tokenizer="wordpiece",
-    # 11,068,928 parameters with 30,522 pieces.
+    # elmo-mini has 11,101,696 parameters with 30,522 pieces.
     presets={
-        "elmo-mini": {**_sizes(2, 512, 704), "embedding_size": 256},
-        "elmo-small": {**_sizes(2, 1024, 1408), "embedding_size": 512},
+        "elmo-mini": {**_sizes(2, 512, 640), "embedding_size": 256},
+        "elmo-small": {**_sizes(2, 1024, 1280), "embedding_size": 512},
     },
     structure={**_STRUCTURE, "causal": False},
     required=("embedding_size",),
+    defaults=_DEFAULTS,
     heads=HeadStructure(
         lm_transform=False,
         decoder_size=lambda config: config.hidden_size // 2,
@@ -279,6 +274,7 @@ NNLM = Family(
     presets={"nnlm-mini": {**_sizes(1, 320, 128), "embedding_size": 48}},
     structure={**_STRUCTURE, "num_hidden_layers": 1, "causal": True, "tie_word_embeddings": False},
     required=("embedding_size",),
+    defaults=_DEFAULTS,
     heads=HeadStructure(lm_transform=False, decoder_size=_nnlm_decoder_size),
     pretraining=_PRETRAINING,
     training=_TRAINING,

@@ -29,6 +29,7 @@ PredictorT = TypeVar("PredictorT", bound=Predictor)
 
 _NO_ROUTE = (
     "continuation_prefix_missing",
+    "directions_not_tied",
     "model_is_causal",
     "model_too_short",
     "no_masked_lm_head",

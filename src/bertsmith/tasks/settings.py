@@ -21,6 +21,13 @@ Head = Annotated[
     Literal["linear", "bilstm"],
     Field(description="linear: the task's own layers; bilstm: a two-layer bidirectional LSTM below them"),
 ]
+HeadLayers = Annotated[
+    Layers,
+    Field(
+        description="layers that the head reads: last, second_to_last, embeddings; sum_last_four, sum_all, and "
+        "sum_with_embeddings: a learned weighted sum; concat_last_four: concatenated"
+    ),
+]
 SecondEncoderRun = Annotated[
     str,
     Field(
@@ -58,6 +65,7 @@ class TextSettings(Settings):
         True,
         description="the head of a BERT or ALBERT reads the pooler; false: the first token's hidden state",
     )
+    layers: HeadLayers = "last"
     head: Head = "linear"
     second_encoder: SecondEncoderRun = ""
 
@@ -121,11 +129,7 @@ class TagSettings(Settings):
     decoder: Literal["softmax", "crf"] = Field(
         "softmax", description="score of tags: each by itself, or by a conditional random field"
     )
-    layers: Layers = Field(
-        "last",
-        description="layers that the head reads: last, second_to_last, embeddings; sum_last_four, sum_all, and "
-        "sum_with_embeddings: a learned weighted sum; concat_last_four: concatenated",
-    )
+    layers: HeadLayers = "last"
     head: Head = "linear"
     second_encoder: SecondEncoderRun = ""
     encoding: FileEncoding = None
@@ -164,6 +168,7 @@ class AnswerSettings(Settings):
         "auto",
         description="scoring as in SQuAD's script, or CMRC 2018's for Chinese; auto: by most answers' script",
     )
+    layers: HeadLayers = "last"
     head: Head = "linear"
     second_encoder: SecondEncoderRun = ""
 
@@ -192,6 +197,7 @@ class ChooseSettings(Settings):
         ge=8,
         description="maximum number of tokens; none: the model's maximum; the end of the context is truncated",
     )
+    layers: HeadLayers = "last"
     head: Head = "linear"
     second_encoder: SecondEncoderRun = ""
 
@@ -222,6 +228,7 @@ class RelateSettings(Settings):
     max_length: int | None = Field(
         None, ge=8, description="maximum number of tokens around both entities; none: the model's maximum"
     )
+    layers: HeadLayers = "last"
     head: Head = "linear"
     second_encoder: SecondEncoderRun = ""
 
