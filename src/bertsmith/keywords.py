@@ -201,6 +201,7 @@ class FinetuneKeywords(TrainingKeywords, total=False):
     freeze_layers: int
     unfreeze_every: int | Literal["epoch"] | None
     layerwise_lr_decay: float
+    lm_weight: float | None
     word_column: str | None
     tag_column: str | None
     predicate_column: str | None

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
+import tiny_run
 from bertsmith.errors import InputError
 from bertsmith.models.attention import attention_weights
 from bertsmith.models.config import ModelConfig
@@ -15,6 +18,8 @@ from bertsmith.models.family import build_encoder, get_family, preset
 from bertsmith.models.incremental import IncrementalEncoder, RecomputingEncoder, step_encoder
 from bertsmith.models.parameter_count import count_parameters
 from bertsmith.packed import Packed
+from bertsmith.pretraining.run import pretrain
+from family_harness import transformers
 
 SMALL = {
     "vocab_size": 61,
@@ -161,3 +166,19 @@ def test_sequences_that_are_kept_go_on_as_before(use_cache: bool) -> None:
                 torch.testing.assert_close(states[row], whole, atol=1e-5, rtol=1e-5)
             alone.read([[*ids[kept[-1]], 7]])
             torch.testing.assert_close(states[-1], alone.read([[9]])[0], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["gpt-mini", "gpt2-mini"])
+def test_pre_training_needs_the_presets_name_alone(name: str, tmp_path: Path) -> None:
+    """Trained, resumed, scored, continued, and opened by transformers without a missing or unexpected tensor."""
+    shards = tiny_run.make_shards(tmp_path)
+    sizes = ["model.intermediate_size=128"]  # transformers' GPT has always 4 H
+    settings = [*tiny_run.SETTINGS, *sizes, "data.sentence_task=none", "train.max_steps=4"]
+    pretrain(shards, tmp_path / "run", preset=name, settings=settings)
+    model = pretrain(shards, tmp_path / "run", settings=["train.max_steps=6"], resume=True)
+    assert model.info()["parameters"] == sum(t.numel() for t in model.folder.weights().values())
+    assert model.score("kaba lode").score < 0
+    assert model.generate("kaba", temperature=0, max_new_tokens=3).tokens <= 3
+    library = getattr(transformers(), model.folder.architecture)
+    _, report = library.from_pretrained(model.model_folder, output_loading_info=True)
+    assert {key: list(names) for key, names in report.items() if names} == {}

@@ -176,7 +176,8 @@ class Family:
 
     def architecture(self, parts: Collection[str], *, causal: bool = False) -> str:
         """Return the class with exactly these parts; InputError if there is none."""
-        causal_class = self.causal.get(frozenset(parts)) if causal else None
+        is_causal = causal or self.structure.get("causal", False)
+        causal_class = self.causal.get(frozenset(parts)) if is_causal else None
         architecture = causal_class or self.classes.get(frozenset(parts))
         if architecture is None:
             heads = ", ".join(sorted(set(parts) - {"encoder"}))
