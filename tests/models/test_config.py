@@ -241,12 +241,8 @@ def test_presets_name_each_published_size_and_case() -> None:
     sizes = ("tiny", "mini", "small", "medium", "base", "large")
     expected = {f"bert-{s}-{c}" for s in sizes for c in ("uncased", "cased")}
     expected |= {f"bert-base-{name}" for name in ("chinese", "multilingual-cased", "multilingual-uncased")}
-<<<<<<< HEAD
-    expected |= CHINESE | GPT | SMALL_PRESETS.keys() | {"roberta-base", "roberta-large", "distilroberta-base"}
-=======
     expected |= CHINESE | SMALL_PRESETS.keys() | {"roberta-base", "roberta-large", "distilroberta-base"}
     expected |= {"openai-gpt", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"}
->>>>>>> main
     expected |= {f"albert-{s}-v{v}" for s in ("base", "large", "xlarge", "xxlarge") for v in (1, 2)}
     expected |= {f"distilbert-base-{name}" for name in ("uncased", "cased", "multilingual-cased")}
     expected |= {

@@ -179,11 +179,7 @@ class TextGenerator:
         for _ in self._steps([sequence], [prompt]):
             text = self._text(sequence)
             if sequence.finish_reason is None:
-<<<<<<< HEAD
-                text = self._stable_part(text)
-=======
                 text = self._stable_text(text)
->>>>>>> main
             if len(text) > num_yielded:
                 yield text[num_yielded:]
                 num_yielded = len(text)
@@ -258,11 +254,7 @@ class TextGenerator:
         text = self.tokenizer.decode([*sequence.prompt_ids, *sequence.ids])
         return text[len(prompt) :] if text.startswith(prompt) else self.tokenizer.decode(sequence.ids)
 
-<<<<<<< HEAD
-    def _stable_part(self, text: str) -> str:
-=======
     def _stable_text(self, text: str) -> str:
->>>>>>> main
         """Return the part of a text that does not change when tokens follow."""
         if self.tokenizer.kind == "wordpiece":  # whose decoder joins punctuation and contractions
             return text[: max(0, text.rfind(" "))]

@@ -370,15 +370,9 @@ class GroupedCache(KeyValueCache):
         ):
             if len(indices) < size:
                 cache.select(indices - (stop - size))
-<<<<<<< HEAD
-        nonempty = np.flatnonzero(counts).tolist()
-        self._caches, self._sizes = [self._caches[i] for i in nonempty], [counts[i] for i in nonempty]
-        self._next_lengths = [self._next_lengths[i] for i in nonempty]
-=======
         remaining = np.flatnonzero(counts).tolist()
         self._caches, self._sizes = [self._caches[i] for i in remaining], [counts[i] for i in remaining]
         self._next_lengths = [self._next_lengths[i] for i in remaining]
->>>>>>> main
 
 
 def _rows_to_cells(rows: Tensor, layout: AttentionLayout) -> Tensor:

@@ -253,11 +253,7 @@ def _new_model_defaults(
     family, default_objective = get_family(sizes["model_type"]), _family_objective(sizes)
     objective = objective_type(_objective_name(values, changes, default_objective))
     has_padding = "pad_token_id" not in family.structure  # otherwise it has none
-<<<<<<< HEAD
-    pad_token = {"pad_token_id": tokenizer.pad_token_id if has_padding else None}
-=======
     pad_token_id = tokenizer.pad_token_id if has_padding else None
->>>>>>> main
     defaults: list[Mapping[str, Any]] = [
         {"objective": {"name": default_objective}, "model": sizes},
         {"model": {"vocab_size": tokenizer.vocab_size, "pad_token_id": pad_token_id}},
