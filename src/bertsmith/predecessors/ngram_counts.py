@@ -80,9 +80,11 @@ def count_ngrams(ids: WordIds, num_words: int, order: int, *, boundaries: bool) 
         keys = keys[positions]
         is_first = is_first_of_run(keys)
         suffixes = suffixes[positions[is_first]]
-        occurrences = np.diff(np.flatnonzero(is_first), append=len(keys)).astype(np.uint32)
-        counts.append(NgramCounts(keys[is_first], occurrences, suffixes))
-        del keys, suffixes
+        keys = keys[is_first]
+        first = np.flatnonzero(is_first).astype(np.int32)
+        occurrences = np.diff(first, append=np.int32(len(positions))).astype(np.uint32)
+        counts.append(NgramCounts(keys, occurrences, suffixes))
+        del first
         if n < order:
             indices_of_ends = np.empty(len(positions), dtype=np.int32)
             indices_of_ends[positions] = np.cumsum(is_first, dtype=np.int32) - 1

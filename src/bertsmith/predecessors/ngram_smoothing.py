@@ -27,6 +27,7 @@ from bertsmith.errors import InputError, option
 from bertsmith.predecessors.ngram_counts import NgramCounts, is_first_of_run, join_keys, word_bits
 from bertsmith.predecessors.ngram_text import SENTENCE_START
 
+_ROWS = 1 << 20  # that are summed at a time
 _EM_ITERATIONS = 30
 _EM_NGRAMS = 1_000_000  # that determine the weights of interpolation
 _MAX_WEIGHT = 0.999  # With the weight 1, unseen words would have the probability 0.
@@ -64,8 +65,13 @@ class _Rows:
         self._lengths = np.diff(self.starts, append=np.int32(len(keys)))
 
     def sum(self, values: NDArray[Any]) -> FloatArray:
-        """Return the sum of each row, added in float64."""
-        sums: FloatArray = np.add.reduceat(values, self.starts, dtype=np.float64).astype(np.float32)
+        """Return the sum of each row, added in float64; of some rows at a time, since NumPy copies the values."""
+        sums = np.empty(len(self.starts), dtype=np.float32)
+        for first in range(0, len(sums), _ROWS):
+            starts = self.starts[first : first + _ROWS]
+            end = self.starts[first + _ROWS] if first + _ROWS < len(sums) else len(values)
+            part = values[starts[0] : end]
+            sums[first : first + _ROWS] = np.add.reduceat(part, starts - starts[0], dtype=np.float64)
         return sums
 
     def expand(self, values: FloatArray) -> FloatArray:
@@ -169,22 +175,18 @@ class _BackoffEstimator:
         Args:
             level: Its n-grams, with the number of occurrences.
             counts: uint32 [G], their counts, adjusted if the smoothing does so.
-            removed: float32 [G], the part of each count that the shorter context divides.
+            removed: float32 [G], the part of each count that the shorter context divides; overwritten.
         """
         is_kept = level.counts > self._thresholds[self.order] if any(self._thresholds) else None
         rows = _Rows(level.keys, self.order + 1, self._bits)
-        if self.order == 0:
-            lower = self._probs
-            is_kept = None if is_kept is None else np.ones_like(is_kept)
-        else:
-            lower = self._probs[level.suffixes]
-        level.suffixes = np.empty(0, dtype=np.int32)  # to save memory
-        if is_kept is not None and self.order > 0:
+        if is_kept is not None:
+            is_kept |= self.order == 0
             np.copyto(removed, counts, where=~is_kept, casting="unsafe")
         totals = rows.sum(counts)
         backoffs = rows.sum(removed) / totals
-        probs: FloatArray = np.subtract(counts, removed, dtype=np.float32)
+        probs = np.subtract(counts, removed, out=removed)  # in place, to save memory
         probs /= rows.expand(totals)
+        lower = self._probs[level.suffixes] if self.order > 0 else self._probs
         lower *= rows.expand(backoffs)
         probs += lower
         if self.order == 0:
