@@ -36,6 +36,7 @@ def main() -> None:
     parser.add_argument("--rate-steps", type=int, default=50, help="updates of the range test")
     parser.add_argument("--learning-rate", type=float, help="default: the range test's suggestion")
     parser.add_argument("--epochs", type=float, default=8)
+    parser.add_argument("--batch-size", type=int, default=6)
     options = parser.parse_args()
     options.output_dir.mkdir(parents=True, exist_ok=True)
 
@@ -47,7 +48,7 @@ def main() -> None:
     # The rates at which the loss falls, and where it diverges (Smith 2017); the plot says more than the numbers.
     bert = bs.load(options.model)
     columns = LINES if options.train.suffix == ".txt" else {}
-    data = {"train": options.train, "sample": options.sample, **columns}
+    data = {"train": options.train, "sample": options.sample, "batch_size": options.batch_size, **columns}
     plot = options.output_dir / "rates.png"
     rates = bs.find_rate(
         "classify", bert, seeds=1, steps=options.rate_steps, output=plot, overwrite=True, **data

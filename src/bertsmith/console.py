@@ -98,6 +98,12 @@ def print_result(text: str) -> None:
     create_console().print(escape_control_characters(text), markup=False)
 
 
+def print_piece(text: str) -> None:
+    """Print a part of a line on stdout at once."""
+    sys.stdout.write(escape_control_characters(text))
+    sys.stdout.flush()
+
+
 def print_json(document: Any) -> None:
     """Print one JSON document in one line on stdout; control characters become JSON escapes."""
     sys.stdout.write(_to_json(document) + "\n")

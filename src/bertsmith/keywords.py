@@ -109,6 +109,7 @@ class PretrainKeywords(TrainingKeywords, total=False):
     max_position_embeddings: int
     first_position: Literal["zero", "after_padding"]
     position: Literal["learned", "sinusoidal", "none"]
+    embedding_norm: bool
     norm: Literal["post", "pre"]
     causal: bool
     tie_word_embeddings: bool
@@ -120,7 +121,7 @@ class PretrainKeywords(TrainingKeywords, total=False):
     tie_directions: bool
     initializer_range: float
     layer_norm_eps: float
-    pad_token_id: int
+    pad_token_id: int | None
     tokens: Literal["normal", "neighbours"]
     token_vectors: str
     positions: Literal["normal", "sinusoidal"]
@@ -200,6 +201,7 @@ class FinetuneKeywords(TrainingKeywords, total=False):
     freeze_layers: int
     unfreeze_every: int | Literal["epoch"] | None
     layerwise_lr_decay: float
+    lm_weight: float | None
     word_column: str | None
     tag_column: str | None
     predicate_column: str | None

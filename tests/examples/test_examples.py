@@ -87,9 +87,12 @@ def test_chinese_news(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """On the bundled sample, with a model that is pre-trained on its titles: 80/20, then a tenth of the 80."""
-    options = ("--output-dir", tmp_path / "news", "--epochs", 1, "--pretrain-steps", 2)
+    options = ("--output-dir", tmp_path / "news", "--epochs", 1, "--pretrain-steps", 2, "--serve")
+    monkeypatch.setenv("PYTHONPATH", str(EXAMPLES.parent / "src"))
     run("chinese_news.py", *options, monkeypatch=monkeypatch)
-    lines = capsys.readouterr().out.splitlines()
+    *lines, stored, served = capsys.readouterr().out.splitlines()
+    assert ": 2 stored titles, largest difference " in stored
+    assert served.split(": ")[1] == lines[-2].split(": ")[1].split()[0]
     names = ["体育", "娱乐", "教育", "科技", "财经"]
     assert sorted(line.split()[0] for line in lines[-7:-2]) == names
     assert lines[-9].startswith("accuracy on 10 titles that chose the epoch: ")
@@ -172,7 +175,7 @@ def test_emotion(
     assert set(answers) <= {"glad", "sad"}
     assert told[-1] == f"the same model in another process: {answers[0]}"
     assert bs.load(out / "predictor").labels == ["glad", "sad"]
-    assert bs.load(out / "run").report["steps"] == 6
+    assert bs.load(out / "run").report["steps"] == 33
 
 
 def test_the_notebook(base: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,7 +188,7 @@ def test_the_notebook(base: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     notebook = json.loads((EXAMPLES / "emotion.ipynb").read_text(encoding="utf-8"))
     code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
     cells = ["".join(cell["source"]) for cell in code]
-    for name, value in (("MODEL", str(base.path)), ("TRAIN", "train.csv"), ("EPOCHS", 2)):
+    for name, value in (("MODEL", str(base.path)), ("TRAIN", "train.csv"), ("EPOCHS, BATCH_SIZE", (2, 6))):
         cells[0] = re.sub(rf"^{name} = .*", f"{name} = {value!r}", cells[0], flags=re.M)
     names: dict[str, object] = {}
     for cell in cells:

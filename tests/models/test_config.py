@@ -54,6 +54,11 @@ NO_POOLER = {
     "electra-small-generator": (4_005_888, 789_760, 13_483_008, 13_546_682, None),
     "electra-base-generator": (24_034_048, 789_760, 33_511_168, 33_740_602, None),
     "electra-large-generator": (32_045_312, 789_760, 50_999_552, 51_295_290, None),
+    "openai-gpt": (31_480_320, 7_087_872, 116_534_784, 116_534_784, None),
+    "gpt2": (39_383_808, 7_087_872, 124_439_808, 124_439_808, None),
+    "gpt2-medium": (52_511_744, 12_596_224, 354_823_168, 354_823_168, None),
+    "gpt2-large": (65_639_680, 19_677_440, 774_030_080, 774_030_080, None),
+    "gpt2-xl": (82_049_600, 30_740_800, 1_557_611_200, 1_557_611_200, None),
 }
 
 # Sizes of bertsmith, small enough for two cores: embeddings, one layer, encoder without pooler; by hand (spec 2.8)
@@ -76,6 +81,8 @@ SMALL_PRESETS = {
     "transformer-mini": (9_472_000, 789_760, 11_841_280),
     "transformer-base": (18_944_000, 3_152_384, 37_858_304),
     "transformer-big": (37_888_000, 12_596_224, 113_465_344),
+    "gpt-mini": (10_493_440, 789_760, 13_652_480),
+    "gpt2-mini": (13_127_936, 789_760, 16_287_488),
 }
 CHINESE = {
     f"bert-{size}-chinese" for size in ("tiny", "mini", "small")
@@ -223,6 +230,7 @@ def test_presets_name_each_published_size_and_case() -> None:
     expected = {f"bert-{s}-{c}" for s in sizes for c in ("uncased", "cased")}
     expected |= {f"bert-base-{name}" for name in ("chinese", "multilingual-cased", "multilingual-uncased")}
     expected |= CHINESE | SMALL_PRESETS.keys() | {"roberta-base", "roberta-large", "distilroberta-base"}
+    expected |= {"openai-gpt", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"}
     expected |= {f"albert-{s}-v{v}" for s in ("base", "large", "xlarge", "xxlarge") for v in (1, 2)}
     expected |= {f"distilbert-base-{name}" for name in ("uncased", "cased", "multilingual-cased")}
     expected |= {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
 import torch
@@ -53,7 +55,7 @@ def test_every_preset_is_a_model_of_its_family(name: str) -> None:
     for preset_name in model_family.presets:
         config = preset(preset_name)
         model_family.check_config(config)
-        assert (config.model_type, config.max_length) == (name, 512)
+        assert (config.model_type, config.max_length) == (name, 1024 if name == "gpt2" else 512)
         assert model_family.names(config).tensors
 
 
@@ -245,3 +247,21 @@ def test_heads_with_local_initialization_attend_to_neighbors(heads: int, family:
         assert side * offset > 0, (head, near)
     for head in range(4, heads):
         assert float(weights[head, inner, inner].mean()) < 0.1
+
+
+@pytest.mark.slow
+def test_distilbert_takes_less_time_than_bert_at_base_size() -> None:
+    """S108: half of the layers, about half of the time of the processor for a text of 128 tokens."""
+    generator = torch.Generator().manual_seed(0)
+    names = ("bert-base-uncased", "distilbert-base-uncased")
+    encoders = [build_encoder(preset(name), generator).eval() for name in names]
+    packed = Packed.from_lists([list(range(1000, 1128))], [[0] * 128])
+    seconds: list[list[float]] = [[], []]
+    with torch.inference_mode():
+        for _ in range(4):
+            for encoder, times in zip(encoders, seconds, strict=True):
+                start = time.process_time()
+                encoder(packed)
+                times.append(time.process_time() - start)
+    bert, distilbert = map(min, seconds)
+    assert 0.35 < distilbert / bert < 0.75

@@ -32,6 +32,7 @@ _KEYS = {"causal": "is_decoder"}
 _OMITTED_DEFAULTS = (
     "share",
     "share_groups",
+    "embedding_norm",
     "causal",
     "backwards",
     "position",
@@ -189,7 +190,10 @@ def config_from_hf(raw: Mapping[str, Any], model_family: Family, location: str) 
         if values.get(name) == values.get(other, ModelConfig.model_fields[other].default):
             values[name] = None
     config = validate(ModelConfig, values, location)
-    switches = {_KEYS[name]: value for name, value in model_family.structure.items() if name in _KEYS}
+    # A family whose models are all causal has no such key, or one without an effect.
+    switches = {
+        _KEYS[name]: value for name, value in model_family.structure.items() if name in _KEYS and not value
+    }
     for key, value in (_FIXED | switches | _fixed_values(model_family, config)).items():
         if raw.get(key) not in (value, None):
             message = f"'{key}' {shorten(repr(raw[key]), _MAX_VALUE_LENGTH)} is not supported"
@@ -206,7 +210,7 @@ def config_to_hf(config: ModelConfig) -> dict[str, Any]:
         is_default = name in _OMITTED_DEFAULTS and value == model_family.default_of(name)
         if not (name in model_family.structure or value is None or is_default):
             values[_key(name, model_family)] = value
-    if config.norm == "pre" or config.backwards:
+    if config.norm != model_family.default_of("norm") or config.backwards:
         values["model_type"] = f"{TYPE_PREFIX}{model_family.model_type}"
     derived = {key: value(config) for key, value in model_family.derived.items()}
     return values | _fixed_values(model_family, config) | derived
@@ -255,8 +259,8 @@ def json_safe(value: Any) -> Any:
 def _has_base_tensors(model_family: Family, names: list[str]) -> bool:
     sizes: Mapping[str, Any] = next(iter(model_family.presets.values()), {})
     one_layer = {**model_family.defaults, **model_family.structure, **sizes, "num_hidden_layers": 1}
-    base = model_family.names(ModelConfig.of(one_layer, model_family.model_type)).base_model_prefix
-    return any(name.startswith(f"{base}.") for name in names)
+    table = model_family.names(ModelConfig.of(one_layer, model_family.model_type))
+    return table.tensors["encoder.embeddings.token.weight"][0] in names
 
 
 def _fixed_values(model_family: Family, config: ModelConfig) -> dict[str, Any]:

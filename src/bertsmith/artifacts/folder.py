@@ -232,6 +232,8 @@ def read_folder(path: str | Path) -> ModelFolder:
     meta_tensors = {name: torch.empty(shape, device="meta") for name, shape in files.shapes.items()}
     tensors = merge_tensors(meta_tensors, table, weights_location)
     parts = frozenset(name.partition(".")[0] for name in tensors) | {"encoder"}
+    if not any(name.startswith("masked.") for name in table.tensors):
+        parts |= {"masked"}  # a tied decoder without a bias has no weights of its own
     architecture = (
         hf_config.architecture or model_family.classes.get(parts) or f"{model_family.class_prefix}Model"
     )

@@ -2,7 +2,7 @@
 
 The weights are in one file or in several with an index; pickles are refused. A family's name table has the names.
 Tensors that bertsmith concatenates (query, key, and value to qkv) are split on the way to Hugging Face's names and
-concatenated on the way back.
+concatenated on the way back; those of GPT's `Conv1D` are transposed.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ WEIGHTS_FILE = "model.safetensors"
 INDEX_FILE = f"{WEIGHTS_FILE}.index.json"
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 _FLOAT_DTYPES = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
+_BUFFERS = ("position_ids", ".attn.bias", ".attn.masked_bias")
+"""Ends of the names of tensors that are no weights; the last two are the attention masks of older GPT files."""
 _COPY_AGAIN = "Copy the folder again from its source."
 _MAX_LISTED = 4  # names in a message
 _CLASSIFIER_CLASSES = {
@@ -45,6 +47,8 @@ _BASE_MODEL_MODULES = frozenset(
         "transformer",  # DistilBERT
         "pooler",
         "LayerNorm",  # bertsmith's pre-norm models
+        *("tokens_embed", "positions_embed", "h"),  # GPT
+        *("wte", "wpe", "ln_f"),  # GPT-2
         "blocks",  # families of which Hugging Face has none
     }
 )
@@ -66,12 +70,12 @@ class WeightFiles:
     shapes: dict[str, tuple[int, ...]]
 
     def read(self) -> dict[str, Tensor]:
-        """Read all tensors except position ids; values that are not finite are an InputError."""
+        """Read all tensors but position ids and attention masks; values that are not finite are an InputError."""
         tensors = {}
         for path, names in self.files.items():
             with _open(path) as file:
                 for name in names:
-                    if not name.endswith("position_ids"):
+                    if not name.endswith(_BUFFERS):
                         tensors[name] = _check_values(file.get_tensor(name), name, path)
         return tensors
 
@@ -220,7 +224,8 @@ def canonical_name(name: str, base: str) -> str:
     """
     name = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", name)
     name = re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", name)
-    return f"{base}.{name}" if name.partition(".")[0] in _BASE_MODEL_MODULES else name
+    module = name.partition(".")[0]
+    return f"{base}.{name}" if module != base and module in _BASE_MODEL_MODULES else name
 
 
 def to_hf_names(weights: Mapping[str, Tensor], table: NameTable, *, is_base_model: bool) -> dict[str, Tensor]:
@@ -228,7 +233,7 @@ def to_hf_names(weights: Mapping[str, Tensor], table: NameTable, *, is_base_mode
     tensors: dict[str, Tensor] = {}
     for name, tensor in weights.items():
         hf_names = table.tensors[name]
-        chunks = tensor.chunk(len(hf_names))
+        chunks = (tensor.T if name in table.transposed else tensor).chunk(len(hf_names))
         tensors |= {hf_name: chunk.contiguous() for hf_name, chunk in zip(hf_names, chunks, strict=True)}
     tensors |= {
         copy: tensors[original].clone()
@@ -244,7 +249,7 @@ def to_hf_names(weights: Mapping[str, Tensor], table: NameTable, *, is_base_mode
 def check_names(names: Iterable[str], table: NameTable, location: str) -> None:
     """Raise an InputError for tensors that the table does not have, and for a tensor under two names."""
     expected = {hf_name for hf_names in table.tensors.values() for hf_name in hf_names}
-    expected |= table.tied.keys() | table.duplicates.keys() | table.unused.keys()
+    expected |= table.tied.keys() | table.duplicates.keys() | table.unused.keys() | table.buffers
     # buffers of older files, which are ignored
     expected |= {
         f"{table.base_model_prefix}.embeddings.{name}" for name in ("position_ids", "token_type_ids")
@@ -286,7 +291,8 @@ def merge_tensors(tensors: Mapping[str, Tensor], table: NameTable, location: str
             if any(part.shape != parts[0].shape for part in parts):
                 message = f"{_format_names(hf_names)} have different shapes"
                 raise InputError("joined_shapes_differ", message, location=location, hint=_COPY_AGAIN)
-            merged[name] = parts[0] if len(parts) == 1 else _concatenate(parts)
+            joined = parts[0] if len(parts) == 1 else _concatenate(parts)
+            merged[name] = joined.T.contiguous() if name in table.transposed else joined
         elif len(missing) < len(hf_names):
             raise InputError(
                 "tensor_missing", f"missing {_format_names(missing)}", location=location, hint=_COPY_AGAIN

@@ -50,7 +50,7 @@ class ExportedModel:
 
     def _run_batch(self, items: Sequence[Item]) -> tuple[list[Tensor], dict[str, Tensor]]:
         model, sequences = self.model, [sequence for item in items for sequence in item.sequences]
-        inputs = padded_inputs(sequences, model.encoder.config.pad_token_id)
+        inputs = padded_inputs(sequences, model.encoder.config.pad_token_id or 0)
         if model.has_choices:
             inputs = {name: ids[:, None] for name, ids in inputs.items()}
         if model.model is not None and model.token_inputs:

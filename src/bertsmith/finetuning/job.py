@@ -13,7 +13,7 @@ from bertsmith.errors import InputError, option
 from bertsmith.finetuning.data import Examples
 from bertsmith.finetuning.defaults import complete_length, default_learning_rate
 from bertsmith.finetuning.head_probe import can_evaluate, probe_items, train_head
-from bertsmith.finetuning.model import cached_encoder, load_teacher, unfreeze_steps
+from bertsmith.finetuning.model import cached_encoder, load_teacher, unfreeze_steps, with_auxiliary_lm
 from bertsmith.finetuning.report import data_report, log_texts, run_report
 from bertsmith.finetuning.settings import FinetuneSettings, settings_type
 from bertsmith.inference.model import Model
@@ -109,7 +109,7 @@ class FinetuneJob:
         items: The training items.
         validation_items: The validation items.
         text_stats: The statistics of the training and validation texts.
-        objective: The loss: the task's, or that of a distillation.
+        objective: The loss: the task's, or that of a distillation, with an auxiliary one of language modeling.
         teacher_digest: A digest of the teacher's weights; "" without a teacher.
         trained_encoder: The encoder, or after `cache_features` the cache of its hidden states.
     """
@@ -152,6 +152,7 @@ class FinetuneJob:
             self.objective, self.teacher_digest = load_teacher(
                 self.settings.teacher, self.base, self.task, self.context
             )
+        self.objective = with_auxiliary_lm(self.objective, self.base.folder, train, self.context)
 
     @property
     def module(self) -> TrainModule:
@@ -201,7 +202,8 @@ class FinetuneJob:
         with self.timer.step("fitting the head"):
             evaluates = can_evaluate(validation)
             self.cache_features(folder, [*items, *validation] if evaluates else items)
-            train_head(self.module, items, self.context, train, evaluate if evaluates else None)
+            module = TrainModule(self.trained_encoder, self.task.model)
+            train_head(module, items, self.context, train, evaluate if evaluates else None)
         self.trained_encoder = encoder
 
     def training_job(self, budget: TrainingBudget) -> TrainingJob:

@@ -31,9 +31,13 @@ from bertsmith.inference.model import Model, load
 from bertsmith.io import atomic
 from bertsmith.models.config import DROPOUT_SETTINGS, ModelConfig
 from bertsmith.models.encoder import Embeddings, Encoder
+from bertsmith.models.family import get_family
 from bertsmith.models.feature_extraction import FEATURE_PARTS, SecondEncoder
 from bertsmith.models.parameter_count import count_parameters, encoder_parameter_terms
+from bertsmith.objectives.language_modeling import CausalLM
+from bertsmith.objectives.objective import Objective
 from bertsmith.packed import Packed
+from bertsmith.tasks.auxiliary_lm import TaskWithLM
 from bertsmith.tasks.base import Metadata, TaskModel
 from bertsmith.tasks.batching import Item, TokenSequence, batches_within_budget, pack
 from bertsmith.tasks.fitted_task import FittedTask
@@ -111,6 +115,34 @@ def load_teacher(
     )
     context.prepare_modules(distillation)
     return distillation, teacher.folder.weights_digest()
+
+
+def with_auxiliary_lm(
+    objective: Objective, base: ModelFolder, train: FinetuneTrainSettings, context: ComputeContext
+) -> Objective:
+    """Return the objective with the auxiliary language-modeling loss that the settings or the family ask for.
+
+    Raises:
+        InputError: The base is no causal language model, or its encoder is not trained.
+    """
+    is_possible = base.config.causal and base.has("masked") and not train.freeze_encoder
+    default_weight = get_family(base.config.model_type).lm_weight if is_possible else 0.0
+    weight = default_weight if train.lm_weight is None else train.lm_weight
+    if not weight:
+        return objective
+    if not is_possible:
+        message = "an auxiliary language-modeling loss needs a causal language model whose encoder is trained"
+        hint = (
+            f"omit {option('train.lm_weight')}, or fine-tune a GPT without {option('train.freeze_encoder')}"
+        )
+        raise InputError(
+            "auxiliary_lm_not_applicable", message, location=base.path, argument="train.lm_weight", hint=hint
+        )
+    lm = CausalLM(base.config, context.init_generator)
+    base.load_into("masked", lm.masked)
+    context.prepare_modules(lm)
+    logger.info("the loss includes that of language modeling on the same texts, with weight %g", weight)
+    return TaskWithLM(objective, lm, weight)
 
 
 def freeze_layers(encoder: Encoder, model: TaskModel, task_name: str, train: FinetuneTrainSettings) -> None:

@@ -119,6 +119,14 @@ class FinetuneTrainSettings(TrainSettings):
         "whole rate, the embeddings the lowest",
     )
 
+    lm_weight: float | None = Field(
+        None,
+        ge=0,
+        le=100,
+        description="weight of an auxiliary language-modeling loss on the examples' texts (Radford et al. 2018); "
+        "none: 0.5 for GPT and GPT-2, 0 for other families, and 0 if the encoder is frozen",
+    )
+
     @model_validator(mode="after")
     def _check_no_minutes(self) -> FinetuneTrainSettings:
         if self.max_minutes is not None:

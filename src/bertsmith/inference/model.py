@@ -38,6 +38,7 @@ from bertsmith.tokenizer.tokenizer import validate_texts
 
 if TYPE_CHECKING:  # each verb imports only what it needs
     from bertsmith.inference.fill_mask import MaskFiller
+    from bertsmith.inference.generation import Sampling, TextGenerator
     from bertsmith.inference.scoring import Scorer, Variant
     from bertsmith.retrieval.index import Index
 
@@ -218,6 +219,56 @@ class Model(ExplainableModel):
 
         options = {"head": self._mask_head, "max_length": max_length, "top_k": top_k}
         return self._create_predictor(MaskFiller, compare_masks, batch_size, **options)
+
+    def generate(
+        self,
+        prompts: Any,
+        *,
+        max_new_tokens: int = 50,
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        top_p: float = 1.0,
+        seed: int = 0,
+        stream: bool = False,
+    ) -> Any:
+        """Continue texts by a left-to-right language model, such as GPT.
+
+        Args:
+            prompts: A string, a list, or a column of texts.
+            max_new_tokens: The maximum number of tokens to generate; the model's maximum length limits them, too.
+            temperature: The divisor of the logits; 0: always the most probable token (greedy).
+            top_k: Choose among so many most probable tokens; None: all.
+            top_p: Choose among the fewest tokens that have this probability together.
+            seed: The seed. A continuation depends on it, on the prompt, and on how many equal prompts came before.
+            stream: Return an iterator of the pieces of the continuation of one prompt, as they are generated.
+
+        Returns:
+            A `GeneratedText` for a string, a list of them for a list: `text`, `tokens`, and `finish_reason`.
+
+        Raises:
+            InputError: The model is not one that reads from left to right, or a prompt is too long.
+        """
+        from bertsmith.inference.generation import Sampling
+
+        generator = self.text_generator(Sampling(max_new_tokens, temperature, top_k, top_p, seed))
+        if isinstance(prompts, str):
+            return generator.stream(prompts) if stream else generator([prompts])[0]
+        if stream:
+            message, hint = "only one prompt can be streamed", f"give one text, or omit {option('stream')}"
+            raise InputError("stream_of_several_prompts", message, argument="stream", hint=hint)
+        return generator(list(validate_texts(column_values(prompts, "prompts"))))
+
+    def text_generator(self, sampling: Sampling) -> TextGenerator:
+        """Return an object that continues texts as `generate` does."""
+        from bertsmith.inference.generation import TextGenerator, check_left_to_right
+
+        config = self.folder.config
+        check_left_to_right(causal=config.causal, backwards=config.backwards, location=self.path)
+        if self.precision == INT8:
+            message, hint = "texts are not generated in int8", f"omit {option('precision', INT8)}"
+            raise InputError("int8_not_for_generation", message, argument="precision", hint=hint)
+        head = self._vocabulary_head
+        return TextGenerator(self.encoder, head, self.tokenizer, self.context, sampling, self.path)
 
     def scorer(self, variant: Variant | None = None, batch_size: int | None = None) -> Scorer:
         """Return an object that scores texts as `score` does.

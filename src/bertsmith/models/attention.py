@@ -12,7 +12,7 @@ sequence has t tokens.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -182,8 +182,11 @@ def _attention_bias(
         mask = causal_mask(is_token.shape[1], direction)[None]
         # Padding is on the right, so attention to earlier tokens never reaches it.
         is_hidden = mask if direction == "before" or is_token.all() else mask | is_hidden
-    if not is_hidden.any():
-        return None
+    return _bias_of(is_hidden, device) if is_hidden.any() else None
+
+
+def _bias_of(is_hidden: NDArray[np.bool_], device: torch.device) -> Tensor:
+    """Return the bias [b, 1, t, T] of a mask [b, t, T]: fp32's lowest number where it is True, else 0."""
     bias = np.where(is_hidden, np.finfo(np.float32).min, np.float32(0))
     return copy_to_device(torch.from_numpy(bias[:, None]), device)
 
@@ -261,18 +264,12 @@ def bucket_attention(
         return qkv[:, : qkv.shape[1] // 3]  # no tokens: an empty tensor of the right shape
     if torch.is_grad_enabled() and qkv.requires_grad:
         return _BucketAttention.apply(qkv, layout, num_heads, dropout, kernels)  # type: ignore[no-any-return, no-untyped-call]
-    uses_sdpa = _uses_sdpa(qkv, dropout)
     outputs = []
     qkv_parts = torch.split(_rows_to_cells(qkv, layout), layout.bucket_sizes)
     for bucket, bucket_qkv in zip(layout.buckets, qkv_parts, strict=True):
-        b, t = bucket.sequences, bucket.length
-        shares_bias = bucket.bias is None or bucket.bias.shape[0] == 1  # all sequences have the same bias
-        if not uses_sdpa and dropout is None and shares_bias and not torch.is_grad_enabled():
-            b = max(b, _MIN_MULTIPLICATIONS // (t * t * bucket_qkv.shape[1] // 3) + 1)
-            bucket_qkv = F.pad(bucket_qkv, (0, 0, 0, b * t - len(bucket_qkv)))
-        q, k, v = _split_bucket(bucket_qkv, b, t, num_heads)
+        q, k, v = _split_bucket(bucket_qkv, bucket.sequences, bucket.length, num_heads)
         context = attend(q, k, v, bucket.bias, dropout)
-        outputs.append(context.transpose(1, 2).reshape(b * t, -1)[: bucket.sequences * t])
+        outputs.append(context.transpose(1, 2).reshape(len(bucket_qkv), -1))
     return _cells_to_rows(torch.cat(outputs), layout)
 
 
@@ -281,6 +278,8 @@ def attend(
 ) -> Tensor:
     """Compute softmax(q kᵀ / sqrt(d) + bias) v of queries [b, A, t, d], keys, and values [b, A, T, d].
 
+    Without gradients a sequence's result does not depend on the other sequences.
+
     Args:
         q: The queries.
         k: The keys.
@@ -288,19 +287,19 @@ def attend(
         bias: Added to the scores, [b or 1, 1, t or 1, T].
         dropout: The dropout of the attention weights; None if it is inactive.
     """
-    if _uses_sdpa(q, dropout):
+    # Without dropout torch's fused kernel is up to twice as fast as separate products, except in bf16 on a CPU,
+    # where separate products are up to twice as fast.
+    if dropout is None and (q.is_cuda or q.dtype == torch.float32):
         return F.scaled_dot_product_attention(q, k, v, None if bias is None else bias.to(q.dtype))
+    num_sequences, shares_bias = len(q), bias is None or len(bias) == 1
+    padding = _MIN_MULTIPLICATIONS // max(1, q[:1].numel() * k.shape[2]) + 1 - num_sequences
+    if padding > 0 and dropout is None and shares_bias and not torch.is_grad_enabled():
+        q, k, v = (F.pad(tensor, (0, 0, 0, 0, 0, 0, 0, padding)) for tensor in (q, k, v))
     # torch copies strided inputs of several sequences but not of one, whose last bits would then differ
     q, k, v = (tensor.contiguous() for tensor in (q, k, v))
     scores = (q * q.shape[-1] ** -0.5) @ k.transpose(-2, -1)
     weights, _, _ = REFERENCE.attention_softmax(scores, bias, dropout)
-    return weights @ v
-
-
-def _uses_sdpa(x: Tensor, dropout: DropoutLike | None) -> bool:
-    # Without dropout torch's fused kernel is up to twice as fast as separate products, except in bf16 on a CPU,
-    # where separate products are up to twice as fast.
-    return dropout is None and (x.is_cuda or x.dtype == torch.float32)
+    return (weights @ v)[:num_sequences]
 
 
 class KeyValueCache:
@@ -310,17 +309,70 @@ class KeyValueCache:
         self._keys: Tensor | None = None
         self._values: Tensor | None = None
 
-    def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Add the keys and values of the next tokens, [n, A, 1, d] each, and return those of all tokens."""
+    def attend(self, qkv: Tensor, num_heads: int, num_tokens: int = 1) -> Tensor:
+        """Attend from the next tokens to the earlier ones and themselves, and keep their keys and values.
+
+        Args:
+            qkv: Queries, keys, and values of the next tokens of each sequence, [n · next tokens, 3H].
+            num_heads: The number of attention heads.
+            num_tokens: The number of next tokens of each sequence.
+
+        Returns:
+            The output at these tokens, [n · next tokens, H].
+        """
+        q, k, v = _split_bucket(qkv, len(qkv) // num_tokens, num_tokens, num_heads)
         if self._keys is not None and self._values is not None:
             k, v = torch.cat([self._keys, k], 2), torch.cat([self._values, v], 2)
         self._keys, self._values = k, v
-        return k, v
+        bias = None
+        if num_tokens > 1:
+            is_hidden = causal_mask(k.shape[2], "before")[-num_tokens:]
+            bias = _bias_of(is_hidden[None], qkv.device)
+        return attend(q, k, v, bias).transpose(1, 2).reshape(len(qkv), -1)
 
     def select(self, sequences: Tensor) -> None:
         """Keep these sequences, long [m], in this order; a sequence may occur repeatedly."""
         if self._keys is not None and self._values is not None:
             self._keys, self._values = self._keys[sequences], self._values[sequences]
+
+
+class GroupedCache(KeyValueCache):
+    """The keys and values of sequences in groups of equal length, so that nothing is padded.
+
+    The first tokens of each sequence are added in one step, and the others one by one.
+    """
+
+    def __init__(self, sizes: Sequence[int], lengths: Sequence[int]) -> None:
+        """Create an empty cache.
+
+        Args:
+            sizes: The number of sequences of each group; groups are consecutive.
+            lengths: The number of the first tokens of each sequence of a group.
+        """
+        self._caches = [KeyValueCache() for _ in sizes]
+        self._sizes, self._next_lengths = list(sizes), list(lengths)
+
+    def attend(self, qkv: Tensor, num_heads: int, num_tokens: int = 1) -> Tensor:
+        """Attend from the first tokens of all sequences, or from their next one: [N, 3H] → [N, H]."""
+        lengths, self._next_lengths = self._next_lengths, [num_tokens] * len(self._sizes)
+        parts = torch.split(qkv, [size * length for size, length in zip(self._sizes, lengths, strict=True)])
+        groups = zip(self._caches, parts, lengths, strict=True)
+        return torch.cat([cache.attend(part, num_heads, length) for cache, part, length in groups])
+
+    def select(self, sequences: Tensor) -> None:
+        """Keep these sequences, long [m], in ascending order."""
+        stops = np.cumsum(self._sizes)
+        groups = np.searchsorted(stops, sequences.cpu().numpy(), side="right")
+        counts = np.bincount(groups, minlength=len(stops)).tolist()
+        members = torch.split(sequences, counts)
+        for cache, indices, stop, size in zip(
+            self._caches, members, stops.tolist(), self._sizes, strict=True
+        ):
+            if len(indices) < size:
+                cache.select(indices - (stop - size))
+        remaining = np.flatnonzero(counts).tolist()
+        self._caches, self._sizes = [self._caches[i] for i in remaining], [counts[i] for i in remaining]
+        self._next_lengths = [self._next_lengths[i] for i in remaining]
 
 
 def _rows_to_cells(rows: Tensor, layout: AttentionLayout) -> Tensor:

@@ -81,6 +81,7 @@ class ModelConfig(Settings):
     position: Literal["learned", "sinusoidal", "none"] = Field(
         "learned", description="position embeddings: learned, fixed sinusoids, or none (zeros)"
     )
+    embedding_norm: bool = Field(True, description="LayerNorm on the sum of the embeddings; GPT has none")
     norm: Literal["post", "pre"] = Field(
         "post",
         description="LayerNorm after each residual sum, as in BERT, or before each sublayer and at the end",
@@ -113,7 +114,9 @@ class ModelConfig(Settings):
         0.02, gt=0, le=10, description="standard deviation of initial weights, truncated at two deviations"
     )
     layer_norm_eps: float = Field(1e-12, gt=0, le=1, description="epsilon added to the variance in LayerNorm")
-    pad_token_id: int = Field(0, ge=0, description="id of the padding token; its embedding starts at zero")
+    pad_token_id: int | None = Field(
+        0, ge=0, description="id of the padding token, whose embedding starts at zero; none: there is none"
+    )
 
     @model_validator(mode="after")
     def _check_sizes(self) -> ModelConfig:
@@ -129,8 +132,10 @@ class ModelConfig(Settings):
             if self.share == "none":
                 reason = "layers that share no parameters have no groups: set it to 1"
             raise ValueError(f"share_groups {self.share_groups}: {reason}")
-        if self.pad_token_id >= self.vocab_size:
+        if self.pad_token_id is not None and self.pad_token_id >= self.vocab_size:
             raise ValueError(f"pad_token_id {self.pad_token_id} is outside vocab_size {self.vocab_size}")
+        if self.pad_token_id is None and self.first_position == "after_padding":
+            raise ValueError("first_position after_padding needs a padding token: set pad_token_id")
         if self.max_length < 1:
             raise ValueError(
                 f"max_position_embeddings {self.max_position_embeddings} is too small: positions start at "
@@ -176,7 +181,9 @@ class ModelConfig(Settings):
     @property
     def position_offset(self) -> int:
         """Return the position of a sequence's first token."""
-        return self.pad_token_id + 1 if self.first_position == "after_padding" else 0
+        if self.first_position == "zero" or self.pad_token_id is None:
+            return 0
+        return self.pad_token_id + 1
 
     @property
     def max_length(self) -> int:
@@ -210,8 +217,9 @@ def transformer_parameter_terms(config: ModelConfig, *, biases: bool = True) -> 
         ParameterTerm("token embeddings", f"V·{symbol}", config.vocab_size * e),
         ParameterTerm("position embeddings", f"P·{symbol}", config.max_position_embeddings * e),
         ParameterTerm("segment embeddings", f"S·{symbol}", config.type_vocab_size * e),
-        ParameterTerm("embedding LayerNorm", f"2{symbol}", 2 * e),
     ]
+    if config.embedding_norm:
+        terms.append(ParameterTerm("embedding LayerNorm", f"2{symbol}", 2 * e))
     if config.embedding_size is not None:
         terms.append(ParameterTerm("projection", "E·H + H", e * h + h))
     attention = ("4(H² + H)", 4 * (h * h + h)) if biases else ("4H²", 4 * h * h)

@@ -27,9 +27,11 @@ from bertsmith.models.attention import AttentionLayout, KeyValueCache
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.cross_attention import AttentionScore, CrossAttention, PairLayout, ScoreName
 from bertsmith.models.encoder import Embeddings
+from bertsmith.models.family import get_family
 from bertsmith.models.feature_extraction import sequence_states
 from bertsmith.models.layers import Dropout, Linear, TransformerLayer
 from bertsmith.models.matmul import MIN_ROWS, linear
+from bertsmith.models.transformer_encoder import SinusoidalPositions
 from bertsmith.models.weight_init import init_weights
 from bertsmith.packed import Packed
 
@@ -170,12 +172,19 @@ class _TransformerState(DecoderState):
 
 
 class TransformerDecoder(TargetDecoder):
-    """Decoder layers, as many as the encoder has, of the same sizes."""
+    """Decoder layers, as many as the encoder has, of the same sizes.
+
+    The embeddings of a recurrent encoder have no positions, and so the decoder adds sinusoids to them, of about
+    the size of the token vectors.
+    """
 
     def __init__(self, config: ModelConfig, generator: torch.Generator) -> None:
         super().__init__(config)
         layers = [DecoderLayer(config, generator) for _ in range(config.num_hidden_layers)]
         self.blocks = nn.ModuleList(layers)
+        has_positions = get_family(config.model_type).is_transformer
+        self._sinusoids = None if has_positions else SinusoidalPositions(config)
+        self._sinusoid_scale = config.initializer_range * 2**0.5
         is_pre = config.norm == "pre"
         self.norm = nn.LayerNorm(config.hidden_size, config.layer_norm_eps) if is_pre else None
         init_weights(self, config.initializer_range, generator)
@@ -187,7 +196,7 @@ class TransformerDecoder(TargetDecoder):
 
     def forward(self, embeddings: Embeddings, targets: Packed, source: EncodedSource) -> Tensor:
         """Compute the outputs at all target tokens, [M, E]."""
-        x = embeddings(targets)
+        x = self._embed(embeddings, targets)
         layout = AttentionLayout(targets, "before", equal_lengths_only=not torch.is_grad_enabled())
         pairs = source.layout(targets.lengths)
         for layer in self.layers:
@@ -203,12 +212,16 @@ class TransformerDecoder(TargetDecoder):
     def step(self, embeddings: Embeddings, tokens: Tensor, state: DecoderState) -> Tensor:
         """Add a token to each hypothesis, and return the outputs at these tokens, [n, E]."""
         assert isinstance(state, _TransformerState)
-        x, pairs = embeddings(state.next_tokens(tokens)), state.source.layout(state.counts)
+        x, pairs = self._embed(embeddings, state.next_tokens(tokens)), state.source.layout(state.counts)
         for layer, cache, keys_and_values in zip(
             self.layers, state.caches, state.keys_and_values, strict=True
         ):
             x = layer.step(x, cache, keys_and_values, pairs)
         return self._output(x)
+
+    def _embed(self, embeddings: Embeddings, targets: Packed) -> Tensor:
+        x: Tensor = embeddings(targets)
+        return x if self._sinusoids is None else x + self._sinusoid_scale * self._sinusoids(targets.positions)
 
     def _output(self, x: Tensor) -> Tensor:
         return self._project(x if self.norm is None else self.norm(x)).float()

@@ -99,6 +99,7 @@ class _GradientLast(torch.autograd.Function):
 class Embeddings(nn.Module):
     """LayerNorm(token + position + segment), dropout, and a projection to H if E differs: [N] → [N, H].
 
+    GPT has no LayerNorm here (`config.embedding_norm`).
     Embeddings have size E, the hidden size H unless `embedding_size` is set. Without segment embeddings nothing is
     added; a single one is added to every token (RoBERTa has no segment ids). Position embeddings that are not
     learned are saved as weights, too, but never updated: so every Hugging Face tool reads them.
@@ -120,7 +121,9 @@ class Embeddings(nn.Module):
         )
         self.position.requires_grad_(config.position == "learned")
         self.segment = Embedding(config.type_vocab_size, size) if config.type_vocab_size else None
-        self.norm = nn.LayerNorm(size, config.layer_norm_eps)
+        self.norm: nn.Module = (
+            nn.LayerNorm(size, config.layer_norm_eps) if config.embedding_norm else nn.Identity()
+        )
         self.dropout = Dropout(config.hidden_dropout_prob, generator)
         # With LayerNorm first, layers add to the embeddings without normalizing the sum, so it stays in fp32;
         # otherwise it has the dtype of the first layer's matrix products.
@@ -130,7 +133,8 @@ class Embeddings(nn.Module):
     @torch.no_grad()
     def init_fixed_weights(self, config: ModelConfig) -> None:
         """Set the weights that are not random: the padding vector and positions that are not learned."""
-        self.token.weight[config.pad_token_id].zero_()
+        if config.pad_token_id is not None:
+            self.token.weight[config.pad_token_id].zero_()
         if config.position != "learned":
             self.position.weight.zero_()
         if config.position == "sinusoidal":
@@ -343,7 +347,7 @@ class Encoder(nn.Module):
         self._check_ids(packed)
         mask = (torch.ones_like(input_ids) if attention_mask is None else attention_mask).bool()
         if self.config.first_position == "after_padding":
-            is_token = (input_ids != self.config.pad_token_id).long()
+            is_token = input_ids.ne(self.config.position_offset - 1).long()
             # Without RoBERTa's offset, which the embeddings add; -1 is the position of padding ids.
             positions = is_token.cumsum(1) * is_token - 1
             packed = replace(packed, positions=positions[mask])

@@ -62,6 +62,8 @@ class HeadStructure:
         lm_transform: True if the masked LM head transforms hidden states from H to E before the decoder. Otherwise
             the decoder reads the first `decoder_size` numbers of a hidden state.
         decoder_size: The size of the decoder's input; None: E.
+        lm_bias: True if the decoder has a bias.
+        pooler: True if heads that read one token have a pooler, unless they have a dense layer (`dense_act`).
         lm_directions: 2 if a model predicts the next token from the first half of a hidden state, and the previous
             one from the second half.
         direction_halves: True if, in a model that is not causal, the first half of a hidden state depends on the
@@ -77,6 +79,8 @@ class HeadStructure:
     token_dropout: bool = False
     lm_transform: bool = True
     decoder_size: Callable[[ModelConfig], int] | None = None
+    lm_bias: bool = True
+    pooler: bool = True
     lm_directions: int = 1
     direction_halves: bool = False
 
@@ -106,6 +110,7 @@ class Family:
         pretraining: `data` settings of the paper's pre-training where they differ from BERT's; presets set them.
         training: `train` settings for presets without measured ones.
         objective: The pre-training objective; presets set it.
+        lm_weight: The default weight of an auxiliary language-modeling loss in fine-tuning.
         own_settings: Those of `config.FAMILY_SETTINGS` that the family has.
         check_sizes: Raises an InputError for sizes that do not fit together.
         encoder: Builds the encoder; None: `Encoder` does.
@@ -132,6 +137,7 @@ class Family:
     pretraining: Mapping[str, Any] = field(default_factory=dict)
     training: Mapping[str, Any] = field(default_factory=dict)
     objective: str = "mlm_nsp"
+    lm_weight: float = 0.0
     own_settings: tuple[str, ...] = ()
     check_sizes: Callable[[ModelConfig], None] = lambda config: None
     encoder: Callable[[ModelConfig, torch.Generator], Encoder] | None = None
@@ -170,7 +176,8 @@ class Family:
 
     def architecture(self, parts: Collection[str], *, causal: bool = False) -> str:
         """Return the class with exactly these parts; InputError if there is none."""
-        causal_class = self.causal.get(frozenset(parts)) if causal else None
+        is_causal = causal or self.structure.get("causal", False)
+        causal_class = self.causal.get(frozenset(parts)) if is_causal else None
         architecture = causal_class or self.classes.get(frozenset(parts))
         if architecture is None:
             heads = ", ".join(sorted(set(parts) - {"encoder"}))
@@ -256,6 +263,8 @@ FAMILIES: dict[str, str | Family] = {
     "albert": "bertsmith.models.families:ALBERT",
     "distilbert": "bertsmith.models.families:DISTILBERT",
     "electra": "bertsmith.models.families:ELECTRA",
+    "openai-gpt": "bertsmith.models.gpt_families:OPENAI_GPT",
+    "gpt2": "bertsmith.models.gpt_families:GPT2",
     "transformer": "bertsmith.models.transformer_family:TRANSFORMER",
     "nnlm": "bertsmith.models.recurrent_families:NNLM",
     "rnn": "bertsmith.models.recurrent_families:RNN",

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bertsmith.kernels.reference import REFERENCE, EncoderLayerModules, KernelBackend, gelu_tanh
-from bertsmith.models.attention import AttentionLayout, KeyValueCache, attend, attention
+from bertsmith.models.attention import AttentionLayout, KeyValueCache, attention
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.matmul import linear
 
@@ -161,12 +161,10 @@ class Attention(nn.Module):
         """Compute the output for the next token of each of n sequences, [n, H] → [n, H].
 
         Args:
-            x: The input at the next tokens, [n, H].
+            x: The input at the next tokens, [n, H]; with a `GroupedCache` at first that of several tokens.
             cache: The keys and values of the earlier tokens, to which those of the next ones are added.
         """
-        q, k, v = self.qkv(x).view(len(x), 3, self.num_heads, 1, -1).unbind(1)
-        context = attend(q, *cache.append(k, v))
-        return self.output(context.reshape(len(x), -1))  # type: ignore[no-any-return]
+        return self.output(cache.attend(self.qkv(x), self.num_heads))  # type: ignore[no-any-return]
 
     def _project_separately(self, query_inputs: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the queries of M tokens, [M, H], and the keys and values of all tokens, [N, 2H]."""

@@ -49,7 +49,7 @@ class PaddedBatch(Packed):
         sequences, length = input_ids.shape
         positions = torch.arange(length, device=input_ids.device).expand_as(input_ids)
         if config.first_position == "after_padding":
-            is_token = (input_ids != config.pad_token_id).long()
+            is_token = input_ids.ne(config.position_offset - 1).long()
             positions = is_token.cumsum(1) * is_token - 1
         segments = torch.zeros_like(input_ids) if token_type_ids is None else token_type_ids
         starts = torch.arange(sequences + 1, device=input_ids.device) * length

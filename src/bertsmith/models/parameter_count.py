@@ -67,7 +67,7 @@ def _head_terms(config: ModelConfig, labels: int) -> dict[str, list[ParameterTer
     second_encoder = sum(term.size for term in encoder_parameter_terms(config))
     masked = [
         *(transform if structure.lm_transform else []),
-        ParameterTerm(f"masked LM bias{' (decoder tied)' * tied}", "V", v),
+        *([ParameterTerm(f"masked LM bias{' (decoder tied)' * tied}", "V", v)] if structure.lm_bias else []),
         *([] if tied else [ParameterTerm("masked LM decoder", f"V·{decoder_symbol}", v * decoder_size)]),
     ]
     return {

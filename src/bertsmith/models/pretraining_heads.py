@@ -48,7 +48,8 @@ class Pooler(nn.Module):
 class MaskedLMHead(nn.Module):
     """The masked LM head: LayerNorm(activation(Linear)) from H to E, then the decoder with a bias.
 
-    In families without the transform (`HeadStructure.lm_transform`) the head is the decoder alone.
+    In families without the transform (`HeadStructure.lm_transform`) the head is the decoder alone; in some the
+    decoder has no bias (`lm_bias`).
     A tied decoder's weights are the token embeddings, which each call gets as an argument, so that only the
     encoder owns the parameter. A head that is not tied has its own decoder.
     """
@@ -64,7 +65,7 @@ class MaskedLMHead(nn.Module):
             self.transform = Linear(config.hidden_size, self._size)
             self.activation = ACTIVATIONS[structure.masked_act or config.hidden_act]
             self.norm = nn.LayerNorm(self._size, config.layer_norm_eps)
-        self.bias = nn.Parameter(torch.zeros(config.vocab_size))
+        self.bias = nn.Parameter(torch.zeros(config.vocab_size)) if structure.lm_bias else None
         self.tied = config.tie_word_embeddings
         self.decoder = None if self.tied else Embedding(config.vocab_size, self._size)
         init_weights(self, config.initializer_range, generator)
@@ -81,7 +82,8 @@ class MaskedLMHead(nn.Module):
         buffer [M, V].
         """
         inputs, weight = self.decoder_inputs(hidden_rows), self.decoder_weight(embedding)
-        return fused_cross_entropy(inputs, weight, self.bias, labels, self.kernels)
+        bias = weight.new_zeros(len(weight)) if self.bias is None else self.bias
+        return fused_cross_entropy(inputs, weight, bias, labels, self.kernels)
 
     def decoder_inputs(self, hidden_rows: Tensor) -> Tensor:
         """Compute the input of the decoder, LayerNorm(activation(Linear)) or the states alone: [M, H] → [M, E]."""

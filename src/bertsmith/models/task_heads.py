@@ -102,8 +102,8 @@ class TaskHead(nn.Module):
 class SequenceClassificationHead(TaskHead):
     """The family's sequence classification head: [B, H] → [B, K].
 
-    BERT and ALBERT have a pooler, dropout, and a Linear; other families have `DenseHead`. With `pooled` False BERT
-    and ALBERT have no pooler, as Devlin et al. 2019, section 4.1, describe it.
+    BERT and ALBERT have a pooler, dropout, and a Linear, GPT has no pooler, and other families have `DenseHead`.
+    With `pooled` False BERT and ALBERT have no pooler, as Devlin et al. 2019, section 4.1, describe it.
     """
 
     def __init__(
@@ -112,7 +112,8 @@ class SequenceClassificationHead(TaskHead):
         super().__init__()
         structure = get_family(config.model_type).heads
         activation, dropout = structure.dense_act, structure.dense_dropout
-        self.pooler = Pooler(config, generator) if pooled and activation is None else None
+        has_pooler = pooled and structure.pooler and activation is None
+        self.pooler = Pooler(config, generator) if has_pooler else None
         if activation is None:
             self.classifier: nn.Module = LinearHead(config, generator, outputs)
         else:
@@ -184,8 +185,9 @@ class MultipleChoiceHead(TaskHead):
 
     def __init__(self, config: ModelConfig, generator: torch.Generator) -> None:
         super().__init__()
-        activation = get_family(config.model_type).heads.choice_act
-        self.pooler = Pooler(config, generator) if activation is None else None
+        structure = get_family(config.model_type).heads
+        activation = structure.choice_act
+        self.pooler = Pooler(config, generator) if structure.pooler and activation is None else None
         self.chooser: nn.Module = (
             LinearHead(config, generator, 1)
             if activation is None

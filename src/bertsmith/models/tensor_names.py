@@ -3,6 +3,7 @@
 bertsmith's names are those of the modules' state_dict with the prefix of their part (`encoder.`, `pooler.`,
 `masked.`, …: see `task_heads.PART_BUILDERS`). Hugging Face's are those of its classes with a head. One tensor of
 bertsmith may be several of Hugging Face, concatenated along dimension 0: `attention.qkv` is query, key, and value.
+GPT's classes have the transposed weights of linear layers (`Conv1D`).
 """
 
 from __future__ import annotations
@@ -99,6 +100,8 @@ class NameTable:
         tied: Copies that transformers ties to the original and does not save today; older files have them.
         duplicates: Copies that transformers saves for each layer although layers share them.
         unused: Copies that transformers saves and never reads.
+        transposed: bertsmith's names of the tensors that are transposed in Hugging Face's files.
+        buffers: Tensors of older files that are no weights, such as attention masks; they are ignored.
     """
 
     base_model_prefix: str
@@ -106,6 +109,8 @@ class NameTable:
     tied: Mapping[str, str] = field(default_factory=dict)
     duplicates: Mapping[str, str] = field(default_factory=dict)
     unused: Mapping[str, str] = field(default_factory=dict)
+    transposed: frozenset[str] = frozenset()
+    buffers: frozenset[str] = frozenset()
 
     def without_part(self, part: str) -> NameTable:
         """Return the table without the tensors of a part."""
@@ -120,8 +125,10 @@ def name_table(
     heads: ModuleNames,
     decoder: str | None = None,
     projection: str | None = None,
+    embeddings: ModuleNames = EMBEDDING_MODULES,
     layer: ModuleNames = LAYER_MODULES,
     layer_name: str = "encoder.layer.{layer}",
+    last_norm: str = "{base}.LayerNorm",
 ) -> NameTable:
     """Build a family's table from its modules.
 
@@ -131,16 +138,18 @@ def name_table(
         heads: The modules of the heads.
         decoder: Hugging Face's decoder of the masked LM head, whose bias is that of `masked`; None without one.
         projection: Hugging Face's projection of embeddings whose size is not the hidden size.
+        embeddings: The modules of the embeddings.
         layer: The modules of a layer.
         layer_name: Hugging Face's name of a layer, with "{layer}" for its index.
+        last_norm: Hugging Face's LayerNorm after the last layer of a pre-norm model.
     """
-    outside_layers = dict(EMBEDDING_MODULES)
+    outside_layers = dict(embeddings)
     if projection is not None and config.embedding_size is not None:
         outside_layers["encoder.embeddings.projection"] = (projection,)
     if not config.type_vocab_size:
-        del outside_layers["encoder.embeddings.segment"]
+        outside_layers.pop("encoder.embeddings.segment", None)
     if config.norm == "pre":
-        outside_layers["encoder.norm"] = ("{base}.LayerNorm",)
+        outside_layers["encoder.norm"] = (last_norm,)
     modules = {
         name: tuple(hf_name.format(base=base) for hf_name in hf_names)
         for name, hf_names in (outside_layers | dict(heads)).items()
@@ -150,16 +159,19 @@ def name_table(
     tensors = with_second_encoder(config, module_tensors(modules))
     tied: dict[str, str] = {}
     unused: dict[str, str] = {}
+    has_bias = "masked.bias" in tensors
     if decoder is not None and config.tie_word_embeddings:
-        tied[f"{decoder}.weight"] = f"{base}.embeddings.word_embeddings.weight"
-        tied[f"{decoder}.bias"] = tensors["masked.bias"][0]
-    elif decoder is not None:  # transformers then adds the decoder's bias, and saves but ignores the head's
-        (head_bias,) = tensors["masked.bias"]
-        decoder_bias = f"{decoder}.bias"
-        tensors["masked.bias"] = (decoder_bias,)
+        tied[f"{decoder}.weight"] = tensors["encoder.embeddings.token.weight"][0]
+        if has_bias:
+            tied[f"{decoder}.bias"] = tensors["masked.bias"][0]
+    elif decoder is not None:
         tensors["masked.decoder.weight"] = (f"{decoder}.weight",)
-        if head_bias != decoder_bias:
-            unused[head_bias] = decoder_bias
+        if has_bias:  # transformers then adds the decoder's bias, and saves but ignores the head's
+            (head_bias,) = tensors["masked.bias"]
+            decoder_bias = f"{decoder}.bias"
+            tensors["masked.bias"] = (decoder_bias,)
+            if head_bias != decoder_bias:
+                unused[head_bias] = decoder_bias
     return NameTable(base, tensors, tied, duplicates, unused)
 
 

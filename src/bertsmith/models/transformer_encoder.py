@@ -12,10 +12,26 @@ from bertsmith.models.weight_init import sinusoidal_positions
 from bertsmith.packed import Packed
 
 
+class SinusoidalPositions(nn.Module):
+    """Sinusoids of positions, which are neither trained nor saved: long [N] → [N, H]."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self._shape = config.max_position_embeddings, config.hidden_size
+        self._table: Tensor | None = None  # made on first use, on its device
+
+    def forward(self, positions: Tensor) -> Tensor:
+        """Return the sinusoids of positions."""
+        if self._table is None or self._table.device != positions.device:
+            with torch.inference_mode(False):
+                self._table = sinusoidal_positions(*self._shape).to(positions.device)
+        return self._table[positions]
+
+
 class ScaledEmbeddings(Embeddings):
     """sqrt(H) · token + sinusoids of the position, and dropout, without LayerNorm: [N] → [N, H].
 
-    See sections 3.4 and 3.5 of the paper. The sinusoids are neither trained nor saved.
+    See sections 3.4 and 3.5 of the paper.
     """
 
     def __init__(self, config: ModelConfig, generator: torch.Generator) -> None:
@@ -23,8 +39,8 @@ class ScaledEmbeddings(Embeddings):
         self.token = Embedding(config.vocab_size, config.hidden_size, padding_idx=config.pad_token_id)
         self.segment = None
         self.dropout = Dropout(config.hidden_dropout_prob, generator)
-        self._shape = config.max_position_embeddings, config.hidden_size
-        self._table: Tensor | None = None  # of the sinusoids, made on first use
+        self._sinusoids = SinusoidalPositions(config)
+        self._scale = config.hidden_size**0.5
 
     @torch.no_grad()
     def init_fixed_weights(self, config: ModelConfig) -> None:
@@ -34,16 +50,9 @@ class ScaledEmbeddings(Embeddings):
 
     def forward(self, packed: Packed) -> Tensor:
         """Return the input of the first layer for a batch's tokens, [N, H]."""
-        tokens = self.token(packed.tokens) * self._shape[1] ** 0.5
-        embedded: Tensor = self.dropout(tokens + self._sinusoids(tokens.device)[packed.positions])
+        tokens = self.token(packed.tokens) * self._scale
+        embedded: Tensor = self.dropout(tokens + self._sinusoids(packed.positions))
         return embedded
-
-    def _sinusoids(self, device: torch.device) -> Tensor:
-        """Return the sinusoids of all positions, [P, H]."""
-        if self._table is None or self._table.device != device:
-            with torch.inference_mode(False):
-                self._table = sinusoidal_positions(*self._shape).to(device)
-        return self._table
 
 
 class TransformerEncoder(Encoder):

@@ -131,13 +131,16 @@ class CausalLM(Objective):
 
     def loss(self, encoder: Encoder, batch: MaskedBatch) -> Loss:
         """Return the summed cross-entropy of each token given those before it, or those after it."""
-        packed = batch.unmasked
+        return self.sequence_loss(encoder, batch.unmasked)
+
+    def sequence_loss(self, encoder: Encoder, packed: Packed) -> Loss:
+        """Return the loss of sequences."""
         input_rows, label_rows = self._prediction_rows(packed)
         token_embedding = encoder.embeddings.token
         with token_embedding.tied_decoder_weight(self.masked.tied) as decoder_weight:
             hidden = encoder(packed)[input_rows]
         loss_sum, num_correct = self.masked.loss(hidden, decoder_weight, packed.tokens[label_rows])
-        return Loss({"lm": loss_sum}, self.counts(batch), {"lm": num_correct})
+        return Loss({"lm": loss_sum}, {"lm": len(label_rows)}, {"lm": num_correct})
 
     def unigram_baseline(
         self, token_counts: NDArray[np.int64], batches: Iterable[MaskedBatch]

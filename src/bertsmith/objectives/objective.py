@@ -149,13 +149,14 @@ class Objective(nn.Module):
         """Set the bias of the masked-LM head to the logarithm of each token's frequency in the corpus, int64 [V].
 
         Raises:
-            InputError: The objective has no such head.
+            InputError: The objective has no such head, or the head has no bias.
         """
-        if not hasattr(self, "masked"):
-            message = f"the objective '{self.name}' has no output bias"
+        bias = self.masked.bias if hasattr(self, "masked") else None
+        if bias is None:
+            message = f"the head of the objective '{self.name}' has no output bias"
             hint = f"use {option('start.output_bias', 'zero')}"
             raise InputError("no_output_bias", message, argument="start.output_bias", hint=hint)
-        init_output_bias(self.masked.bias, token_counts)
+        init_output_bias(bias, token_counts)
 
     def unigram_baseline(self, token_counts: NDArray[np.int64], batches: Iterable[Any]) -> dict[str, float]:
         """Return metrics by name of a unigram model, which predicts by `token_counts` alone, on these batches."""

@@ -130,6 +130,8 @@ def measured_settings(
         settings["start"] = {"positions": "normal", "attention": "normal"}
     elif sizes.get("embedding_size") is not None:  # a projection is between positions and the first layer
         settings["start"] = {"attention": "normal"}
+    if not get_family(sizes.get("model_type", "bert")).heads.lm_bias:
+        settings["start"] = {**settings.get("start", {}), "output_bias": "zero"}
     if has_time_budget:
         settings["data"] = _TIME_BUDGET_DATA_SETTINGS
         settings["train"]["batch_size"] = size.batch_size
@@ -250,9 +252,11 @@ def _new_model_defaults(
     """Return the groups of default settings of a new model; later ones replace earlier ones."""
     family, default_objective = get_family(sizes["model_type"]), _family_objective(sizes)
     objective = objective_type(_objective_name(values, changes, default_objective))
+    has_padding = "pad_token_id" not in family.structure  # otherwise it has none
+    pad_token_id = tokenizer.pad_token_id if has_padding else None
     defaults: list[Mapping[str, Any]] = [
         {"objective": {"name": default_objective}, "model": sizes},
-        {"model": {"vocab_size": tokenizer.vocab_size, "pad_token_id": tokenizer.pad_token_id}},
+        {"model": {"vocab_size": tokenizer.vocab_size, "pad_token_id": pad_token_id}},
         {"data": family.pretraining, "train": family.training},
     ]
     if recipe is None:

@@ -61,7 +61,7 @@ class TaskDistillation(Objective):
 
     def loss(self, encoder: Encoder, batch: TaskBatch) -> Loss:
         """Return the sums of the task's loss and of `TaskModel.distillation_loss`."""
-        cached_encoder = cast("Encoder", _CachedEncoder(encoder))
+        cached_encoder = cast("Encoder", MemoizedEncoder(encoder))
         loss = self.task.loss(cached_encoder, batch)
         outputs = self.task.outputs(cached_encoder, batch)
         with torch.no_grad():
@@ -74,8 +74,8 @@ class TaskDistillation(Objective):
         return self.task.export(encoder)
 
 
-class _CachedEncoder:
-    """An encoder that computes the hidden states of a batch once for the loss and the outputs."""
+class MemoizedEncoder:
+    """An encoder that computes the hidden states of a batch once for several losses and outputs."""
 
     def __init__(self, encoder: Encoder) -> None:
         self._encoder = encoder

@@ -164,6 +164,16 @@ class PostProcessor:
         """Return True if tokens of a pair have segment id 1."""
         return any(piece.type_id == 1 for piece in self.pair)
 
+    @property
+    def special_ids_around(self) -> tuple[list[int], list[int]]:
+        """Return the ids of the special tokens before a single text, and of those after it."""
+        index = self.single.index(next(piece for piece in self.single if piece.sequence_id == 0))
+        before, after = (
+            [i for piece in pieces for i in piece.ids]
+            for pieces in (self.single[:index], self.single[index + 1 :])
+        )
+        return before, after
+
     def strip(self, ids: Sequence[int], vocab_size: int) -> TokenIds:
         """Return the ids of a text without the special tokens around it, if it has all of them.
 
@@ -177,11 +187,7 @@ class PostProcessor:
                     f"use this tokenizer's ids, from 0 to {vocab_size - 1:,}",
                 )
                 raise InputError("token_id_out_of_range", message, hint=hint)
-        index = self.single.index(next(piece for piece in self.single if piece.sequence_id == 0))
-        before, after = (
-            [i for piece in pieces for i in piece.ids]
-            for pieces in (self.single[:index], self.single[index + 1 :])
-        )
+        before, after = self.special_ids_around
         text = list(ids)[len(before) : len(ids) - len(after)]
         return TokenIds(text if [*before, *text, *after] == list(ids) else list(ids))
 

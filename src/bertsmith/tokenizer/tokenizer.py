@@ -256,6 +256,25 @@ class Tokenizer:
                 e.ids for e in self._text_backend.encode_batch_fast(list(texts), add_special_tokens=False)
             ]
 
+    def encode_prompt(self, text: str) -> list[int]:
+        """Return the ids of a text that goes on: the special tokens before it, and its tokens.
+
+        A text without any has the end token of a vocabulary without a template, such as GPT-2's.
+        """
+        before, _ = self._post_processor.special_ids_around
+        (ids,) = self.encode_ids([text])
+        end = [] if self.end_token_id is None else [self.end_token_id]
+        return [*before, *ids] or end
+
+    @property
+    def end_token_id(self) -> int | None:
+        """Return the id of the token after a text, `[SEP]`, `</s>`, or `<|endoftext|>`; None if there is none."""
+        _, after = self._post_processor.special_ids_around
+        if after:
+            return after[0]
+        end = byte_level_bpe.GPT2_SPECIAL_TOKENS["unk"]
+        return self.tokens.index(end) if end in self._source.special_tokens.values() else None
+
     def decode(self, ids: Iterable[int], *, keep_special_tokens: bool = False) -> str:
         """Return the text of ids: joined pieces, without spaces before punctuation and in contractions.
 
