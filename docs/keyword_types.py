@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
-from bertsmith.baselines.word2vec import Word2VecSettings
 from bertsmith.corpus.checks.check import CheckOptions
 from bertsmith.finetuning.run import finetune
 from bertsmith.finetuning.settings import OWN_ARGUMENTS, settings_type
 from bertsmith.io.documents import Reading
+from bertsmith.predecessors.word2vec import Word2VecSettings
 from bertsmith.pretraining.extend_vocabulary import Choice
 from bertsmith.pretraining.settings import PretrainSettings
 from bertsmith.settings import Settings

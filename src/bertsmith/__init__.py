@@ -3,19 +3,19 @@
 train_tokenizer     learn a vocabulary from text
 prepare, pretrain   tokenize a corpus; train a BERT on it (plan_pretraining)
 distill, adapt      train a student (distill_task: of a task); adapt to text
-finetune            train on examples of a task; create_model: from nothing
-finetune_repeatedly with several seeds or folds; finetune_glue; find_rate
-ablate, compare     compare recipes; test two models; ensemble: Ensemble
+finetune            train for a task (finetune_repeatedly, finetune_glue,
+                    find_rate; create_model: without pre-training)
+ablate, baselines   compare recipes; compare BERT with the models before it
+compare, ensemble   test two models; answer by several: Ensemble
 load, info, search  open a run as a Model; describe a folder; query an index
-list_runs           the runs of a folder with their scores and settings
-quickstart          all steps on the documentation that Python has
-card, push, serve   write a model card; upload a model; serve it
-export_model        write a model for ONNX Runtime, OpenVINO, …
+list_runs           the scores of runs; quickstart: all steps at once
+card, push, serve   a model card, an upload, a server; export_model
+train_ngram         NgramModel; train_word_vectors: WordVectors;
+                    distill_static_vectors: StaticModel
 Model               predict, evaluate, explain, fill_mask, score, embed, …
-check_corpus        report errors and costs of a corpus; show_instance
-inspect_tokenizers  compare vocabularies; extend_tokenizer: add words
-Texts, Reading      texts in memory; how to read files; CheckOptions
-Tokenizer, Shards, Encoder, ModelConfig, Packed, presets, count_parameters
+check_corpus        (show_instance, inspect_tokenizers, extend_tokenizer)
+Texts, Reading      texts in memory; how to read files; CheckOptions; Packed
+Tokenizer, Shards, Encoder, ModelConfig, presets, count_parameters
 BertsmithError      InputError, MachineError, Stopped
 
 Data is one path, several paths, or in memory: data frames, tables,
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from bertsmith.errors import Stopped as Stopped
     from bertsmith.experiments.ablation import ablate as ablate
     from bertsmith.experiments.adaptation import adapt as adapt
+    from bertsmith.experiments.baselines import baselines as baselines
     from bertsmith.experiments.distillation import distill as distill
     from bertsmith.experiments.distillation import distill_task as distill_task
     from bertsmith.experiments.glue import finetune_glue as finetune_glue
@@ -69,6 +70,12 @@ if TYPE_CHECKING:
     from bertsmith.models.family import presets as presets
     from bertsmith.models.parameter_count import count_parameters as count_parameters
     from bertsmith.packed import Packed as Packed
+    from bertsmith.predecessors.ngram import NgramModel as NgramModel
+    from bertsmith.predecessors.ngram import train_ngram as train_ngram
+    from bertsmith.predecessors.static_vectors import StaticModel as StaticModel
+    from bertsmith.predecessors.static_vectors import distill_static_vectors as distill_static_vectors
+    from bertsmith.predecessors.word2vec import train_word_vectors as train_word_vectors
+    from bertsmith.predecessors.word_vectors import WordVectors as WordVectors
     from bertsmith.pretraining.extend_vocabulary import extend_tokenizer as extend_tokenizer
     from bertsmith.pretraining.plan import plan_pretraining as plan_pretraining
     from bertsmith.pretraining.run import pretrain as pretrain
@@ -86,12 +93,15 @@ _MODULES = {
     "MachineError": "errors",
     "Model": "inference.model",
     "ModelConfig": "models.config",
+    "NgramModel": "predecessors.ngram",
     "Packed": "packed",
     "Reading": "io.documents",
     "Shards": "corpus.shards",
+    "StaticModel": "predecessors.static_vectors",
     "Stopped": "errors",
     "Texts": "io.sources",
     "Tokenizer": "tokenizer.tokenizer",
+    "WordVectors": "predecessors.word_vectors",
     "card": "export.card",
     "check_corpus": "inspection.check",
     "compare": "inference.significance",
@@ -103,7 +113,9 @@ _MODULES = {
     "find_rate": "finetuning.lr_finder",
     "ablate": "experiments.ablation",
     "adapt": "experiments.adaptation",
+    "baselines": "experiments.baselines",
     "distill": "experiments.distillation",
+    "distill_static_vectors": "predecessors.static_vectors",
     "distill_task": "experiments.distillation",
     "finetune": "finetuning.run",
     "finetune_glue": "experiments.glue",
@@ -121,7 +133,9 @@ _MODULES = {
     "search": "inference.search",
     "serve": "serving.server",
     "show_instance": "inspection.show",
+    "train_ngram": "predecessors.ngram",
     "train_tokenizer": "tokenizer_training.train",
+    "train_word_vectors": "predecessors.word2vec",
 }
 
 _MODEL_METHODS = (  # for suggestions

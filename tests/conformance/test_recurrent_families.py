@@ -234,6 +234,18 @@ def test_a_tagger_without_pre_training_reads_both_sides(preset: str, tmp_path: P
     assert tuned.report["validation"]["accuracy"] > 0.6
 
 
+@pytest.mark.parametrize("name", ["lstm", "characters", "untied"])
+def test_words_are_added_to_a_model(name: str, models: dict[str, Model], tmp_path: Path) -> None:
+    words = tmp_path / "words.txt"
+    words.write_text("zebra\nquagga\n", encoding="utf-8")
+    bs.extend_tokenizer([], tmp_path / "more", model=models[name].path, word_list=words)
+    more, before = (bs.load(path, precision="fp32") for path in (tmp_path / "more", models[name].path))
+    assert more.folder.config.vocab_size == before.folder.config.vocab_size + 2
+    assert (more.embed(["kaba lode"]) == before.embed(["kaba lode"])).all()
+    first, second = (more.embed([word]) for word in ("zebra", "quagga"))
+    assert (first != second).any() == (name == "characters")  # both were [UNK], and characters differ
+
+
 def test_export_is_refused(models: dict[str, Model], tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         bs.export_model(models["lstm"], tmp_path / "onnx")

@@ -30,6 +30,13 @@ SMALL = {
     "initializer_range": 0.3,
 }
 # Causal models of three families, with LayerNorms after and before the sublayers.
+PUBLISHED_COUNTS = [
+    ("openai-gpt", 116_534_784),
+    ("gpt2", 124_439_808),
+    ("gpt2-medium", 354_823_168),
+    ("gpt2-large", 774_030_080),
+    ("gpt2-xl", 1_557_611_200),
+]
 PRESETS = ("gpt-mini", "gpt2-mini", "bert-tiny-uncased")
 LENGTHS = (1, 4, 4, 9, 4, 30)
 
@@ -51,7 +58,7 @@ def packed(ids: list[list[int]]) -> Packed:
     return Packed.from_lists(ids, [[0] * len(sequence) for sequence in ids])
 
 
-@pytest.mark.parametrize(("name", "count"), [("openai-gpt", 116_534_784), ("gpt2", 124_439_808)])
+@pytest.mark.parametrize(("name", "count"), PUBLISHED_COUNTS)
 def test_published_models_have_as_many_parameters(name: str, count: int) -> None:
     config = preset(name)
     terms = count_parameters(config, ["masked"])

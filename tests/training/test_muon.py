@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
-from bertsmith.objectives.language_modeling import MaskedLM
+from bertsmith.models.family import build_encoder, preset
+from bertsmith.objectives.language_modeling import CausalLM, MaskedLM
 from bertsmith.training.optimizer import (
     Muon,
     create_adamw,
@@ -140,6 +141,27 @@ def trained(seed: int = 0) -> TrainModule:
     draw = torch.Generator().manual_seed(seed)
     encoder = Encoder(config, draw)
     return TrainModule(encoder, MaskedLM(config, draw))
+
+
+def test_the_gates_of_an_lstm_are_orthogonalized_one_by_one() -> None:
+    config = preset("lstm-mini", vocab_size=20, hidden_size=8, intermediate_size=8, num_hidden_layers=1)
+    draw = torch.Generator().manual_seed(0)
+    module = TrainModule(build_encoder(config, draw), CausalLM(config, draw))
+    cell = module.encoder.blocks[0].cells["left_to_right"]  # type: ignore[union-attr,index]
+    start = cell.weight_hh_l0.detach().clone()
+    for p in module.parameters():
+        p.grad = torch.randn(p.shape, generator=draw)
+    expected = [nn.Parameter(gate.clone()) for gate in start.chunk(4)]
+    for gate, grad in zip(expected, cell.weight_hh_l0.grad.chunk(4), strict=True):
+        gate.grad = grad.clone()
+    optimizer = create_optimizer(
+        module, TrainSettings(optim="muon", learning_rate=1e-3, muon_learning_rate=1e-2)
+    )
+    set_learning_rate(optimizer, 1e-3)
+    optimizer.step()
+    settings = TrainSettings()
+    Muon(expected, lr=1e-2, momentum=settings.muon_momentum, weight_decay=settings.weight_decay).step()
+    torch.testing.assert_close(cell.weight_hh_l0, torch.cat(expected), atol=1e-6, rtol=0)
 
 
 @pytest.mark.parametrize("own", [None, 0.3, 0.0])

@@ -1,4 +1,4 @@
-"""The commands that train several models to compare them: `ablate` and `adapt`."""
+"""The commands that train several models to compare them: `ablate`, `adapt`, and `baselines`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from bertsmith import console
 from bertsmith.cli import options, tables
 from bertsmith.cli.commands import Command
 from bertsmith.cli.options import DIR, FILE, Integer
+from bertsmith.errors import InputError, option
 
 
 @click.command(cls=Command)
@@ -104,3 +105,104 @@ def adapt(model: str, corpus: tuple[str, ...], output_dir: str, as_json: bool, *
 
     report = adapt_model(model, list(corpus), output_dir, **arguments)
     tables.show({"output_dir": output_dir, **report.to_dict()}, as_json, tables.print_adaptation)
+
+
+def _split_counts(_: click.Context, parameter: click.Parameter, value: str | None) -> list[int]:
+    """Parse positive integers, separated by commas."""
+    counts = (value or "").replace(",", " ").split()
+    if not all(count.isdigit() and int(count) for count in counts):
+        raise click.BadParameter("write positive numbers, such as 10,100,1000", param=parameter)
+    return [int(count) for count in counts]
+
+
+@click.command(cls=Command)
+@click.option(
+    "--corpus",
+    required=True,
+    multiple=True,
+    type=FILE,
+    help="Token shards of `bertsmith data prepare`, or text; can be repeated for text.",
+)
+@options.output_dir
+@click.option("--recipe", type=FILE, help="A YAML file with the models; default: n-grams to BERT.")
+@click.option(
+    "--models", metavar="A,B", callback=options.split_names, help="Only these models; default: all."
+)
+@click.option("--task", metavar="TASK", help="A task to measure every model on, such as classify.")
+@click.option("--train", type=FILE, help="Labeled examples of the task.")
+@click.option("--validation", type=FILE, help="Examples of the task to score on.")
+@click.option("--tasks", type=FILE, help="Several tasks instead: a YAML file, as for `bertsmith ablate`.")
+@click.option("--pairs", type=FILE, help="Minimal pairs to score each model on.")
+@click.option(
+    "--word-pairs",
+    multiple=True,
+    type=FILE,
+    help="Word pairs with similarities, such as WordSim-353; can be repeated.",
+)
+@click.option("--analogies", type=FILE, help="Analogies, four words per line.")
+@click.option("--senses", type=FILE, help="A table with the columns word, text, and sense.")
+@click.option(
+    "--few-labels",
+    metavar="N,M",
+    callback=_split_counts,
+    help="Repeat the first task with so many examples per class, such as 10,100,1000.",
+)
+@options.minutes
+@click.option(
+    "--tokens", type=Integer(1), help="Tokens that each pre-trained model reads, instead of --minutes."
+)
+@click.option("--seeds", type=Integer(1, 1000), default=1, help="Runs of each model.")
+@click.option(
+    "--jobs",
+    type=Integer(1, 1024),
+    help="Models to train at a time, each in a process; default: the number of cores.",
+)
+@options.run_options
+def baselines(
+    corpus: tuple[str, ...],
+    output_dir: str,
+    task: str | None,
+    train: str | None,
+    validation: str | None,
+    as_json: bool,
+    **arguments: Any,
+) -> None:
+    """Compare the models that came before BERT with BERT, on your text.
+
+    \b
+    Example:
+      bertsmith baselines --corpus shards --minutes 60 --output-dir history
+      bertsmith baselines --corpus notes/ --task classify --train train.csv \\
+        --validation validation.csv --minutes 30 --output-dir history
+      bertsmith baselines … --models trigram,lstm,bert --pairs blimp.jsonl --seeds 3
+      bertsmith baselines … --resume
+
+    N-grams, NNLM, word2vec, RNN, LSTM, ELMo, GPT, BERT, and static vectors of BERT learn from one corpus. The
+    minutes of training are divided equally among the neural models, which have about the same number of
+    parameters; measuring comes on top. Each run is an ordinary one, such as lstm/0/pretrain in the output folder;
+    report.html has the tables and plots.
+    """
+    from bertsmith.experiments.baselines import baselines as compare_baselines
+
+    if task is not None or train is not None or validation is not None:
+        arguments["tasks"] = _single_task(task, train, validation, arguments["tasks"])
+    sources = corpus[0] if len(corpus) == 1 else list(corpus)
+    report = compare_baselines(sources, output_dir, **arguments)
+    tables.show(
+        {"output_dir": output_dir, **report.to_dict()}, as_json, lambda _: tables.print_baselines(report)
+    )
+
+
+def _single_task(
+    task: str | None, train: str | None, validation: str | None, tasks: str | None
+) -> dict[str, dict[str, str]]:
+    """Return the mapping of tasks for --task, --train, and --validation."""
+    if tasks is not None:
+        hint = "write the task into the file, or remove --tasks"
+        raise InputError("task_twice", "--task and --tasks are given", argument="tasks", hint=hint)
+    files = {"train": train or "", "validation": validation or ""}
+    for name, value in {"task": task, **files}.items():
+        if not value:
+            message, hint = "--task, --train, and --validation go together", f"add {option(name)}"
+            raise InputError("task_incomplete", message, argument=name, hint=hint)
+    return {str(task): {"verb": str(task), **files}}

@@ -42,6 +42,7 @@ COMMANDS = {
     "Experiment": {
         "adapt": ("experiments", "Pre-train a model further on your text, and measure the gain on a task."),
         "ablate": ("experiments", "Repeat a paper's comparison at your size."),
+        "baselines": ("experiments", "Compare the models before BERT with BERT."),
         "watch": ("watch", "Show the curves of runs while they train."),
         "runs": ("watch", "List runs with their settings and scores."),
     },

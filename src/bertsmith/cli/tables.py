@@ -11,6 +11,7 @@ from bertsmith import console
 from bertsmith.formatting import format_number, pluralize, shorten
 
 if TYPE_CHECKING:
+    from bertsmith.experiments.baselines_report import BaselinesReport
     from bertsmith.finetuning.lr_finder import RateTest
     from bertsmith.inference.ensemble import EnsembleScores
     from bertsmith.tasks.results import Metrics
@@ -205,6 +206,15 @@ def print_ablation(report: Report) -> None:
         print_rows("orderings of the paper", report["orderings"], columns)
     for subject, text in report["departures"].items():
         console.print_note(f"unlike the paper, {subject}: {text}")
+
+
+def print_baselines(report: BaselinesReport) -> None:
+    """Print the models, their results, and the claims."""
+    for table in report.tables():
+        console.print_table(table.title, table.heads, table.rows)
+    if report.claims:
+        claims = [claim.to_dict() for claim in report.claims]
+        print_rows("claims", claims, ["better", "worse", "metric", "gain", "verdict"])
 
 
 def _print_ablated_metric(report: Report, name: str, rows: Report) -> None:

@@ -125,7 +125,7 @@ def read_recipe(file: str | Path) -> AblationRecipe:
     if len(recipe.rows) < 2:
         hint = "list them below 'rows', each with the settings that it changes"
         raise InputError("rows_missing", "a recipe needs at least two rows", location=file, hint=hint)
-    _check_folders_differ(recipe.rows, str(file))
+    check_folders_differ(recipe.rows, str(file))
     for settings in (recipe.settings, *recipe.rows.values(), *recipe.task_settings.values()):
         check_no_seed(settings, location=file)
     references: dict[str, Iterable[str]] = {
@@ -161,7 +161,7 @@ def read_tasks(
             hint = "give the task another name"
             raise InputError("task_name_reserved", message, location=location, hint=hint)
         recipes[name] = TaskRecipe.of(values, f"{location}: {name}")
-    _check_folders_differ(recipes, location)
+    check_folders_differ(recipes, location)
     return recipes, location
 
 
@@ -170,7 +170,7 @@ def folder_name(name: str) -> str:
     return "".join(c if c.isalnum() else "-" for c in name).strip("-") or "row"
 
 
-def _check_folders_differ(names: Iterable[str], location: str) -> None:
+def check_folders_differ(names: Iterable[str], location: str) -> None:
     name_of_folder: dict[str, str] = {}
     for name in names:
         folder = folder_name(name)

@@ -156,7 +156,7 @@ def make_report(
         baseline=first,
         seeds=min(len(measurements[row]) for row in rows),
         metrics={
-            name: {row: _row_metric(measurements, name, row, first) for row in rows_with[name]}
+            name: {row: row_metric(measurements, name, row, first) for row in rows_with[name]}
             for name in names
             if rows_with[name]
         },
@@ -164,7 +164,7 @@ def make_report(
             name: {row: values[row] for row in rows if row in values} for name, values in recipe.paper.items()
         },
         paper_names={name: paper_name for name in names if (paper_name := _paper_name(recipe.paper, name))},
-        orderings=_judge_orderings(list(_compare_rows(recipe, rows_with, measurements))),
+        orderings=judge_orderings(list(_compare_rows(recipe, rows_with, measurements))),
         quoted=recipe.quoted,
         departures=recipe.departures,
         setups=dict(setups or {}),
@@ -181,16 +181,16 @@ def points_factor(name: str, values: Iterable[float]) -> float:
     return 1.0 if is_lower_better(name) or any(abs(value) > 1 for value in values) else 100.0
 
 
-def _row_metric(measurements: Measurements, name: str, row: str, first: str) -> RowMetric:
+def row_metric(measurements: Measurements, name: str, row: str, first: str) -> RowMetric:
     values = [metrics[name] for _, metrics in sorted(measurements[row].items())]
     difference, p = None, None
     if all(name in metrics for metrics in measurements[first].values()):
-        difference, p = _paired_difference(measurements, name, row, first)
+        difference, p = paired_difference(measurements, name, row, first)
     deviation = float(np.std(values, ddof=1)) if len(values) > 1 else None
     return RowMetric(float(np.mean(values)), deviation, values, difference, p)
 
 
-def _paired_difference(
+def paired_difference(
     measurements: Measurements, name: str, a: str, b: str
 ) -> tuple[float | None, float | None]:
     """Return the mean difference a - b over the common seeds, and the p of a paired t-test."""
@@ -212,7 +212,7 @@ def _compare_rows(
         for name in [name for name, rows in rows_with.items() if a in rows and b in rows]:
             order = _paper_order(recipe, name, a, b)
             better, worse = (a, b) if order > 0 else (b, a)
-            difference, p = _paired_difference(measurements, name, better, worse)
+            difference, p = paired_difference(measurements, name, better, worse)
             if order and difference is not None:
                 yield better, worse, name, -difference if is_lower_better(name) else difference, p
 
@@ -242,7 +242,7 @@ def _letters(name: str) -> str:
     return "".join(filter(str.isalnum, name.casefold()))
 
 
-def _judge_orderings(comparisons: Sequence[tuple[str, str, str, float, float | None]]) -> list[Ordering]:
+def judge_orderings(comparisons: Sequence[tuple[str, str, str, float, float | None]]) -> list[Ordering]:
     """Adjust p for the number of comparisons, of which some are small by chance, and decide."""
     p_values = [p for *_, p in comparisons if p is not None]
     adjusted_values = iter(false_discovery_control(p_values).tolist() if p_values else [])

@@ -269,7 +269,7 @@ def bucket_attention(
     for bucket, bucket_qkv in zip(layout.buckets, qkv_parts, strict=True):
         q, k, v = _split_bucket(bucket_qkv, bucket.sequences, bucket.length, num_heads)
         context = attend(q, k, v, bucket.bias, dropout)
-        outputs.append(context.transpose(1, 2).reshape(len(bucket_qkv), -1))
+        outputs.append(context.transpose(1, 2).flatten(2).flatten(0, 1))
     return _cells_to_rows(torch.cat(outputs), layout)
 
 
@@ -328,7 +328,7 @@ class KeyValueCache:
         if num_tokens > 1:
             is_hidden = causal_mask(k.shape[2], "before")[-num_tokens:]
             bias = _bias_of(is_hidden[None], qkv.device)
-        return attend(q, k, v, bias).transpose(1, 2).reshape(len(qkv), -1)
+        return attend(q, k, v, bias).transpose(1, 2).flatten(2).flatten(0, 1)
 
     def select(self, sequences: Tensor) -> None:
         """Keep these sequences, long [m], in this order; a sequence may occur repeatedly."""

@@ -59,12 +59,7 @@ class CharCnn(nn.Module):
     @torch.no_grad()
     def set_tokens(self, tokens: Sequence[str]) -> None:
         """Set the bytes of all tokens, in the order of their ids."""
-        rows = torch.zeros(self.characters.shape)
-        for row, token in zip(rows, tokens, strict=False):
-            content = token.encode("utf-8", "surrogatepass")[: MAX_BYTES - 2]
-            symbols = [_BEGIN, *(_FIRST_BYTE + byte for byte in content), _END]
-            row[: len(symbols)] = torch.tensor(symbols, dtype=torch.float32)
-        self.characters.copy_(rows)
+        self.characters.copy_(byte_table(tokens, len(self.characters)))
 
     @contextmanager
     def tied_decoder_weight(self, is_tied: bool) -> Iterator[Tensor]:
@@ -93,6 +88,16 @@ class CharCnn(nn.Module):
             y = gate * y + (1 - gate) * torch.relu(candidate)
         vectors: Tensor = self.projection(y)
         return vectors[inverse]
+
+
+def byte_table(tokens: Sequence[str], vocab_size: int) -> Tensor:
+    """Return the bytes of tokens between two marks, as numbers in fp32, [V, MAX_BYTES]; zeros are padding."""
+    table = torch.zeros(vocab_size, MAX_BYTES)
+    for row, token in zip(table, tokens, strict=False):
+        content = token.encode("utf-8", "surrogatepass")[: MAX_BYTES - 2]
+        symbols = [_BEGIN, *(_FIRST_BYTE + byte for byte in content), _END]
+        row[: len(symbols)] = torch.tensor(symbols, dtype=torch.float32)
+    return table
 
 
 def num_parameters(config: ModelConfig) -> tuple[int, int]:

@@ -318,8 +318,9 @@ def abbreviate_names(names: Iterable[str]) -> list[str]:
         variants.setdefault((prefix, size), []).append(variant)
     sizes: dict[tuple[str, tuple[str, ...]], list[str]] = {}  # by family and variants
     for (prefix, size), size_variants in variants.items():
-        sizes.setdefault((prefix, tuple(size_variants)), []).append(size)
-    return [
+        if size:
+            sizes.setdefault((prefix, tuple(size_variants)), []).append(size)
+    return [prefix for prefix, size in variants if not size] + [
         "-".join(filter(None, (prefix, _in_braces(group_sizes), _in_braces(group_variants))))
         for (prefix, group_variants), group_sizes in sizes.items()
     ]

@@ -25,6 +25,7 @@ from bertsmith.io.folder_layout import FolderLayout
 from bertsmith.io.sources import Sources, to_sources
 from bertsmith.io.tables import Table
 from bertsmith.keywords import ExtendKeywords
+from bertsmith.models.char_cnn import byte_table
 from bertsmith.models.config import ModelConfig
 from bertsmith.runs.run_folder import check_inputs_outside, write_json
 from bertsmith.settings import with_keywords
@@ -42,8 +43,11 @@ _MODEL_LAYOUT = FolderLayout("an extended model", RECORD, (RECORD, *TOKENIZER_FI
 _TENSORS_BY_TOKEN = (
     "encoder.embeddings.token.weight",
     "beside.encoder.embeddings.token.weight",
+    "encoder.embeddings.backward_token.weight",
     "masked.bias",
     "masked.decoder.weight",
+    "masked_backward.bias",
+    "masked_backward.decoder.weight",
 )
 
 
@@ -219,6 +223,8 @@ def _write_model(
                     "model",
                 )
             tensor = extend_rows(tensor, old.vocab_size, pieces, report["init"])
+        if tensor_name.endswith(".characters"):
+            tensor = byte_table(extended.tokens, vocab_size)
         parts.setdefault(part, {})[tensor_name] = tensor
     added = {"words": report["added"], "vocab_size_before": config.vocab_size, "init": report["init"]}
     write_folder(

@@ -16,7 +16,7 @@ prediction, and serving share one `decode`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -92,6 +92,10 @@ class Example(ABC):
     def table_row(self) -> Mapping[str, Any] | None:
         """The row of the user's table by column, which CSV output repeats; None without a table."""
         return None
+
+
+Vectorize = Callable[[Sequence[Any], Sequence[Any]], tuple[Any, Any]]
+"""Returns the vectors of training and of validation examples, [examples, features] each, dense or sparse."""
 
 
 class TaskData(ABC):
@@ -365,8 +369,16 @@ class TaskMetrics(ABC):
     def baseline(self, training: Sequence[Any], validation: Sequence[Any]) -> Metrics:
         """Return the metrics of the best cheap method on the validation examples."""
 
-    def text_baselines(self, training: Sequence[Any], validation: Sequence[Any]) -> dict[str, Metrics]:
-        """Return, by name, the metrics of cheap methods that read the text."""
+    def text_baselines(
+        self, training: Sequence[Any], validation: Sequence[Any], vectorize: Vectorize | None = None
+    ) -> dict[str, Metrics]:
+        """Return, by name, the metrics of cheap methods that read the text.
+
+        Args:
+            training: The training examples.
+            validation: The validation examples.
+            vectorize: The vectors of a linear model; None: TF-IDF. A method without vectors ignores it.
+        """
         return {}
 
     def example_losses(self, answers: Answers) -> list[float | None]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bertsmith.tasks.base import Example
+from bertsmith.tasks.base import Example, Vectorize
 
 NAME = "TF-IDF + linear"
 _TOKEN_PATTERN = (  # a word, or a character of a script without spaces
@@ -58,28 +58,46 @@ class TfIdf:
         return rankings
 
 
+def tfidf_vectors(train: Sequence[Example], validation: Sequence[Example]) -> tuple[Any, Any]:
+    """Return the TF-IDF vectors of the examples' texts, with document frequencies of the training part."""
+    train_texts, texts = (
+        ["\n".join(map(str, example.display_inputs.values())) for example in part]
+        for part in (train, validation)
+    )
+    tfidf = TfIdf(train_texts)
+    return tfidf.vectors(train_texts), tfidf.vectors(texts)
+
+
 def predict_labels(
-    train: Sequence[Example], labels: Sequence[str], validation: Sequence[Example]
+    train: Sequence[Example],
+    labels: Sequence[str],
+    validation: Sequence[Example],
+    vectorize: Vectorize | None = None,
 ) -> list[str] | None:
     """Return the labels by logistic regression; None if there is only one, or too many."""
     from sklearn.linear_model import LogisticRegression
 
     if not 1 < len(set(labels[:_MAX_EXAMPLES])) <= _MAX_LABELS:
         return None
-    vectors, model = _vectors(train, validation), LogisticRegression(C=_INVERSE_REGULARIZATION, max_iter=300)
+    vectors = (vectorize or tfidf_vectors)(train[:_MAX_EXAMPLES], validation)
+    model = LogisticRegression(C=_INVERSE_REGULARIZATION, max_iter=300)
     predicted = model.fit(vectors[0], labels[:_MAX_EXAMPLES]).predict(vectors[1])
     return [str(label) for label in predicted]
 
 
 def predict_probabilities(
-    train: Sequence[Example], targets: NDArray[np.bool_], validation: Sequence[Example]
+    train: Sequence[Example],
+    targets: NDArray[np.bool_],
+    validation: Sequence[Example],
+    vectorize: Vectorize | None = None,
 ) -> NDArray[np.float64] | None:
     """Return the probabilities [examples, K] by balanced logistic regressions; None for too many labels."""
     from sklearn.linear_model import LogisticRegression
 
     if targets.shape[1] > _MAX_LABELS:
         return None
-    vectors, targets = _vectors(train, validation), targets[:_MAX_EXAMPLES]
+    vectors = (vectorize or tfidf_vectors)(train[:_MAX_EXAMPLES], validation)
+    targets = targets[:_MAX_EXAMPLES]
     probabilities = np.tile(targets.mean(0), (len(validation), 1))
     for index in np.flatnonzero(targets.any(0) & ~targets.all(0)):
         model = LogisticRegression(C=_INVERSE_REGULARIZATION, max_iter=300, class_weight="balanced")
@@ -89,21 +107,14 @@ def predict_probabilities(
 
 
 def predict_numbers(
-    train: Sequence[Example], numbers: Sequence[float], validation: Sequence[Example]
+    train: Sequence[Example],
+    numbers: Sequence[float],
+    validation: Sequence[Example],
+    vectorize: Vectorize | None = None,
 ) -> list[float]:
     """Return the numbers by ridge regression."""
     from sklearn.linear_model import Ridge
 
-    vectors = _vectors(train, validation)
+    vectors = (vectorize or tfidf_vectors)(train[:_MAX_EXAMPLES], validation)
     values: list[float] = Ridge().fit(vectors[0], numbers[:_MAX_EXAMPLES]).predict(vectors[1]).tolist()
     return values
-
-
-def _vectors(train: Sequence[Example], validation: Sequence[Example]) -> tuple[Any, Any]:
-    """Return the vectors of both parts."""
-    train_texts, texts = (
-        ["\n".join(map(str, example.display_inputs.values())) for example in part]
-        for part in (train[:_MAX_EXAMPLES], validation)
-    )
-    tfidf = TfIdf(train_texts)
-    return tfidf.vectors(train_texts), tfidf.vectors(texts)

@@ -18,6 +18,7 @@ from bertsmith.training.settings import TrainSettings
 
 # Parts of parameter names: of the layers, and of the product that joins the matrices of query, key, and value.
 _LAYER, _QKV = ".blocks.", "qkv.weight"
+_LSTM_GATES = 4  # whose matrices torch joins
 _ADAMW_STATE = frozenset({"step", "exp_avg", "exp_avg_sq"})
 _MUON_STATE = frozenset({"momentum_buffer"})
 _CLIP_EPSILON = 1e-6  # as in torch.nn.utils.clip_grad_norm_
@@ -52,7 +53,12 @@ def create_optimizer(module: nn.Module, settings: TrainSettings) -> torch.optim.
         lr_multipliers=multipliers,
         kernels=next(iter(kernel_backends(module)), REFERENCE),
     )
-    num_joined = {p: 3 if name.endswith(_QKV) else 1 for name, p in matrices.items() if p.requires_grad}
+    gates = {
+        p: _LSTM_GATES for part in module.modules() if isinstance(part, nn.LSTM) for p in part.parameters()
+    }
+    num_joined = {
+        p: 3 if name.endswith(_QKV) else gates.get(p, 1) for name, p in matrices.items() if p.requires_grad
+    }
     if not num_joined:
         return adamw
     decay = settings.weight_decay if settings.muon_weight_decay is None else settings.muon_weight_decay

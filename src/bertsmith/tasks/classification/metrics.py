@@ -14,7 +14,7 @@ from bertsmith.metrics import sufficient_statistics as statistics
 from bertsmith.metrics.calibration import expected_calibration_error, reliability_bins
 from bertsmith.metrics.sufficient_statistics import FloatArray, SufficientStatistics
 from bertsmith.tasks import tfidf
-from bertsmith.tasks.base import Metadata, TaskMetrics
+from bertsmith.tasks.base import Metadata, TaskMetrics, Vectorize
 from bertsmith.tasks.batching import Answers
 from bertsmith.tasks.classification.data import label_ids, split_labels
 from bertsmith.tasks.classification.model import (
@@ -103,11 +103,14 @@ class ClassificationMetrics(LabelMetrics):
         return self.compute([prediction] * len(validation), validation)
 
     def text_baselines(
-        self, training: Sequence[TextExample], validation: Sequence[TextExample]
+        self,
+        training: Sequence[TextExample],
+        validation: Sequence[TextExample],
+        vectorize: Vectorize | None = None,
     ) -> dict[str, Metrics]:
-        """Return the metrics of TF-IDF and logistic regression."""
+        """Return the metrics of TF-IDF or other vectors and logistic regression."""
         labels = [label for (label,) in self.labels(training)]
-        if (predicted := tfidf.predict_labels(training, labels, validation)) is None:
+        if (predicted := tfidf.predict_labels(training, labels, validation, vectorize)) is None:
             return {}
         return {tfidf.NAME: self.compute([ClassPrediction(p, None, {}) for p in predicted], validation)}
 
@@ -186,10 +189,15 @@ class MultilabelMetrics(LabelMetrics):
         return replace(few, values={name: max(few.values[name], every.values[name]) for name in few.values})
 
     def text_baselines(
-        self, training: Sequence[TextExample], validation: Sequence[TextExample]
+        self,
+        training: Sequence[TextExample],
+        validation: Sequence[TextExample],
+        vectorize: Vectorize | None = None,
     ) -> dict[str, Metrics]:
-        """Return the metrics of TF-IDF and a logistic regression for each label."""
-        probabilities = tfidf.predict_probabilities(training, self.target_matrix(training), validation)
+        """Return the metrics of TF-IDF or other vectors and a logistic regression for each label."""
+        probabilities = tfidf.predict_probabilities(
+            training, self.target_matrix(training), validation, vectorize
+        )
         if probabilities is None:
             return {}
         scores = [LabelScores(self._label_map.ids, row) for row in probabilities]

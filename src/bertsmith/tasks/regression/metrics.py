@@ -9,7 +9,7 @@ import numpy as np
 
 from bertsmith.metrics.sufficient_statistics import SufficientStatistics, regression_statistics
 from bertsmith.tasks import tfidf
-from bertsmith.tasks.base import TaskMetrics
+from bertsmith.tasks.base import TaskMetrics, Vectorize
 from bertsmith.tasks.batching import Answers
 from bertsmith.tasks.data_checks import summarize_numbers
 from bertsmith.tasks.regression.model import NumberPrediction
@@ -57,10 +57,15 @@ class RegressionMetrics(TaskMetrics):
         return self.compute([NumberPrediction(mean)] * len(validation), validation)
 
     def text_baselines(
-        self, training: Sequence[TextExample], validation: Sequence[TextExample]
+        self,
+        training: Sequence[TextExample],
+        validation: Sequence[TextExample],
+        vectorize: Vectorize | None = None,
     ) -> dict[str, Metrics]:
-        """Return the metrics of TF-IDF and ridge regression."""
-        numbers = tfidf.predict_numbers(training, [example.number for example in training], validation)
+        """Return the metrics of TF-IDF or other vectors and ridge regression."""
+        numbers = tfidf.predict_numbers(
+            training, [example.number for example in training], validation, vectorize
+        )
         return {tfidf.NAME: self.compute(list(map(NumberPrediction, numbers)), validation)}
 
     def example_losses(self, answers: Answers) -> list[float | None]:

@@ -9,7 +9,7 @@ from typing import Any
 from bertsmith.metrics.relations import count_relations, has_direction, macro_f1, relation_statistics
 from bertsmith.metrics.sufficient_statistics import SufficientStatistics, sum_counts
 from bertsmith.tasks import tfidf
-from bertsmith.tasks.base import TaskMetrics
+from bertsmith.tasks.base import TaskMetrics, Vectorize
 from bertsmith.tasks.batching import Answers
 from bertsmith.tasks.data_checks import find_repeats
 from bertsmith.tasks.labels import LabelMap
@@ -104,11 +104,14 @@ class RelationMetrics(TaskMetrics):
         return self.compute([prediction] * len(validation), validation)
 
     def text_baselines(
-        self, training: Sequence[RelationExample], validation: Sequence[RelationExample]
+        self,
+        training: Sequence[RelationExample],
+        validation: Sequence[RelationExample],
+        vectorize: Vectorize | None = None,
     ) -> dict[str, Metrics]:
-        """Return the metrics of TF-IDF and logistic regression."""
+        """Return the metrics of TF-IDF or other vectors and logistic regression."""
         labels = [label for (label,) in self.labels(training)]
-        if (predicted := tfidf.predict_labels(training, labels, validation)) is None:
+        if (predicted := tfidf.predict_labels(training, labels, validation, vectorize)) is None:
             return {}
         return {tfidf.NAME: self.compute([RelationPrediction(label=p) for p in predicted], validation)}
 

@@ -31,7 +31,7 @@ from bertsmith.metrics.tagging import (
     split_tag,
 )
 from bertsmith.models.task_heads import ChainScores, log_partitions, path_scores
-from bertsmith.tasks.base import Metadata, TaskMetrics
+from bertsmith.tasks.base import Metadata, TaskMetrics, Vectorize
 from bertsmith.tasks.batching import Answers
 from bertsmith.tasks.data_checks import LabelCounts, find_respelled, summarize_labels
 from bertsmith.tasks.labels import is_integer
@@ -105,7 +105,10 @@ class TagMetrics(TaskMetrics):
         )
 
     def text_baselines(
-        self, training: Sequence[TagExample], validation: Sequence[TagExample]
+        self,
+        training: Sequence[TagExample],
+        validation: Sequence[TagExample],
+        vectorize: Vectorize | None = None,
     ) -> dict[str, Metrics]:
         """Return the metrics of the most frequent tag of each word; of an unknown word, that of all words."""
         tags_of_word: dict[str, Counter[str]] = defaultdict(Counter)

@@ -9,7 +9,7 @@ import numpy as np
 
 from bertsmith.metrics.chrf import chrf, chrf_counts
 from bertsmith.metrics.sufficient_statistics import FloatArray, SufficientStatistics, safe_divide
-from bertsmith.tasks.base import TaskMetrics
+from bertsmith.tasks.base import TaskMetrics, Vectorize
 from bertsmith.tasks.batching import Answers
 from bertsmith.tasks.report import TaskReport
 from bertsmith.tasks.results import Metrics
@@ -55,7 +55,10 @@ class TranslationMetrics(TaskMetrics):
         return self._metrics_of_texts([target] * len(validation), validation)
 
     def text_baselines(
-        self, training: Sequence[TranslationExample], validation: Sequence[TranslationExample]
+        self,
+        training: Sequence[TranslationExample],
+        validation: Sequence[TranslationExample],
+        vectorize: Vectorize | None = None,
     ) -> dict[str, Metrics]:
         """Return the metrics of a translation memory: the target of the nearest source by TF-IDF."""
         sources = [example.text for example in training]

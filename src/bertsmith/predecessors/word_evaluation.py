@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bertsmith.baselines.word_vectors import WordVectors
 from bertsmith.errors import InputError
 from bertsmith.io.text_io import read_lines
+from bertsmith.predecessors.word_vectors import WordVectors
 
 _BATCH_SIZE = 512  # questions whose answers are searched at once
 _SYNTACTIC = "gram"  # the beginning of the names of questions-words' syntactic sections
@@ -101,7 +101,7 @@ def evaluate_similarity(vectors: WordVectors, file: str | Path) -> SimilaritySco
     from scipy.stats import spearmanr
 
     total, cosines, similarities = 0, [], []
-    for first, second, similarity in _read_pairs(file):
+    for first, second, similarity in read_word_pairs(file):
         total += 1
         words = _known_word(vectors, first), _known_word(vectors, second)
         if words[0] is not None and words[1] is not None:
@@ -126,7 +126,7 @@ def evaluate_analogies(vectors: WordVectors, file: str | Path) -> AnalogyScore:
         InputError: A line has another number of words, or the file has no question.
     """
     total, names, questions = 0, [], []
-    for section, words in _read_questions(file):
+    for section, words in read_analogies(file):
         total += 1
         forms = [_known_word(vectors, word) for word in words]
         indices = [vectors.indices.get(word or "", -1) for word in forms]
@@ -162,7 +162,7 @@ def _known_word(vectors: WordVectors, word: str) -> str | None:
     return next((form for form in (word, word.lower()) if form in vectors), None)
 
 
-def _read_pairs(file: str | Path) -> Iterator[tuple[str, str, float]]:
+def read_word_pairs(file: str | Path) -> Iterator[tuple[str, str, float]]:
     """Yield two words and their similarity."""
     is_header_possible = True
     for number, line in read_lines(file):
@@ -188,7 +188,7 @@ def _is_number(text: str) -> bool:
         return False
 
 
-def _read_questions(file: str | Path) -> Iterator[tuple[str, list[str]]]:
+def read_analogies(file: str | Path) -> Iterator[tuple[str, list[str]]]:
     """Yield the name of the section and four words."""
     section = ""
     for number, line in read_lines(file):

@@ -22,10 +22,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bertsmith.baselines.ngram_counts import NgramCounts, is_first_of_run, join_keys, word_bits
-from bertsmith.baselines.ngram_text import SENTENCE_START
 from bertsmith.corpus.shards import BoolArray, IntArray
 from bertsmith.errors import InputError, option
+from bertsmith.predecessors.ngram_counts import NgramCounts, is_first_of_run, join_keys, word_bits
+from bertsmith.predecessors.ngram_text import SENTENCE_START
 
 _ROWS = 1 << 20  # that are summed at a time
 _EM_ITERATIONS = 30

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bertsmith.baselines.ngram_text import SENTENCE_START, WordIds
 from bertsmith.corpus.shards import IntArray
+from bertsmith.predecessors.ngram_text import SENTENCE_START, WordIds
 
 ABSENT = -1  # the index of an n-gram that does not occur
 

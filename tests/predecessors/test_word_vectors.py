@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bertsmith.baselines.word_evaluation import evaluate_analogies, evaluate_similarity
-from bertsmith.baselines.word_vectors import Subwords, WordVectors
 from bertsmith.errors import InputError
+from bertsmith.predecessors.word_evaluation import evaluate_analogies, evaluate_similarity
+from bertsmith.predecessors.word_vectors import Subwords, WordVectors
 
 MATRIX = np.array([[17, 24, 1], [23, 5, 7], [4, 6, 13], [10, 12, 19], [11, 18, 25]], dtype=np.float32)
 WORDS = ["judge", "term", "paper", "speech", "word"]

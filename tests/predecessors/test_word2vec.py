@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 
 import tiny_run
-from bertsmith.baselines import word2vec
-from bertsmith.baselines.word2vec import train_word_vectors
-from bertsmith.baselines.word2vec_kernels import build_alias_table
-from bertsmith.baselines.word_vectors import WordVectors
 from bertsmith.corpus.prepare import prepare
 from bertsmith.errors import InputError
 from bertsmith.io.sources import Texts
+from bertsmith.predecessors import word2vec
+from bertsmith.predecessors.word2vec import train_word_vectors
+from bertsmith.predecessors.word2vec_kernels import build_alias_table
+from bertsmith.predecessors.word_vectors import WordVectors
+from bertsmith.pretraining.model import read_token_vectors
 from bertsmith.tokenizer_training.train import train_tokenizer
 
 TOPICS = 8
@@ -256,7 +257,12 @@ def test_initial_vectors_of_other_sizes_are_refused() -> None:
     assert caught.value.code == "no_frequent_word"
 
 
-def test_prepared_data_of_a_run_is_a_corpus(tmp_path: Path) -> None:
+def test_vectors_of_prepared_data_initialize_a_model(tmp_path: Path) -> None:
     shards = tiny_run.make_shards(tmp_path)
     vectors = train_word_vectors(shards, **{**SMALL, "num_train_epochs": 1})
     assert not any(word.startswith("##") or "[" in word for word in vectors.words)
+    for name in ("vectors.bin", "vectors.txt"):
+        file = vectors.save(tmp_path / name)
+        table = read_token_vectors(str(file), shards.tokenizer, 20)
+        token_id = next(i for i, token in enumerate(shards.tokenizer.tokens) if token in vectors.indices)
+        np.testing.assert_array_equal(table[token_id], vectors[shards.tokenizer.tokens[token_id]])

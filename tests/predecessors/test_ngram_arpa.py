@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bertsmith.baselines.ngram import NgramModel, train_ngram
 from bertsmith.errors import InputError
 from bertsmith.io.sources import Texts
+from bertsmith.predecessors.ngram import NgramModel, train_ngram
 
 FIXTURES = Path(__file__).parent / "ngram"
 TEXT = FIXTURES / "text.txt"

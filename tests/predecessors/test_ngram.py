@@ -16,9 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tiny_run
-from bertsmith.baselines.ngram import NgramModel, train_ngram
 from bertsmith.errors import InputError
 from bertsmith.io.sources import Texts
+from bertsmith.predecessors.ngram import NgramModel, train_ngram
 
 FIXTURES = Path(__file__).parent / "ngram"
 TEXT = FIXTURES / "text.txt"

@@ -17,13 +17,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from bertsmith.baselines.ngram_counts import ABSENT, find_keys, is_first_of_run, join_keys, word_bits
-from bertsmith.baselines.ngram_smoothing import FloatArray, NgramTable
-from bertsmith.baselines.ngram_text import SPECIAL_WORDS, UNKNOWN
 from bertsmith.corpus.shards import IntArray
 from bertsmith.errors import InputError
 from bertsmith.io import atomic
 from bertsmith.io.text_io import ErrorCollector, LineReader
+from bertsmith.predecessors.ngram_counts import ABSENT, find_keys, is_first_of_run, join_keys, word_bits
+from bertsmith.predecessors.ngram_smoothing import FloatArray, NgramTable
+from bertsmith.predecessors.ngram_text import SPECIAL_WORDS, UNKNOWN
 
 _NEVER = -99.0  # log10 of the probability 0, by convention
 _MISSING_UNKNOWN = -100.0  # log10 of the probability of <unk> in a file without it, as in KenLM

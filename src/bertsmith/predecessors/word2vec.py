@@ -19,14 +19,14 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from bertsmith import rng
-from bertsmith.baselines.word_corpus import WordCorpus, read_words
-from bertsmith.baselines.word_vectors import FloatArray, Subwords, WordVectors, split_ngrams
 from bertsmith.corpus.shards import IntArray
 from bertsmith.errors import InputError, option
 from bertsmith.formatting import pluralize
 from bertsmith.io.documents import Reading
 from bertsmith.kernels.backend_selection import missing_numba_error
 from bertsmith.keywords import WordVectorKeywords
+from bertsmith.predecessors.word_corpus import WordCorpus, read_words
+from bertsmith.predecessors.word_vectors import FloatArray, Subwords, WordVectors, split_ngrams
 from bertsmith.settings import Settings
 from bertsmith.tokenizer_training.training_text import DEFAULT_READING
 
@@ -197,7 +197,7 @@ class _TrainingState:
         return cls(corpus, counts, settings, ngrams, offsets, flat_rows, inputs, outputs)
 
     def __post_init__(self) -> None:
-        from bertsmith.baselines.word2vec_kernels import build_alias_table
+        from bertsmith.predecessors.word2vec_kernels import build_alias_table
 
         num_words = len(self.corpus.words)
         self._sampler = np.zeros(num_words, dtype=np.uint64), np.zeros(num_words, dtype=np.int64)
@@ -236,7 +236,7 @@ class _TrainingState:
 
     def _train_block(self, epoch: int, first: int, last: int, begin: int) -> tuple[float, int]:
         """Train on the sentences from first to last, which begin with the word `begin`."""
-        from bertsmith.baselines.word2vec_kernels import train_sentences
+        from bertsmith.predecessors.word2vec_kernels import train_sentences
 
         settings, num_words = self.settings, len(self.corpus.ids)
         ends = self._sentence_ends[first:last]
@@ -275,13 +275,13 @@ class _TrainingState:
 
 
 def _initial_vectors(num_rows: int, settings: Word2VecSettings) -> FloatArray:
-    """Return vectors of uniform numbers between ±1/2 divided by the dimensions, as in word2vec.c."""
+    """Return vectors of uniform numbers between ±1 divided by the dimensions, as in fastText and gensim."""
     vectors = np.empty((num_rows, settings.dimensions), dtype=np.float32)
     columns = np.arange(settings.dimensions)
     for first in range(0, num_rows, _ROWS_PER_BLOCK):
         rows = np.arange(first, min(first + _ROWS_PER_BLOCK, num_rows))[:, None]
         numbers = rng.uniform(settings.seed, "word2vec vectors", rows, columns)
-        vectors[first : first + len(rows)] = (numbers - 0.5) / settings.dimensions
+        vectors[first : first + len(rows)] = (2 * numbers - 1) / settings.dimensions
     return vectors
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bertsmith.baselines.static_vectors import StaticModel, distill_static_vectors
-from bertsmith.baselines.word_vectors import WordVectors
 from bertsmith.corpus.shards import Shards
 from bertsmith.errors import InputError
 from bertsmith.inference.model import Model
+from bertsmith.predecessors.static_vectors import StaticModel, distill_static_vectors
+from bertsmith.predecessors.word_vectors import WordVectors
 
 
 @pytest.fixture(scope="module")

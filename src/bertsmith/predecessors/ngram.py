@@ -20,16 +20,21 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from bertsmith.baselines import arpa, ngram_files
-from bertsmith.baselines.ngram_counts import ABSENT, count_ngrams, match_ngrams, word_bits
-from bertsmith.baselines.ngram_smoothing import (
+from bertsmith.corpus.shards import BoolArray, IntArray, Shards
+from bertsmith.errors import InputError, option
+from bertsmith.formatting import pluralize
+from bertsmith.io import atomic
+from bertsmith.io.sources import Sources
+from bertsmith.predecessors import arpa, ngram_files
+from bertsmith.predecessors.ngram_counts import ABSENT, count_ngrams, match_ngrams, word_bits
+from bertsmith.predecessors.ngram_smoothing import (
     FloatArray,
     NgramTable,
     estimate_additive,
     estimate_interpolation,
     estimate_kneser_ney,
 )
-from bertsmith.baselines.ngram_text import (
+from bertsmith.predecessors.ngram_text import (
     SENTENCE_END,
     SENTENCE_START,
     UNKNOWN,
@@ -43,16 +48,12 @@ from bertsmith.baselines.ngram_text import (
     sentence_location,
     word_splitter,
 )
-from bertsmith.corpus.shards import BoolArray, IntArray, Shards
-from bertsmith.errors import InputError, option
-from bertsmith.formatting import pluralize
-from bertsmith.io import atomic
-from bertsmith.io.sources import Sources
 from bertsmith.settings import Settings
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
 _CHUNK_TOKENS = 1 << 20  # that are scored at a time
 _NATS = math.log(10)
+_PIECES_FALLBACK = (0.5, 1.0, 1.5)  # as lmplz --discount_fallback
 
 logger = logging.getLogger(__name__)
 
@@ -78,7 +79,7 @@ class NgramSettings(Settings):
     discount_fallback: tuple[float, float, float] | None = Field(
         None,
         description="Kneser–Ney discounts of counts 1, 2, and 3 or more of an order whose discounts cannot be "
-        "estimated; none: an error",
+        "estimated; none: an error, and 0.5, 1, 1.5 for the pieces of shards, of which few are rare",
     )
     vocabulary_size: int | None = Field(
         None, ge=1, description="number of most frequent words to keep, others are <unk>; none: all"
@@ -220,9 +221,9 @@ def train_ngram(
     options = NgramSettings.of(settings, "settings")
     options.check()
     boundaries = options.sentence_boundaries
-    tokenizer = None
+    tokenizer, fallback = None, options.discount_fallback
     if isinstance(corpus, Shards):
-        tokenizer = corpus.tokenizer
+        tokenizer, fallback = corpus.tokenizer, fallback or _PIECES_FALLBACK
         words, ids = read_training_shards(corpus, documents, boundaries=boundaries)
     else:
         words, ids = read_training_text(
@@ -245,7 +246,7 @@ def train_ngram(
     )
     thresholds = options.thresholds()
     if options.smoothing == "kneser_ney":
-        tables, discounts = estimate_kneser_ney(counts, is_possible, thresholds, options.discount_fallback)
+        tables, discounts = estimate_kneser_ney(counts, is_possible, thresholds, fallback)
         for n, (d1, d2, d3) in enumerate(discounts, start=1):
             logger.info("discounts of %d-grams: %.4f, %.4f, %.4f", n, d1, d2, d3)
     elif options.smoothing == "interpolated":

@@ -11,12 +11,12 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
-from bertsmith.baselines.ngram_counts import word_bits
-from bertsmith.baselines.ngram_smoothing import NgramTable
-from bertsmith.baselines.ngram_text import SPECIAL_WORDS
 from bertsmith.errors import InputError
 from bertsmith.io import atomic
 from bertsmith.io.jsonl import load_json
+from bertsmith.predecessors.ngram_counts import word_bits
+from bertsmith.predecessors.ngram_smoothing import NgramTable
+from bertsmith.predecessors.ngram_text import SPECIAL_WORDS
 from bertsmith.settings import Settings
 from bertsmith.suggestions import not_found_error
 from bertsmith.tokenizer.tokenizer import Tokenizer

@@ -1,1 +1,0 @@
-"""Models before BERT on the same data: n-gram models, word vectors, and static vectors."""

@@ -1,0 +1,244 @@
+"""The report of a comparison of language models: one table, claims, and a page with plots."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+import numpy as np
+from scipy.stats import t as student_t
+
+from bertsmith.experiments.ablation_report import (
+    Ordering,
+    is_lower_better,
+    judge_orderings,
+    paired_difference,
+    points_factor,
+)
+from bertsmith.experiments.baseline_measures import Measurement
+from bertsmith.experiments.baselines_recipe import BaselinesRecipe
+from bertsmith.formatting import format_seconds
+from bertsmith.notebook import Result
+from bertsmith.reports import plots
+from bertsmith.reports.page import render, write_page
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_CONFIDENCE = 0.95
+_MISSING = "–"
+
+
+@dataclass(frozen=True)
+class ModelMetric(Result):
+    """A metric of a model.
+
+    Attributes:
+        mean: The mean over seeds.
+        margin: Half of the 95 % interval of the mean by Student's t; None with one seed.
+        values: The values by seed.
+    """
+
+    mean: float
+    margin: float | None
+    values: list[float]
+
+
+@dataclass(frozen=True)
+class TrainedModel(Result):
+    """A model of the comparison, with the first seed's sizes and times.
+
+    Attributes:
+        kind: The kind of model, as in recipes.
+        source: The paper.
+        parameters: The number of trained numbers.
+        units: "pieces" or "words".
+        tokens: The tokens of the training; None without one.
+        seconds: The time of the training.
+    """
+
+    kind: str
+    source: str
+    parameters: int
+    units: str
+    tokens: int | None
+    seconds: float
+
+
+class ResultTable(NamedTuple):
+    """A table of the report, of texts."""
+
+    title: str
+    heads: list[str]
+    rows: list[list[str]]
+
+
+@dataclass(frozen=True)
+class BaselinesReport(Result):
+    """The results of a comparison. Scores of tasks are fractions of 1.
+
+    Attributes:
+        title: The title of the recipe.
+        description: Its description.
+        budget: The budget of each pre-trained model.
+        seeds: The number of seeds that all models have.
+        models: The models.
+        metrics: The results by metric and model.
+        curves: The mean results by curve, model, and position.
+        samples: The continuations of prompts, of the first seed, by prompt and model.
+        claims: The claims of the recipe that could be compared.
+    """
+
+    display_fields: ClassVar = ("title", "metrics", "claims")
+
+    title: str
+    description: str
+    budget: dict[str, Any]
+    seeds: int
+    models: dict[str, TrainedModel]
+    metrics: dict[str, dict[str, ModelMetric]]
+    curves: dict[str, dict[str, dict[str, float]]]
+    samples: dict[str, dict[str, str]]
+    claims: list[Ordering]
+
+    def tables(self, max_columns: int = 4) -> list[ResultTable]:
+        """Return the table of models, and the metrics in tables of at most `max_columns` columns."""
+        rows = [
+            [
+                name,
+                f"{model.parameters:,}",
+                _MISSING if model.tokens is None else f"{model.tokens:,} {model.units}",
+                format_seconds(model.seconds),
+            ]
+            for name, model in self.models.items()
+        ]
+        tables = [ResultTable("Models", ["model", "parameters", "read", "training"], rows)]
+        names = list(self.metrics)
+        for start in range(0, len(names), max_columns):
+            group = names[start : start + max_columns]
+            cells = {name: _format_column(name, self.metrics[name]) for name in group}
+            rows = [
+                [model, *(cells[name].get(model, _MISSING) for name in group)]
+                for model in self.models
+                if any(model in cells[name] for name in group)
+            ]
+            tables.append(ResultTable("", ["model", *group], rows))
+        return tables
+
+
+def make_report(
+    recipe: BaselinesRecipe, measurements: Mapping[str, Mapping[int, Measurement]], budget: Mapping[str, Any]
+) -> BaselinesReport:
+    """Return the report of the models and seeds that are finished."""
+    finished = {name: by_seed for name, by_seed in measurements.items() if by_seed}
+    metrics: dict[str, dict[str, ModelMetric]] = {}
+    curves: dict[str, dict[str, dict[str, list[float]]]] = {}
+    samples: dict[str, dict[str, str]] = {}
+    models = {}
+    for name, by_seed in finished.items():
+        results = [by_seed[seed] for seed in sorted(by_seed)]
+        first, model = results[0], recipe.models[name]
+        models[name] = TrainedModel(
+            model.kind, model.source, first.parameters, first.units, first.tokens, first.seconds
+        )
+        for metric in first.metrics:
+            values = [result.metrics[metric] for result in results if metric in result.metrics]
+            metrics.setdefault(metric, {})[name] = _model_metric(values)
+        for result in results:
+            for curve, points in result.curves.items():
+                by_position = curves.setdefault(curve, {}).setdefault(name, {})
+                for position, value in points.items():
+                    by_position.setdefault(position, []).append(value)
+        for prompt, sample in first.samples.items():
+            samples.setdefault(prompt, {})[name] = sample
+    return BaselinesReport(
+        title=recipe.title,
+        description=recipe.description,
+        budget=dict(budget),
+        seeds=min((len(by_seed) for by_seed in finished.values()), default=0),
+        models=models,
+        metrics=metrics,
+        curves={
+            curve: {
+                name: {position: float(np.mean(values)) for position, values in points.items()}
+                for name, points in by_model.items()
+            }
+            for curve, by_model in curves.items()
+        },
+        samples=samples,
+        claims=_judge_claims(recipe, finished),
+    )
+
+
+def _model_metric(values: Sequence[float]) -> ModelMetric:
+    margin = None
+    if len(values) > 1:
+        error = float(np.std(values, ddof=1)) / math.sqrt(len(values))
+        margin = error * float(student_t.ppf((1 + _CONFIDENCE) / 2, len(values) - 1))
+    return ModelMetric(float(np.mean(values)), margin, list(values))
+
+
+def _judge_claims(
+    recipe: BaselinesRecipe, measurements: Mapping[str, Mapping[int, Measurement]]
+) -> list[Ordering]:
+    """Compare the two models of each claim by paired t-tests over seeds."""
+    values = {
+        name: {seed: result.metrics for seed, result in by_seed.items()}
+        for name, by_seed in measurements.items()
+    }
+    comparisons = []
+    for claim in recipe.claims:
+        rows = [values.get(name, {}) for name in (claim.better, claim.worse)]
+        if all(row and all(claim.metric in metrics for metrics in row.values()) for row in rows):
+            difference, p = paired_difference(values, claim.metric, claim.better, claim.worse)
+            if difference is not None:
+                gain = -difference if is_lower_better(claim.metric) else difference
+                comparisons.append((claim.better, claim.worse, claim.metric, gain, p))
+    return judge_orderings(comparisons)
+
+
+def _format_column(name: str, metrics: Mapping[str, ModelMetric]) -> dict[str, str]:
+    """Return the cells of a metric by model: points of 100, or perplexities."""
+    finite = [metric.mean for metric in metrics.values() if math.isfinite(metric.mean)]
+    factor = points_factor(name, finite)
+    cells = {}
+    for model, metric in metrics.items():
+        margin = "" if metric.margin is None else f" ± {factor * metric.margin:.1f}"
+        cells[model] = f"{factor * metric.mean:,.1f}{margin}" if math.isfinite(metric.mean) else "infinite"
+    return cells
+
+
+def write_report_page(file: Path, report: BaselinesReport) -> None:
+    """Write the page with the tables, the claims, and a plot of each curve."""
+    figures = [
+        (
+            name,
+            plots.to_svg(
+                plots.figure(partial(_draw_curve, name, by_model)), f"{name}: {', '.join(by_model)}"
+            ),
+        )
+        for name, by_model in report.curves.items()
+    ]
+    tables = report.tables(max_columns=len(report.metrics) or 1)
+    write_page(file, render("baselines.html", report=report, tables=tables, figures=figures))
+
+
+def _draw_curve(name: str, by_model: Mapping[str, Mapping[str, float]], axes: Axes) -> None:
+    """Draw a line per model; positions that are no numbers, such as "static", are left out."""
+    for index, (model, points) in enumerate(by_model.items()):
+        numbers = sorted((float(position), value) for position, value in points.items() if position.isdigit())
+        style = ("-", "--", ":", "-.")[index % 4]
+        axes.plot(
+            [x for x, _ in numbers], [y for _, y in numbers], style, marker="o", markersize=3, label=model
+        )
+    if "length" in name or "distance" in name or "labels" in name:
+        axes.set_xscale("log")
+    if name.startswith("microseconds"):
+        axes.set_yscale("log")
+    axes.legend(frameon=False, labelcolor=plots.INK, fontsize="small")
+    axes.set_xlabel(name.rpartition(" by ")[2])
+    axes.set_ylabel(name.rpartition(" by ")[0])

@@ -1,0 +1,1 @@
+"""Models that are not neural networks of layers: n-gram language models, word vectors, static vectors."""

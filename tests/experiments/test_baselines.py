@@ -1,0 +1,202 @@
+"""`baselines`: the models before BERT on one corpus, measured in the same way."""
+
+from __future__ import annotations
+
+import json
+import math
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import bertsmith as bs
+import tiny_run
+from bertsmith.corpus.shards import Shards
+from bertsmith.errors import InputError
+from bertsmith.experiments.baseline_measures import Measurement
+from bertsmith.experiments.baselines_recipe import HISTORY, BaselinesRecipe, read_recipe
+from bertsmith.experiments.baselines_report import make_report
+
+RECIPES = sorted((Path(__file__).parents[2] / "recipes" / "comparisons").glob("*.yaml"))
+RECIPE = """
+title: tiny history
+models:
+  unigram: {kind: ngram, settings: {order: 1}}
+  bigram: {kind: ngram, settings: {order: 2}}
+  counts: {kind: ngram, settings: {order: 3, smoothing: maximum_likelihood}}
+  one-hot: {kind: one_hot}
+  word2vec: {kind: word_vectors, settings: {dimensions: 8, min_count: 1, num_train_epochs: 1}}
+  gpt: {preset: bert-tiny-uncased, settings: {objective.name: causal, model.causal: true}}
+  bert: {preset: bert-tiny-uncased}
+  static: {kind: static_vectors, base: bert, settings: {dimensions: 8}}
+  embeddings: {kind: untrained, base: bert, settings: {keep_embeddings: true}}
+  untrained: {kind: untrained, base: bert}
+claims:
+  - {better: bigram, worse: unigram, metric: perplexity}
+  - {better: bert, worse: bigram, metric: no such metric}
+"""
+SETTINGS = [*(one for one in tiny_run.SETTINGS if not one.startswith("model.initializer"))]
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory: pytest.TempPathFactory) -> Shards:
+    return tiny_run.make_shards(tmp_path_factory.mktemp("shards"))
+
+
+@pytest.fixture
+def arguments(tmp_path: Path, shards: Shards) -> dict[str, Any]:
+    (tmp_path / "recipe.yaml").write_text(RECIPE, encoding="utf-8")
+    rows = tiny_run.table(tmp_path / "train.csv", tiny_run.examples(30))
+    settings = {"train.max_steps": 2, "train.threads": 1}
+    return {
+        "corpus": shards,
+        "output_dir": tmp_path / "out",
+        "recipe": tmp_path / "recipe.yaml",
+        "tasks": {"moods": {"train": str(rows), "validation": str(rows), "settings": settings}},
+        "tokens": 400,
+        "settings": [one for one in SETTINGS if not one.startswith("train.max_")],
+        "jobs": 1,
+    }
+
+
+def write(file: Path, text: str) -> Path:
+    file.write_text(text, encoding="utf-8")
+    return file
+
+
+def test_all_kinds_are_measured_alike(arguments: dict[str, Any], tmp_path: Path) -> None:
+    similarities = [f"{a}\t{b}\t{i}\n" for i, (a, b) in enumerate(pairwise(tiny_run.WORDS[:6]))]
+    arguments |= {
+        "pairs": write(tmp_path / "pairs.csv", "good,bad\nkaba lode,lode kaba\nmi so,mi so\n"),
+        "word_pairs": [write(tmp_path / "similar.tsv", "".join(similarities))],
+        "few_labels": [2, 4],
+    }
+    report = bs.baselines(**arguments)
+    perplexity = {name: metric.mean for name, metric in report.metrics["perplexity"].items()}
+    assert list(perplexity) == ["unigram", "bigram", "counts", "gpt"]
+    assert 1 < perplexity["bigram"] < perplexity["unigram"] < 1000
+    assert list(report.metrics["pseudo-perplexity"]) == ["bert"]
+    wrong, right = (report.metrics[f"minimal pairs{end}"] for end in ("", ", ties right"))
+    assert wrong["unigram"].mean == 0  # both pairs have the same words
+    assert right["unigram"].mean == 1
+    assert {"word2vec", "static", "bert"} <= set(report.metrics["similar Spearman"])
+    assert report.metrics["similar coverage"]["one-hot"].mean == 1  # but all cosines are 0
+    assert {"gpt", "bert", "embeddings", "untrained"} <= set(report.metrics["moods"])
+    assert {"word2vec", "static", "one-hot"} <= set(report.metrics["moods frozen"])
+    assert set(report.curves["moods by labels per class"]["bert"]) == {"2", "4"}
+    assert [(claim.better, claim.verdict) for claim in report.claims] == [("bigram", "is undecided")]
+    assert all(400 <= report.models[name].tokens < 700 for name in ("gpt", "bert"))  # whole updates
+    out = arguments["output_dir"]
+    assert json.loads((out / "report.json").read_text()) == report.to_dict()
+    page = (out / "report.html").read_text()
+    assert "tiny history" in page
+    assert page.count("<svg") >= 2
+    assert bs.load(out / "bert" / "0" / "pretrain").report["tokens"] == report.models["bert"].tokens
+
+
+def test_a_resumed_comparison_keeps_finished_models(arguments: dict[str, Any]) -> None:
+    arguments |= {"models": ["unigram", "bert"]}
+    first = bs.baselines(**arguments)
+    files = sorted(arguments["output_dir"].rglob("*.safetensors"))
+    times = [file.stat().st_mtime_ns for file in files]
+    again = bs.baselines(**arguments, resume=True)
+    assert [file.stat().st_mtime_ns for file in files] == times
+    assert again.to_dict() == first.to_dict()
+    with pytest.raises(InputError) as caught:
+        bs.baselines(**{**arguments, "tokens": 500}, resume=True)
+    assert caught.value.code == "arguments_differ"
+    with pytest.raises(InputError) as caught:
+        bs.baselines(**arguments)
+    assert caught.value.argument in ("output_dir", "resume")
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        ({"minutes": 1.0}, "two_budgets"),
+        ({"models": ["lstm"]}, "model_unknown"),
+        ({"few_labels": [10], "tasks": None}, "task_missing"),
+        ({"settings": ["train.seed=1"]}, "seed_set"),
+        ({"settings": ["model.hidden_size=7"]}, "invalid_setting"),
+        ({"recipe": "models: {a: {kind: ngram, settings: {order: 0}}}"}, "invalid_setting"),
+        ({"recipe": "models: {a: {kind: word_vectors, settings: {sizes: 8}}}"}, "unknown_setting"),
+        ({"pairs": "missing.csv"}, "not_found"),
+        ({"word_pairs": ["missing.tsv"]}, "not_found"),
+        ({"analogies": "missing.txt"}, "not_found"),
+        ({"senses": "missing.csv"}, "not_found"),
+    ],
+)
+def test_errors_come_before_any_training(
+    arguments: dict[str, Any], change: dict[str, Any], code: str, tmp_path: Path
+) -> None:
+    if "recipe" in change:
+        change = {"recipe": write(tmp_path / "other.yaml", change["recipe"])}
+    with pytest.raises(InputError) as caught:
+        bs.baselines(**{**arguments, **change})
+    assert caught.value.code == code
+    assert not list(Path(arguments["output_dir"]).rglob("pretrain"))
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("models: {}", "models_missing"),
+        ("models: {a: {kind: static_vectors}}", "model_missing"),
+        ("models: {a: {kind: ngram}, b: {kind: untrained, base: a}}", "model_not_pretrained"),
+        ("models: {a: {}}\nclaims: [{better: a, worse: b, metric: x}]", "model_unknown"),
+        ("models: {a: {settings: {train.seed: 1}}}", "seed_set"),
+        ("models: {a: {kind: bigram}}", "invalid_setting"),
+        ("models: {a b: {}, a-b: {}}", "folder_ambiguous"),
+    ],
+)
+def test_recipes_with_errors(tmp_path: Path, text: str, code: str) -> None:
+    with pytest.raises(InputError) as caught:
+        read_recipe(write(tmp_path / "recipe.yaml", text))
+    assert caught.value.code == code
+    assert str(tmp_path) in str(caught.value.location)
+
+
+@pytest.mark.parametrize("recipe", [HISTORY, *RECIPES], ids=lambda file: file.stem)
+def test_shipped_recipes(recipe: Path) -> None:
+    table = read_recipe(recipe)
+    presets = bs.presets()
+    assert table.title
+    assert all(model.preset in presets for model in table.models.values() if model.is_trained_by_pretrain)
+    assert len(RECIPES) == 10
+
+
+def test_claims_need_several_seeds_and_no_chance() -> None:
+    recipe = BaselinesRecipe.of(
+        {
+            "models": {"a": {}, "b": {}},
+            "claims": [
+                {"better": "a", "worse": "b", "metric": "perplexity"},
+                {"better": "a", "worse": "b", "metric": "score"},
+            ],
+        },
+        "recipe",
+    )
+
+    def results(perplexities: list[float], scores: list[float]) -> dict[int, Measurement]:
+        return {
+            seed: Measurement(
+                parameters=1, units="pieces", tokens=1, seconds=1, metrics={"perplexity": p, "score": s}
+            )
+            for seed, (p, s) in enumerate(zip(perplexities, scores, strict=True))
+        }
+
+    measurements = {
+        "a": results([100, 101, 99.5], [0.50, 0.52, 0.51]),
+        "b": results([120, 122, 119.0], [0.60, 0.61, 0.62]),
+    }
+    report = make_report(recipe, measurements, {"train.max_tokens": 1})
+    assert [claim.verdict for claim in report.claims] == ["holds", "is reversed"]
+    assert report.claims[0].gain == pytest.approx(np.mean([20, 21, 19.5]))
+    metric = report.metrics["perplexity"]["a"]
+    error = np.std([100, 101, 99.5], ddof=1) / math.sqrt(3)
+    assert metric.margin == pytest.approx(4.302653 * error)  # t of 2 degrees of freedom
+    single = make_report(recipe, {name: {0: by_seed[0]} for name, by_seed in measurements.items()}, {})
+    assert [claim.verdict for claim in single.claims] == ["is undecided"] * 2
+    assert single.metrics["score"]["a"].margin is None
