@@ -29,7 +29,7 @@ ORDERS = (2, 3, 5)
 SIZES = {"train": 929_000, "validation": 74_000, "test": 82_000}  # tokens
 NUM_WORDS = 10_000
 _TRAIN = (
-    "import sys; from bertsmith.baselines.ngram import train_ngram; "
+    "import sys; from bertsmith.predecessors.ngram import train_ngram; "
     "text, order, out = sys.argv[1:]; model = train_ngram(text, order=int(order)); "
     "model.write_arpa(out) if out.endswith('.arpa') else model.save(out)"
 )
@@ -104,7 +104,7 @@ def cut() -> dict[str, list[str]]:
 
 def quality(kenlm: Path) -> str:
     """Return the table of perplexities: lmplz's model by KenLM's query, and ours."""
-    from bertsmith.baselines.ngram import train_ngram
+    from bertsmith.predecessors.ngram import train_ngram
 
     texts = {}
     for name, part in cut().items():
