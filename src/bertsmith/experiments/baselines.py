@@ -33,7 +33,7 @@ from bertsmith.experiments.baselines_report import BaselinesReport, make_report,
 from bertsmith.experiments.process_pool import Call, answer_call, make_calls, run_processes
 from bertsmith.io import atomic
 from bertsmith.io.sources import Sources
-from bertsmith.predecessors.ngram import NgramSettings
+from bertsmith.predecessors.ngram_settings import NgramSettings
 from bertsmith.predecessors.word2vec import Word2VecSettings
 from bertsmith.pretraining.settings import PretrainSettings
 from bertsmith.runs.run_folder import keeping_runs, previous_arguments, write_json, write_report

@@ -11,14 +11,12 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal, overload
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
 
 from bertsmith.corpus.shards import BoolArray, IntArray, Shards
 from bertsmith.errors import InputError, option
@@ -27,6 +25,8 @@ from bertsmith.io import atomic
 from bertsmith.io.sources import Sources
 from bertsmith.predecessors import arpa, ngram_files
 from bertsmith.predecessors.ngram_counts import ABSENT, count_ngrams, match_ngrams, word_bits
+from bertsmith.predecessors.ngram_scores import CorpusPerplexity, SentenceScore
+from bertsmith.predecessors.ngram_settings import NgramSettings
 from bertsmith.predecessors.ngram_smoothing import (
     FloatArray,
     NgramTable,
@@ -48,7 +48,6 @@ from bertsmith.predecessors.ngram_text import (
     sentence_location,
     word_splitter,
 )
-from bertsmith.settings import Settings
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
 _CHUNK_TOKENS = 1 << 20  # that are scored at a time
@@ -56,148 +55,6 @@ _NATS = math.log(10)
 _PIECES_FALLBACK = (0.5, 1.0, 1.5)  # as lmplz --discount_fallback
 
 logger = logging.getLogger(__name__)
-
-
-class NgramSettings(Settings):
-    """Settings of an n-gram model."""
-
-    order: int = Field(3, ge=1, le=20, description="n of the longest n-grams: the model reads n - 1 words")
-    smoothing: Literal["kneser_ney", "interpolated", "add_k", "maximum_likelihood"] = Field(
-        "kneser_ney",
-        description="estimate of probabilities: modified Kneser–Ney; interpolation of all orders with one weight "
-        "each; k added to each count; relative frequencies",
-    )
-    k: float = Field(1.0, gt=0, description="number that add_k adds to each count; 1: Laplace's rule")
-    interpolation_weights: tuple[float, ...] | None = Field(
-        None, description="weights of the orders from 1 up, between 0 and 1; none: estimated from the text"
-    )
-    prune: tuple[int, ...] = Field(
-        (0,),
-        min_length=1,
-        description="counts up to which n-grams are dropped, by order from 1 up; the last is for all others",
-    )
-    discount_fallback: tuple[float, float, float] | None = Field(
-        None,
-        description="Kneser–Ney discounts of counts 1, 2, and 3 or more of an order whose discounts cannot be "
-        "estimated; none: an error, and 0.5, 1, 1.5 for the pieces of shards, of which few are rare",
-    )
-    vocabulary_size: int | None = Field(
-        None, ge=1, description="number of most frequent words to keep, others are <unk>; none: all"
-    )
-    lowercase: bool = Field(False, description="lower-case the text")
-    sentence_boundaries: bool = Field(True, description="count <s> and </s> at the ends of sentences")
-    unknown_words: bool = Field(
-        True, description="give <unk> a probability even if the text does not have it"
-    )
-
-    def thresholds(self) -> list[int]:
-        """Return the largest count of pruned n-grams by order."""
-        prune = [*self.prune, *[self.prune[-1]] * self.order][: max(self.order, len(self.prune))]
-        if (
-            len(prune) > self.order
-            or prune[0] != 0
-            or any(a > b for a, b in pairwise(prune))
-            or prune[-1] < 0
-        ):
-            message = (
-                f"{self.prune} does not begin with 0, is not ascending, or has more than {self.order} numbers"
-            )
-            hint = f"to drop rare words, set {option('vocabulary_size')}"
-            raise InputError("prune_thresholds", message, argument="prune", hint=hint)
-        return prune
-
-    def check(self) -> None:
-        """Raise InputError for settings that contradict each other."""
-        self.thresholds()
-        weights = self.interpolation_weights
-        if weights is not None and (
-            len(weights) != self.order or not all(0 <= weight <= 1 for weight in weights)
-        ):
-            message = f"{weights} is not {pluralize(self.order, 'weight')} between 0 and 1"
-            raise InputError("interpolation_weights", message, argument="interpolation_weights")
-        fallback = self.discount_fallback
-        if fallback is not None and not all(0 <= value <= i for i, value in enumerate(fallback, start=1)):
-            message = f"{fallback} is not three discounts, each between 0 and its count"
-            raise InputError("discount_fallback", message, argument="discount_fallback")
-        if self.smoothing == "kneser_ney" and not self.sentence_boundaries:
-            message = "Kneser–Ney smoothing counts preceding words, and needs the starts of sentences"
-            hint = f"set {option('sentence_boundaries', True)}, or another {option('smoothing')}"
-            raise InputError("boundaries_needed", message, argument="sentence_boundaries", hint=hint)
-
-
-@dataclass(frozen=True)
-class SentenceScore:
-    """The probability of a sentence by word.
-
-    Attributes:
-        words: The words, `<unk>` for unknown ones, and `</s>`.
-        log_probabilities: The logarithm of each word's probability in nats.
-        orders: The length of the longest n-gram of the model that ends with each word.
-    """
-
-    words: list[str]
-    log_probabilities: list[float]
-    orders: list[int]
-
-    @property
-    def log_probability(self) -> float:
-        """The sum in nats."""
-        return sum(self.log_probabilities)
-
-    @property
-    def perplexity(self) -> float | None:
-        """The perplexity of the words and `</s>`; None without any."""
-        return _perplexity(self.log_probability, len(self.words))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the words, their probabilities, and their sum."""
-        return {
-            "log_probability": _finite(self.log_probability),
-            "perplexity": _finite(self.perplexity),
-            "words": self.words,
-            "log_probabilities": [_finite(value) for value in self.log_probabilities],
-            "orders": self.orders,
-        }
-
-
-@dataclass(frozen=True)
-class CorpusPerplexity:
-    """The probability of a corpus.
-
-    Attributes:
-        log_probability: The sum over all tokens in nats; -inf if a token has the probability 0.
-        tokens: The number of words, with `</s>` once per sentence if the model has it.
-        sentences: The number of sentences.
-        unknown_tokens: The number of words outside of the vocabulary.
-        known_log_probability: The sum over all others.
-        impossible_tokens: The number of tokens with the probability 0.
-        first_impossible: The location and the words of the first one; None without any.
-    """
-
-    log_probability: float
-    tokens: int
-    sentences: int
-    unknown_tokens: int
-    known_log_probability: float
-    impossible_tokens: int
-    first_impossible: str | None
-
-    @property
-    def perplexity(self) -> float:
-        """exp(-log_probability / tokens); infinite if a token has the probability 0."""
-        return _perplexity(self.log_probability, self.tokens) or math.nan
-
-    @property
-    def known_perplexity(self) -> float | None:
-        """The perplexity of the known tokens alone; None without any."""
-        return _perplexity(self.known_log_probability, self.tokens - self.unknown_tokens)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return all figures; None for an infinite one."""
-        figures = {"perplexity": self.perplexity, "known_perplexity": self.known_perplexity, **vars(self)}
-        return {
-            name: _finite(value) if isinstance(value, float) else value for name, value in figures.items()
-        }
 
 
 def train_ngram(
@@ -532,16 +389,3 @@ class NgramModel:
         start = max(position - self.order + 1, 0)
         context = [self.words[i] for i in ids[start:position]]
         return f"{self.words[ids[position]]!r}" + (f" after {' '.join(context)!r}" if context else "")
-
-
-def _perplexity(log_probability: float, tokens: int) -> float | None:
-    if not tokens:
-        return None
-    try:
-        return math.exp(-log_probability / tokens)
-    except OverflowError:
-        return math.inf
-
-
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
