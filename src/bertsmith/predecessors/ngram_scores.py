@@ -1,4 +1,4 @@
-"""The probabilities of sentences and of a corpus by an n-gram model."""
+"""Probabilities and perplexities of sentences and corpora."""
 
 from __future__ import annotations
 

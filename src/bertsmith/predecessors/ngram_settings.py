@@ -1,4 +1,4 @@
-"""The settings of n-gram models."""
+"""Settings of n-gram models."""
 
 from __future__ import annotations
 
