@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 _CONFIDENCE = 0.95
 _MISSING = "–"
+_BUDGETS = {"train.max_minutes": "minutes", "train.max_tokens": "tokens"}
 
 
 @dataclass(frozen=True)
@@ -158,10 +159,10 @@ def make_report(
     return BaselinesReport(
         title=recipe.title,
         description=recipe.description,
-        budget=dict(budget),
+        budget={_BUDGETS.get(name, name): value for name, value in budget.items()},
         seeds=min((len(by_seed) for by_seed in finished.values()), default=0),
         models=models,
-        metrics=metrics,
+        metrics={metric: metrics[metric] for metric in sorted(metrics, key=_metric_order)},
         curves={
             curve: {
                 name: {position: float(np.mean(values)) for position, values in points.items()}
@@ -172,6 +173,11 @@ def make_report(
         samples=samples,
         claims=_judge_claims(recipe, finished),
     )
+
+
+def _metric_order(metric: str) -> tuple[bool, bool, str]:
+    """Sort perplexities first, then minimal pairs, then all others by name."""
+    return "perplexity" not in metric, "minimal pairs" not in metric, metric
 
 
 def _model_metric(values: Sequence[float]) -> ModelMetric:
@@ -235,8 +241,13 @@ def _draw_curve(name: str, by_model: Mapping[str, Mapping[str, float]], axes: Ax
         axes.plot(
             [x for x, _ in numbers], [y for _, y in numbers], style, marker="o", markersize=3, label=model
         )
-    if "length" in name or "distance" in name or "labels" in name:
+    positions = sorted(
+        {float(position) for points in by_model.values() for position in points if position.isdigit()}
+    )
+    if name.rpartition(" by ")[2] != "layer":
         axes.set_xscale("log")
+    axes.set_xticks(positions, [f"{position:,.0f}" for position in positions])
+    axes.minorticks_off()
     if name.startswith("microseconds"):
         axes.set_yscale("log")
     axes.legend(frameon=False, labelcolor=plots.INK, fontsize="small")
