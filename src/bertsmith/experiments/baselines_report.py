@@ -246,7 +246,7 @@ def _draw_curve(name: str, by_model: Mapping[str, Mapping[str, float]], axes: Ax
     )
     if name.rpartition(" by ")[2] != "layer":
         axes.set_xscale("log")
-    axes.set_xticks(positions, [f"{position:,.0f}" for position in positions])
+    axes.set_xticks(positions, [f"{position:,}" for position in positions])
     axes.minorticks_off()
     if name.startswith("microseconds"):
         axes.set_yscale("log")
