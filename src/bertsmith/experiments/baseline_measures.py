@@ -271,7 +271,8 @@ def measure_senses(baseline: Baseline, context: MeasureContext, result: Measurem
         return
     for word, rows in _read_senses(context.files.senses).items():
         if baseline.model is None:
-            result.metrics[f"{word}, senses"] = _chance(rows)  # all occurrences have the same vector
+            if baseline.embed([word]) is not None:  # the same vector in all occurrences
+                result.metrics[f"{word}, senses"] = _chance(rows)
             continue
         neighbors = baseline.model.neighbors(word, rows, sense_column="sense")
         curve = {str(s.representation): s.accuracy for s in neighbors.separations if s.accuracy is not None}
