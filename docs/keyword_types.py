@@ -16,6 +16,7 @@ from bertsmith.corpus.checks.check import CheckOptions
 from bertsmith.finetuning.run import finetune
 from bertsmith.finetuning.settings import OWN_ARGUMENTS, settings_type
 from bertsmith.io.documents import Reading
+from bertsmith.predecessors.ngram_settings import NgramSettings
 from bertsmith.predecessors.word2vec import Word2VecSettings
 from bertsmith.pretraining.extend_vocabulary import Choice
 from bertsmith.pretraining.settings import PretrainSettings
@@ -50,6 +51,7 @@ def keyword_types() -> str:
         ("TrainingKeywords", "TypedDict", "Settings of both kinds of training", shared),
         ("PretrainKeywords", "TrainingKeywords", "Settings of pre-training", _without(pretraining, shared)),
         ("FinetuneKeywords", "TrainingKeywords", "Settings of fine-tuning", _without(finetuning, shared)),
+        ("NgramKeywords", "TypedDict", "Settings of n-gram models", _setting_types(NgramSettings)),
         ("WordVectorKeywords", "TypedDict", "Settings of word vectors", _setting_types(Word2VecSettings)),
     ]
     command = ["ruff", "format", "--stdin-filename", str(MODULE), "-"]

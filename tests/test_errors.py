@@ -17,6 +17,8 @@ from bertsmith.errors import InputError, MachineError, Stopped, command, option,
 from bertsmith.finetuning.settings import FinetuneSettings
 from bertsmith.io.documents import Reading
 from bertsmith.objectives.objective import OBJECTIVES, objective_type
+from bertsmith.predecessors.ngram_settings import NgramSettings
+from bertsmith.predecessors.word2vec import Word2VecSettings
 from bertsmith.pretraining.extend_vocabulary import Choice
 from bertsmith.pretraining.settings import PretrainSettings
 from bertsmith.tasks.registry import TASKS, get_task
@@ -123,6 +125,7 @@ def arguments() -> set[str]:
     for settings in (PretrainSettings, FinetuneSettings, *(get_task(task).settings_type for task in TASKS)):
         names |= {name for name, _ in settings.names()}
         names |= {name.rpartition(".")[2] for name, _ in settings.names()}
+    names |= Word2VecSettings.model_fields.keys() | NgramSettings.model_fields.keys()
     for objective in OBJECTIVES:
         names |= {f"objective.{name}" for name in objective_type(objective).settings_type.model_fields}
     return names | {"settings"} | COMMAND_LINE_ONLY

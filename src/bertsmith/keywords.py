@@ -237,6 +237,21 @@ class FinetuneKeywords(TrainingKeywords, total=False):
     num_beams: int
 
 
+class NgramKeywords(TypedDict, total=False):
+    """Settings of n-gram models."""
+
+    order: int
+    smoothing: Literal["kneser_ney", "interpolated", "add_k", "maximum_likelihood"]
+    k: float
+    interpolation_weights: Sequence[float] | None
+    prune: Sequence[int]
+    discount_fallback: Sequence[float] | None
+    vocabulary_size: int | None
+    lowercase: bool
+    sentence_boundaries: bool
+    unknown_words: bool
+
+
 class WordVectorKeywords(TypedDict, total=False):
     """Settings of word vectors."""
 

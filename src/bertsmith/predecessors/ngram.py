@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, overload
+from typing import Unpack, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,7 @@ from bertsmith.errors import InputError, option
 from bertsmith.formatting import pluralize
 from bertsmith.io import atomic
 from bertsmith.io.sources import Sources
+from bertsmith.keywords import NgramKeywords
 from bertsmith.predecessors import arpa, ngram_files
 from bertsmith.predecessors.ngram_counts import ABSENT, count_ngrams, match_ngrams, word_bits
 from bertsmith.predecessors.ngram_scores import CorpusPerplexity, SentenceScore
@@ -58,7 +59,7 @@ logger = logging.getLogger(__name__)
 
 
 def train_ngram(
-    corpus: Sources | Shards, *, documents: IntArray | None = None, **settings: Any
+    corpus: Sources | Shards, *, documents: IntArray | None = None, **settings: Unpack[NgramKeywords]
 ) -> NgramModel:
     """Train an n-gram language model.
 
