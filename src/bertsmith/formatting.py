@@ -11,7 +11,7 @@ _MAX_MESSAGE = 4000  # characters of a message; the middle of a longer one is le
 # represents bytes of a file name that are not UTF-8.
 CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
 # The first 100 characters of a value of 200 or more in quotes; an apostrophe within a word is a part of the value.
-_LONG_VALUE = re.compile(r"(?<!\w)'(?=((?s:.){100}))(?:[^']|(?<=\w)'(?=\w)){200,}+'")
+_LONG_VALUE = re.compile(r"(?<!\w)'(?=((?s:.){100}))(?:[^']|(?<=\w)'(?=\w)){200,}'")
 
 
 def escape_control_characters(text: str, *, one_line: bool = False) -> str:
