@@ -86,7 +86,7 @@ def test_a_signal_that_ends_a_verb_is_a_document_too(capsys: pytest.CaptureFixtu
 def test_a_run_that_is_stopped_after_training_names_resume(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    """As while its report is written, where the trainer handles no signal."""
+    """Stop a run while its report is written, where the trainer handles no signal."""
 
     def finetune(*_: object, **__: object) -> None:
         (tmp_path / "run").mkdir()

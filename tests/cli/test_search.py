@@ -351,7 +351,7 @@ def test_what_cannot_be_is_told_in_a_sentence(call: Call, arguments: list[str], 
 
 @pytest.mark.parametrize("suffix", [".tsv", ".csv"])
 def test_a_file_of_ids_and_texts_without_a_header_has_its_first_row(tmp_path: Path, suffix: str) -> None:
-    """As the collections of MS MARCO have it; with other names, or words, the first row is a header."""
+    """Read the collections of MS MARCO; with other names, or words, the first row is a header."""
     mark = "\t" if suffix == ".tsv" else ","
     file = tmp_path / f"collection{suffix}"
     file.write_text(f"0{mark}the sun sings\n17{mark}rain falls\n")

@@ -16,8 +16,12 @@ import tiny_run
 from bertsmith.corpus.shards import Shards
 from bertsmith.errors import InputError
 from bertsmith.experiments.baseline_measures import Measurement
+from bertsmith.experiments.baseline_models import held_out_chunks
 from bertsmith.experiments.baselines_recipe import HISTORY, BaselinesRecipe, read_recipe
 from bertsmith.experiments.baselines_report import make_report
+from bertsmith.instances.epoch_plan import count_document_tokens
+from bertsmith.instances.holdout_split import DocumentSplit
+from bertsmith.pretraining.settings import PretrainSettings
 
 RECIPES = sorted((Path(__file__).parents[2] / "recipes" / "comparisons").glob("*.yaml"))
 RECIPE = """
@@ -34,7 +38,7 @@ models:
   embeddings: {kind: untrained, base: bert, settings: {keep_embeddings: true}}
   untrained: {kind: untrained, base: bert}
 claims:
-  - {better: bigram, worse: unigram, metric: perplexity}
+  - {better: bigram, worse: unigram, metric: perplexity, source: Shannon 1948}
   - {better: bert, worse: bigram, metric: no such metric}
 """
 SETTINGS = [*(one for one in tiny_run.SETTINGS if not one.startswith("model.initializer"))]
@@ -86,7 +90,9 @@ def test_all_kinds_are_measured_alike(arguments: dict[str, Any], tmp_path: Path)
     assert {"gpt", "bert", "embeddings", "untrained"} <= set(report.metrics["moods"])
     assert {"word2vec", "static", "one-hot"} <= set(report.metrics["moods frozen"])
     assert set(report.curves["moods by labels per class"]["bert"]) == {"2", "4"}
-    assert [(claim.better, claim.verdict) for claim in report.claims] == [("bigram", "is undecided")]
+    assert [(c.better, c.verdict, c.source) for c in report.claims] == [
+        ("bigram", "is undecided", "Shannon 1948")
+    ]
     assert all(400 <= report.models[name].tokens < 700 for name in ("gpt", "bert"))  # whole updates
     out = arguments["output_dir"]
     assert json.loads((out / "report.json").read_text()) == report.to_dict()
@@ -94,6 +100,16 @@ def test_all_kinds_are_measured_alike(arguments: dict[str, Any], tmp_path: Path)
     assert "tiny history" in page
     assert page.count("<svg") >= 2
     assert bs.load(out / "bert" / "0" / "pretrain").report["tokens"] == report.models["bert"].tokens
+
+
+@pytest.mark.parametrize("changes", [{}, {"data.validation_split": 0.4, "data.sentence_task": "none"}])
+def test_held_out_text_is_that_of_the_runs(shards: Shards, changes: dict[str, Any]) -> None:
+    data = PretrainSettings().changed(changes).data
+    split = DocumentSplit.from_settings(shards, data)
+    texts = [" ".join(sentences) for sentences in held_out_chunks(shards, data, 10**6)]
+    ids = list(shards.tokenizer.encode_ids(texts))
+    tokens = sum(count_document_tokens(shards, np.array([document])) for document in split.validation)
+    assert sum(map(len, ids)) == tokens
 
 
 def test_a_resumed_comparison_keeps_finished_models(arguments: dict[str, Any]) -> None:

@@ -135,7 +135,7 @@ def test_equal_scores_under_the_causal_mask() -> None:
 
 @pytest.mark.parametrize("name", ["dot", "bilinear", "concat", "additive"])
 def test_scores_are_their_formulas(name: str) -> None:
-    """Of a query q and a key k: q·k / sqrt(H), qᵀWk, w·[q; k], v·tanh(Wq + Uk)."""
+    """Compute the scores of a query q and a key k: q·k / sqrt(H), qᵀWk, w·[q; k], v·tanh(Wq + Uk)."""
     score = AttentionScore(CONFIG, torch.Generator().manual_seed(0), name)  # type: ignore[arg-type]
     generator = torch.Generator().manual_seed(1)
     q, k = torch.randn(1, 3, 32, generator=generator), torch.randn(1, 5, 32, generator=generator)

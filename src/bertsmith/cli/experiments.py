@@ -145,7 +145,7 @@ def _split_counts(_: click.Context, parameter: click.Parameter, value: str | Non
     "--few-labels",
     metavar="N,M",
     callback=_split_counts,
-    help="Repeat the first task with so many examples per class, such as 10,100,1000.",
+    help="Numbers of examples per class with which the first task is repeated, such as 10,100,1000.",
 )
 @options.minutes
 @click.option(

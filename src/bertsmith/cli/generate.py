@@ -30,7 +30,9 @@ from bertsmith.cli.options import FILE, Integer
     default=1.0,
     help="Divisor of the logits; 0: the most probable token (greedy).",
 )
-@click.option("--top-k", type=Integer(1), help="Choose among so many most probable tokens; default: all.")
+@click.option(
+    "--top-k", type=Integer(1), help="Number of most probable tokens to choose among; default: all."
+)
 @click.option(
     "--top-p", type=float, default=1.0, help="Choose among the fewest tokens with this probability together."
 )

@@ -156,7 +156,7 @@ def make_report(
         baseline=first,
         seeds=min(len(measurements[row]) for row in rows),
         metrics={
-            name: {row: row_metric(measurements, name, row, first) for row in rows_with[name]}
+            name: {row: _row_metric(measurements, name, row, first) for row in rows_with[name]}
             for name in names
             if rows_with[name]
         },
@@ -181,7 +181,7 @@ def points_factor(name: str, values: Iterable[float]) -> float:
     return 1.0 if is_lower_better(name) or any(abs(value) > 1 for value in values) else 100.0
 
 
-def row_metric(measurements: Measurements, name: str, row: str, first: str) -> RowMetric:
+def _row_metric(measurements: Measurements, name: str, row: str, first: str) -> RowMetric:
     values = [metrics[name] for _, metrics in sorted(measurements[row].items())]
     difference, p = None, None
     if all(name in metrics for metrics in measurements[first].values()):

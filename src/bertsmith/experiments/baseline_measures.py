@@ -37,6 +37,7 @@ from bertsmith.finetuning.report import FROZEN_ENCODER
 from bertsmith.finetuning.run import finetune
 from bertsmith.finetuning.settings import settings_type
 from bertsmith.inference.minimal_pairs import read_pairs
+from bertsmith.instances.settings import DataSettings
 from bertsmith.io import atomic
 from bertsmith.io.sources import to_source
 from bertsmith.io.tables import read_table
@@ -141,10 +142,7 @@ class MeasureFiles(BaseModel, frozen=True):
         """Check all files; raise InputError for one that cannot be read."""
         recipes, location = read_tasks(tasks, AblationRecipe(), "tasks")
         for name, task in recipes.items():
-            settings = settings_type(get_task(task.verb)).of(
-                {"files": {"train": task.train, "validation": task.validation}}, f"{location}: {name}"
-            )
-            check_task_files(task.verb, settings.changed(task.settings))
+            check_task_files(task.verb, _task_settings(task, f"{location}: {name}"))
         if pairs is not None:
             read_pairs(pairs)
         for file in word_pairs:
@@ -175,6 +173,7 @@ class MeasureContext:
         files: The files.
         folder: The folder of the model and seed, for fine-tuning runs.
         shards: The corpus.
+        data: The data settings of all pre-training runs, by which documents are held out.
         task_settings: Settings of fine-tuning.
         seed: The seed of fine-tuning and of samples.
     """
@@ -182,6 +181,7 @@ class MeasureContext:
     files: MeasureFiles
     folder: Path
     shards: Shards
+    data: DataSettings
     task_settings: Mapping[str, Any]
     seed: int
 
@@ -212,7 +212,7 @@ def measure_perplexity(baseline: Baseline, context: MeasureContext, result: Meas
     """Measure the perplexity per piece on validation documents, special tokens excluded."""
     is_left_to_right = baseline.is_left_to_right
     limit = _PERPLEXITY_TOKENS if is_left_to_right else _PSEUDO_PERPLEXITY_TOKENS
-    log_probability = baseline.log_probability(held_out_chunks(context.shards, limit))
+    log_probability = baseline.log_probability(held_out_chunks(context.shards, context.data, limit))
     if log_probability is not None:
         name = "perplexity" if is_left_to_right else "pseudo-perplexity"
         mean = -log_probability.total / log_probability.tokens
@@ -356,9 +356,9 @@ def _embed_examples(baseline: Baseline, train: Sequence[Any], validation: Sequen
     return embed(train), embed(validation)
 
 
-def _task_settings(task: TaskRecipe) -> Any:
+def _task_settings(task: TaskRecipe, location: str = "settings") -> Any:
     files = {"files": {"train": task.train, "validation": task.validation}}
-    return settings_type(get_task(task.verb)).of(files, "settings").changed(task.settings)
+    return settings_type(get_task(task.verb)).of(files, location).changed(task.settings)
 
 
 def _count_labels(task: TaskRecipe) -> int:

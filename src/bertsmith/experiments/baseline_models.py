@@ -142,14 +142,17 @@ class NgramBaseline(Baseline):
 
     def log_probability(self, chunks: Sequence[Sequence[str]]) -> LogProbability:
         """Score the sentences of all chunks."""
-        words = [
-            values[:-1] for values in self.ngram.log_probabilities([s for chunk in chunks for s in chunk])
-        ]
+        words = self._word_log_probabilities([sentence for chunk in chunks for sentence in chunk])
         return LogProbability(float(sum(values.sum() for values in words)), sum(map(len, words)))
 
     def score(self, texts: Sequence[str]) -> list[float]:
         """Score texts, each as a sentence."""
-        return [float(values[:-1].sum()) for values in self.ngram.log_probabilities(texts)]
+        return [float(values.sum()) for values in self._word_log_probabilities(texts)]
+
+    def _word_log_probabilities(self, sentences: Sequence[str]) -> list[NDArray[np.float64]]:
+        """Return those of the words, without the ends of sentences."""
+        end = -1 if self.ngram.settings.sentence_boundaries else None
+        return [values[:end] for values in self.ngram.log_probabilities(sentences)]
 
     def continue_text(self, prompt: str, seed: int) -> str:
         """Sample words."""
@@ -223,10 +226,13 @@ def train_baseline(
         if base is None:
             changes = {**settings, **PretrainSettings.dotted(recipe.settings), "train.seed": seed}
             pretrain(shards, run, preset=recipe.preset, settings=changes, resume=holds_run(run))
-        return _neural_baseline(load(run), load(run).report)
+        model = load(run)
+        return _neural_baseline(model, model.report)
     if recipe.kind == "untrained":
         assert base is not None
         return _neural_baseline(_untrained_model(base, folder / "model", seed, **recipe.settings), None)
+    if recipe.kind == "ngram":
+        return _train_ngram(recipe, folder, shards, PretrainSettings().changed(settings).data)
     return _TRAIN[recipe.kind](recipe, folder, shards, seed, base)
 
 
@@ -248,10 +254,8 @@ def _untrained_model(base: Path, folder: Path, seed: int, *, keep_embeddings: bo
     return load(folder)
 
 
-def _train_ngram(
-    recipe: ModelRecipe, folder: Path, shards: Shards, seed: int, base: Path | None
-) -> NgramBaseline:
-    split = DocumentSplit.from_settings(shards, DataSettings())
+def _train_ngram(recipe: ModelRecipe, folder: Path, shards: Shards, data: DataSettings) -> NgramBaseline:
+    split = DocumentSplit.from_settings(shards, data)
     target = folder / "model"
 
     def train() -> None:
@@ -296,12 +300,11 @@ def _distill_static_vectors(
 
 
 _TRAIN: Mapping[str, Callable[[ModelRecipe, Path, Shards, int, Path | None], Baseline]] = {
-    "ngram": _train_ngram,
     "word_vectors": _train_word_vectors,
     "one_hot": _one_hot_vectors,
     "static_vectors": _distill_static_vectors,
 }
-"""The functions that train the kinds of models that `pretrain` does not."""
+"""The functions that make vectors."""
 
 
 def _train_once(folder: Path, train: Callable[[], None]) -> float:
@@ -315,12 +318,12 @@ def _train_once(folder: Path, train: Callable[[], None]) -> float:
     return float(json.loads(record.read_text(encoding="utf-8"))["seconds"])
 
 
-def held_out_chunks(shards: Shards, max_tokens: int) -> list[list[str]]:
+def held_out_chunks(shards: Shards, data: DataSettings, max_tokens: int) -> list[list[str]]:
     """Return chunks of consecutive sentences of the validation documents, about `max_tokens` tokens together.
 
     A chunk has at most 120 tokens, unless its only sentence is longer.
     """
-    tokenizer, split = shards.tokenizer, DocumentSplit.from_settings(shards, DataSettings())
+    tokenizer, split = shards.tokenizer, DocumentSplit.from_settings(shards, data)
     chunks: list[list[str]] = []
     total = 0
     for document in split.validation.tolist():

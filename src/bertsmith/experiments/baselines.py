@@ -79,7 +79,8 @@ class BaselinesJob(BaseModel, frozen=True):
         task_settings = {**self.recipe.task_settings, **recipe.task_settings}
         if recipe.second_encoder is not None:
             task_settings["task.second_encoder"] = str(self.folder(recipe.second_encoder, seed) / PRETRAIN)
-        context = MeasureContext(self.files, folder, shards, task_settings, seed)
+        data = PretrainSettings().changed(settings).data
+        context = MeasureContext(self.files, folder, shards, data, task_settings, seed)
         return measure(baseline, context, self.recipe.measures)
 
 

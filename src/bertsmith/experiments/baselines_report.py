@@ -70,6 +70,17 @@ class TrainedModel(Result):
     seconds: float
 
 
+@dataclass(frozen=True)
+class JudgedClaim(Ordering):
+    """A claim and its verdict.
+
+    Attributes:
+        source: The origin of the claim.
+    """
+
+    source: str
+
+
 class ResultTable(NamedTuple):
     """A table of the report, of texts."""
 
@@ -104,7 +115,7 @@ class BaselinesReport(Result):
     metrics: dict[str, dict[str, ModelMetric]]
     curves: dict[str, dict[str, dict[str, float]]]
     samples: dict[str, dict[str, str]]
-    claims: list[Ordering]
+    claims: list[JudgedClaim]
 
     def tables(self, max_columns: int = 4) -> list[ResultTable]:
         """Return the table of models, and the metrics in tables of at most `max_columns` columns."""
@@ -190,13 +201,13 @@ def _model_metric(values: Sequence[float]) -> ModelMetric:
 
 def _judge_claims(
     recipe: BaselinesRecipe, measurements: Mapping[str, Mapping[int, Measurement]]
-) -> list[Ordering]:
+) -> list[JudgedClaim]:
     """Compare the two models of each claim by paired t-tests over seeds."""
     values = {
         name: {seed: result.metrics for seed, result in by_seed.items()}
         for name, by_seed in measurements.items()
     }
-    comparisons = []
+    comparisons, sources = [], []
     for claim in recipe.claims:
         rows = [values.get(name, {}) for name in (claim.better, claim.worse)]
         if all(row and all(claim.metric in metrics for metrics in row.values()) for row in rows):
@@ -204,7 +215,9 @@ def _judge_claims(
             if difference is not None:
                 gain = -difference if is_lower_better(claim.metric) else difference
                 comparisons.append((claim.better, claim.worse, claim.metric, gain, p))
-    return judge_orderings(comparisons)
+                sources.append(claim.source)
+    judged = zip(judge_orderings(comparisons), sources, strict=True)
+    return [JudgedClaim(**vars(ordering), source=source) for ordering, source in judged]
 
 
 def _format_column(name: str, metrics: Mapping[str, ModelMetric]) -> dict[str, str]:
@@ -241,9 +254,7 @@ def _draw_curve(name: str, by_model: Mapping[str, Mapping[str, float]], axes: Ax
         axes.plot(
             [x for x, _ in numbers], [y for _, y in numbers], style, marker="o", markersize=3, label=model
         )
-    positions = sorted(
-        {float(position) for points in by_model.values() for position in points if position.isdigit()}
-    )
+    positions = sorted({int(key) for points in by_model.values() for key in points if key.isdigit()})
     if name.rpartition(" by ")[2] != "layer":
         axes.set_xscale("log")
     axes.set_xticks(positions, [f"{position:,}" for position in positions])

@@ -237,7 +237,7 @@ class Model(ExplainableModel):
             prompts: A string, a list, or a column of texts.
             max_new_tokens: The maximum number of tokens to generate; the model's maximum length limits them, too.
             temperature: The divisor of the logits; 0: always the most probable token (greedy).
-            top_k: Choose among so many most probable tokens; None: all.
+            top_k: The number of most probable tokens to choose among; None: all.
             top_p: Choose among the fewest tokens that have this probability together.
             seed: The seed. A continuation depends on it, on the prompt, and on how many equal prompts came before.
             stream: Return an iterator of the pieces of the continuation of one prompt, as they are generated.
