@@ -296,11 +296,12 @@ def test_a_fused_layer_equals_its_parts_in_inference(
 
 
 @pytest.mark.parametrize("change", ["in place", "new parameter", "new data", "none"])
-def test_weights_are_packed_again_after_a_change(change: str) -> None:
+@pytest.mark.parametrize("dtype", [FP32, BF16])
+def test_weights_are_packed_again_after_a_change(change: str, dtype: torch.dtype) -> None:
     layer = random_layer(0.0)
     set_kernel_backend(layer, inference.NumbaInferenceBackend())
     x, weight = torch.randn(40, HIDDEN_SIZE), layer.feed_forward.output.weight
-    with autocast(BF16), torch.no_grad():
+    with autocast(dtype), torch.no_grad():
         with mock.patch.object(encoder_layer, "pack", side_effect=matmul.pack) as packed:
             before = layer(x, layout_of([40]))
             if change == "in place":
@@ -318,14 +319,15 @@ def test_weights_are_packed_again_after_a_change(change: str) -> None:
 
 
 @pytest.mark.parametrize("share", ["none", "attention", "feed_forward", "all"])
-def test_shared_weights_are_packed_once(share: str) -> None:
+@pytest.mark.parametrize("dtype", [FP32, BF16])
+def test_shared_weights_are_packed_once(share: str, dtype: torch.dtype) -> None:
     config = preset("albert-mini", vocab_size=100, num_hidden_layers=3, share=share, hidden_act="gelu")
     encoder = build_encoder(config, torch.Generator().manual_seed(0)).eval()
     ids = np.arange(40, dtype=np.int64)
     packed = Packed.from_arrays(ids, np.zeros_like(ids), np.array([25, 15], dtype=np.int64))
     results = []
     set_kernel_backend(encoder, inference.NumbaInferenceBackend())
-    with autocast(BF16), torch.inference_mode():
+    with autocast(dtype), torch.inference_mode():
         for _ in range(2):
             with mock.patch.object(encoder_layer, "pack", side_effect=matmul.pack) as pack:
                 results.append((pack, encoder(packed)))
@@ -333,7 +335,7 @@ def test_shared_weights_are_packed_once(share: str) -> None:
         with mock.patch.object(
             inference.NumbaInferenceBackend,
             "_packed_matmuls",
-            side_effect=lambda _, weights: weights.matmuls(),
+            side_effect=lambda _, weights, dtype: weights.matmuls(),
         ):
             expected = encoder(packed)
     assert [pack.call_count for pack, _ in results] == [4 if share == "all" else 12, 0]

@@ -111,7 +111,7 @@ def test_products_equal_those_of_pytorch(
     columns=sizes,
     terms=st.sampled_from([16, 32, 64, 100, 258]),
     layout=st.sampled_from(LAYOUTS),
-    dtype=st.sampled_from([FP32, BF16]),
+    dtypes=st.sampled_from([(FP32, FP32), (FP32, BF16), (BF16, BF16)]),
     has_bias=st.booleans(),
     has_gelu=st.booleans(),
     threads=st.integers(1, 3),
@@ -121,21 +121,25 @@ def test_a_packed_matrix_multiplies_bit_for_bit_as_an_unpacked_one(
     columns: int,
     terms: int,
     layout: str,
-    dtype: torch.dtype,
+    dtypes: tuple[torch.dtype, torch.dtype],
     threads: int,
     *,
     has_bias: bool,
     has_gelu: bool,
 ) -> None:
     """GELU is also computed in place."""
-    x, y = matrix(rows, terms, "row major", 0).to(BF16), matrix(terms, columns, layout, 1).to(dtype)
+    y_dtype, product_dtype = dtypes
+    x, y = (
+        matrix(rows, terms, "row major", 0).to(product_dtype),
+        matrix(terms, columns, layout, 1).to(y_dtype),
+    )
     bias = matrix(1, columns, "row major", 2)[0] if has_bias else None
-    product, expected = (torch.empty(rows, columns, dtype=BF16) for _ in range(2))
+    product, expected = (torch.empty(rows, columns, dtype=product_dtype) for _ in range(2))
     expected_gelu = torch.empty_like(expected) if has_gelu else None
     num_threads = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        packed = matmul.pack(y)
+        packed = matmul.pack(y, product_dtype)
         matmul.matmul(x, packed, bias, product, activated=product if has_gelu else None)
     finally:
         torch.set_num_threads(num_threads)
@@ -145,10 +149,11 @@ def test_a_packed_matrix_multiplies_bit_for_bit_as_an_unpacked_one(
 
 
 @pytest.mark.parametrize(("first", "last"), [(0, 32), (32, 96), (64, 100), (96, 100), (0, 100)])
-def test_columns_of_a_packed_matrix(first: int, last: int) -> None:
-    x, y = matrix(20, 40, "row major", 0).to(BF16), matrix(40, 100, "column major", 1)
-    product, expected = torch.empty(20, last - first, dtype=BF16), torch.empty(20, 100, dtype=BF16)
-    matmul.matmul(x, matmul.pack(y).slice_columns(first, last), None, product)
+@pytest.mark.parametrize("dtype", [FP32, BF16])
+def test_columns_of_a_packed_matrix(first: int, last: int, dtype: torch.dtype) -> None:
+    x, y = matrix(20, 40, "row major", 0).to(dtype), matrix(40, 100, "column major", 1)
+    product, expected = torch.empty(20, last - first, dtype=dtype), torch.empty(20, 100, dtype=dtype)
+    matmul.matmul(x, matmul.pack(y, dtype).slice_columns(first, last), None, product)
     matmul.matmul(x, y, None, expected)
     assert torch.equal(product, expected[:, first:last])
 

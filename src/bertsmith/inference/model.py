@@ -422,7 +422,8 @@ def load(
             or auto: bf16 if it is faster on the device, unless the model was trained in fp32 or bf16 would change
             its answers more than usual. On a CPU, an explicit precision uses compiled kernels if the extra `fast`
             is installed: many texts are answered sooner, the first one later. They are compiled once, in the
-            background; a model that is loaded before then uses PyTorch, whose last digits differ.
+            background; a model that is loaded before then uses PyTorch, whose last digits differ. They keep a
+            copy of the layers' weights in the order in which they read them.
         mapped: Leave fp32 weights in the pages of their file instead of copying them: the first answer comes
             sooner, and processes share the memory. The file must not change while the model is in use.
 

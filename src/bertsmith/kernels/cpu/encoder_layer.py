@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple, Protocol, cast
 
+import torch
 from torch import Tensor, nn
 
 from bertsmith.kernels.cpu import layer_functions
@@ -55,9 +57,9 @@ class LayerWeights(EncoderLayerWeights):
         """Return products that read the weights as they are."""
         return self._matmuls(lambda weight: weight, saves_preactivation=True)
 
-    def packed_matmuls(self) -> FloatLayerMatmuls:
-        """Return products with weights packed in bf16, for inference; they do not save GELU's input."""
-        return self._matmuls(pack, saves_preactivation=False)
+    def packed_matmuls(self, dtype: torch.dtype) -> FloatLayerMatmuls:
+        """Return products in fp32 or bf16 with packed weights, for inference; they do not save GELU's input."""
+        return self._matmuls(partial(pack, dtype=dtype), saves_preactivation=False)
 
     def _matmuls(
         self, convert: Callable[[Tensor], Tensor | PackedMatrix], *, saves_preactivation: bool

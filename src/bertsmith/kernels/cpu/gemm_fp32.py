@@ -12,7 +12,6 @@ other rows and columns nor on the number of threads.
 from __future__ import annotations
 
 from numba import njit
-from numba.extending import register_jitable
 
 from bertsmith.kernels.cpu import gemm_common
 from bertsmith.kernels.cpu.arrays import floats, slot_address
@@ -29,12 +28,9 @@ _MIN_CLAIMS = 4  # claims per thread from which on each claim has twice as many 
 PACK_ROWS = 32  # rows of a and b that `gemm_transposed_left` packs at a time
 _TRANSPOSE_SIZE = 8
 _A_TERM_BYTES, _B_TERM_BYTES = 4 * FP32_ROWS, 4 * COLUMNS  # bytes of a term in a panel of a or b
+_A_PANEL_BYTES = _A_TERM_BYTES * KC + gemm_common.PANEL_PADDING_BYTES  # in `gemm_transposed_left`
+_B_PANEL_BYTES = _B_TERM_BYTES * KC + gemm_common.PANEL_PADDING_BYTES
 _EDGE_BYTES = _B_TERM_BYTES * (FP32_ROWS + 1)  # bytes of a tile and a bias at the edge
-
-
-@register_jitable(inline="always", **JIT_OPTIONS)
-def _panel_bytes(term_bytes, k):
-    return term_bytes * min(k, KC) + gemm_common.PANEL_PADDING_BYTES
 
 
 @njit(inline="always", **JIT_OPTIONS)
@@ -43,15 +39,19 @@ def _rows_per_claim(m, threads):
     return _CLAIM_ROWS if m < 2 * _MIN_CLAIMS * _CLAIM_ROWS * threads else 2 * _CLAIM_ROWS
 
 
-def workspace_size(threads, n, k):
-    """Return the bytes of workspace of `gemm`."""
-    return threads * _EDGE_BYTES + ceil_div(k, KC) * ceil_div(n, COLUMNS) * _panel_bytes(_B_TERM_BYTES, k)
+def panel_size(k):
+    """Return the bytes from a panel of b of `gemm` to the next."""
+    return _B_TERM_BYTES * k + gemm_common.PANEL_PADDING_BYTES
+
+
+def workspace_size(_k):
+    """Return the bytes of workspace per thread of `gemm`."""
+    return _EDGE_BYTES
 
 
 def workspace_size_transposed(threads, m, n):
     """Return the bytes of workspace of `gemm_transposed_left`, of one block of a, and of one block of b."""
-    a_bytes = ceil_div(m, FP32_ROWS) * _panel_bytes(_A_TERM_BYTES, KC)
-    b_bytes = ceil_div(n, COLUMNS) * _panel_bytes(_B_TERM_BYTES, KC)
+    a_bytes, b_bytes = ceil_div(m, FP32_ROWS) * _A_PANEL_BYTES, ceil_div(n, COLUMNS) * _B_PANEL_BYTES
     return threads * _EDGE_BYTES + 2 * (a_bytes + b_bytes), a_bytes, b_bytes
 
 
@@ -134,28 +134,26 @@ def _pack_column_major(x, x_stride, k, n, packed, panel_bytes):
 def gemm(s):
     """Compute out [m, n] = a [m, k] · b [k, n] + bias, with GELU or its gradient as an optional epilogue.
 
-    Slots, with strides in bytes: 0 a, row-major; 1 its row stride; 2 b; 3 and 4 its row and column stride; 5 out,
-    row-major; 6 its row stride; 7 m, at least 6; 8 n; 9 k; 10 workspace; 11 bias or 0; 12 counter of claims, 0 at
-    the start; 13 result GELU(out) or 0; 14 matrix at which the gradient of GELU is computed, by which out is
-    multiplied, or 0. Both have the layout of out.
+    The slots are those of the bf16 kernels, without dtypes and tiles. Strides are in bytes: 0 a, row-major; 1
+    its row stride; 3 b, or 0 if it is packed already; 4 and 5 its row and column stride; 7 out, row-major; 8 its
+    row stride; 10 m, at least 6, or 0 to pack b only; 11 n; 12 k; 13 workspace; 15 bias or 0; 16 result
+    GELU(out), or 0; 17 matrix at which the gradient of GELU is computed, by which out is multiplied, or 0: both
+    have the layout of out; 18 counter of claims, 0 at the start; 20 packed b.
     """
-    a, a_stride, b, b_row_stride, b_column_stride, out, out_stride = s[0], s[1], s[2], s[3], s[4], s[5], s[6]
-    m, n, k, bias = s[7], s[8], s[9], s[11]
-    threads, counter = num_threads(), slot_address(s, 12)
-    edge, packed = s[10] + thread_index() * _EDGE_BYTES, s[10] + threads * _EDGE_BYTES
-    panels, panel_bytes = ceil_div(n, COLUMNS), _panel_bytes(_B_TERM_BYTES, k)
-    first_panel, last_panel = thread_range(panels)
-    for k_start in range(0, k, KC):
-        kc = min(KC, k - k_start)
-        source = b + k_start * b_row_stride + first_panel * COLUMNS * b_column_stride
-        target = packed + panel_bytes * (k_start // KC * panels + first_panel)
+    a, a_stride, b, b_row_stride, b_column_stride, out, out_stride = s[0], s[1], s[3], s[4], s[5], s[7], s[8]
+    m, n, k, bias, packed = s[10], s[11], s[12], s[15], s[20]
+    edge, counter = s[13] + thread_index() * _EDGE_BYTES, slot_address(s, 18)
+    panels, panel_bytes = ceil_div(n, COLUMNS), _B_TERM_BYTES * k + gemm_common.PANEL_PADDING_BYTES
+    if b:
+        first_panel, last_panel = thread_range(panels)
+        source, target = b + first_panel * COLUMNS * b_column_stride, packed + first_panel * panel_bytes
         count = min(n, last_panel * COLUMNS) - first_panel * COLUMNS
         if b_column_stride == 4:
-            _pack_row_major(source, b_row_stride, kc, count, target, COLUMNS, panel_bytes)
+            _pack_row_major(source, b_row_stride, k, count, target, COLUMNS, panel_bytes)
         else:
-            _pack_column_major(source, b_column_stride, kc, count, target, panel_bytes)
+            _pack_column_major(source, b_column_stride, k, count, target, panel_bytes)
     barrier()
-    claim_rows = _rows_per_claim(m, threads)
+    claim_rows = _rows_per_claim(m, num_threads())
     row = claim_rows * atomic_increment(counter)
     while row < m:
         row_end = min(row + claim_rows, m)
@@ -163,7 +161,7 @@ def gemm(s):
             kc = min(KC, k - k_start)
             init = INIT_OUT if k_start else (INIT_BIAS if bias else INIT_ZERO)
             for panel in range(panels):
-                b_panel = packed + panel_bytes * (k_start // KC * panels + panel)
+                b_panel = packed + panel_bytes * panel + _B_TERM_BYTES * k_start
                 columns, panel_bias = min(COLUMNS, n - panel * COLUMNS), bias + _B_TERM_BYTES * panel
                 for i in range(row, row_end, FP32_ROWS):
                     # The last tile starts as many rows early as it is too high.
@@ -175,7 +173,7 @@ def gemm(s):
                         init, panel_bias, a_tile, a_stride, 4, b_panel, out_tile, out_stride, kc, region
                     )
         offset = row * out_stride
-        gemm_common.apply_epilogue(0, out + offset, s[13], s[14], offset, out_stride, n, row_end - row)
+        gemm_common.apply_epilogue(0, out + offset, s[16], s[17], offset, out_stride, n, row_end - row)
         row = claim_rows * atomic_increment(counter)
 
 
@@ -195,7 +193,6 @@ def gemm_transposed_left(s):
     a_bytes, b_bytes, sums, partial_sums = s[10], s[11], s[13], s[14]
     threads = num_threads()
     edge, packed = s[9] + thread_index() * _EDGE_BYTES, s[9] + threads * _EDGE_BYTES
-    a_panel_bytes, b_panel_bytes = _panel_bytes(_A_TERM_BYTES, KC), _panel_bytes(_B_TERM_BYTES, KC)
     claim_rows = _rows_per_claim(m, threads)
     for k_start in range(0, k, KC):
         kc, block = min(KC, k - k_start), k_start // KC
@@ -206,12 +203,12 @@ def gemm_transposed_left(s):
             count = min(PACK_ROWS, kc - term)
             a_rows, b_rows = a + (k_start + term) * a_stride, b + (k_start + term) * b_stride
             a_target = a_panels + _A_TERM_BYTES * term
-            _pack_row_major(a_rows, a_stride, count, m, a_target, FP32_ROWS, a_panel_bytes)
+            _pack_row_major(a_rows, a_stride, count, m, a_target, FP32_ROWS, _A_PANEL_BYTES)
             if sums:
                 slice_sums = partial_sums + 4 * m * ((k_start + term) // PACK_ROWS)
                 gemm_common.column_sums(0, a_rows, a_stride, count, m, slice_sums)
             target = b_panels + _B_TERM_BYTES * term
-            _pack_row_major(b_rows, b_stride, count, n, target, COLUMNS, b_panel_bytes)
+            _pack_row_major(b_rows, b_stride, count, n, target, COLUMNS, _B_PANEL_BYTES)
             term = PACK_ROWS * atomic_increment(counter)
         barrier()
         init = INIT_OUT if k_start else INIT_ZERO
@@ -219,9 +216,9 @@ def gemm_transposed_left(s):
         while row < m:
             row_end = min(row + claim_rows, m)
             for panel in range(ceil_div(n, COLUMNS)):
-                b_panel, columns = b_panels + panel * b_panel_bytes, min(COLUMNS, n - panel * COLUMNS)
+                b_panel, columns = b_panels + panel * _B_PANEL_BYTES, min(COLUMNS, n - panel * COLUMNS)
                 for i in range(row, row_end, FP32_ROWS):
-                    a_panel = a_panels + i // FP32_ROWS * a_panel_bytes
+                    a_panel = a_panels + i // FP32_ROWS * _A_PANEL_BYTES
                     out_tile = out + i * out_stride + _B_TERM_BYTES * panel
                     region = edge, 0, min(FP32_ROWS, row_end - i), columns
                     _compute_tile(

@@ -79,19 +79,22 @@ class NumbaInferenceBackend(NumbaTrainingBackend):
         weights = encoder_layer.layer_weights(modules)
         if weights is None or not weights.have_kernels(x):
             return None
-        can_pack = x.dtype == torch.bfloat16 and x.shape[1] % PANEL_COLUMNS == 0
-        if not can_pack or any(weight.is_inference() for weight in weights):
+        if x.shape[1] % PANEL_COLUMNS or any(weight.is_inference() for weight in weights):
             return weights.matmuls()
-        return self._packed_matmuls(modules, weights)
+        return self._packed_matmuls(modules, weights, x.dtype)
 
-    def _packed_matmuls(self, modules: EncoderLayerModules, weights: LayerWeights) -> LayerMatmuls:
+    def _packed_matmuls(
+        self, modules: EncoderLayerModules, weights: LayerWeights, dtype: torch.dtype
+    ) -> LayerMatmuls:
         """Return the products with packed weights, packed at the first call and after each change of a weight."""
         # Layers may share the qkv module but not the inner one, or the other way around.
         layers = self._packed_layers.setdefault(modules.qkv, WeakKeyDictionary())
-        packed = layers.get(modules.inner)
+        by_dtype = layers.setdefault(modules.inner, {})
+        packed = by_dtype.get(dtype)
         if packed is None or not packed.versions.matches(weights):
             detached = LayerWeights(*(weight.detach() for weight in weights))
-            packed = layers[modules.inner] = _PackedLayer(WeightVersions(detached), detached.packed_matmuls())
+            packed = _PackedLayer(WeightVersions(detached), detached.packed_matmuls(dtype))
+            by_dtype[dtype] = packed
         return packed.matmuls
 
     def quantize_rows(self, x: Tensor, input_scale: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -189,8 +192,8 @@ class _PackedLayer(NamedTuple):
     matmuls: FloatLayerMatmuls
 
 
-_PackedLayers = WeakKeyDictionary[nn.Module, WeakKeyDictionary[nn.Module, _PackedLayer]]
-"""Packed layers by their modules `qkv` and `inner`."""
+_PackedLayers = WeakKeyDictionary[nn.Module, WeakKeyDictionary[nn.Module, dict[torch.dtype, _PackedLayer]]]
+"""Packed layers by their modules `qkv` and `inner`, and by the dtype of their products."""
 
 
 def _layer_norm_params(modules: EncoderLayerModules) -> list[LayerNormParams] | None:

@@ -47,7 +47,7 @@ GEMM_INT8: Any = (
 )
 """The module of the kernel with the processor's int8 instructions, or None."""
 
-PANEL_COLUMNS = 32  # columns of a panel in bf16
+PANEL_COLUMNS = 32  # a multiple of the columns of a panel: 32 in bf16, 16 in fp32
 _MIN_SIZE = 16  # smallest number of rows, columns, or terms; smaller products are left to PyTorch
 
 
@@ -89,14 +89,16 @@ def supports_layer(x: Tensor, *weights: Tensor) -> bool:
 
 
 class PackedMatrix(NamedTuple):
-    """A matrix [num_rows, num_columns] packed into panels for the bf16 kernels.
+    """A matrix [num_rows, num_columns] packed into panels, in the order in which a kernel reads them.
 
-    `data` is uint8 [panels, bytes of a panel], or of any shape with at least as many bytes.
+    `data` is uint8 [panels, bytes of a panel], or of any shape with at least as many bytes; `kernels` is the
+    module of the kernels.
     """
 
     data: Tensor
     num_rows: int
     num_columns: int
+    kernels: Any
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -105,8 +107,10 @@ class PackedMatrix(NamedTuple):
 
     def slice_columns(self, first: int, last: int) -> PackedMatrix:
         """Return the columns [first, last); `first` is a multiple of PANEL_COLUMNS."""
-        panels = self.data[first // PANEL_COLUMNS : ceil_div(last, PANEL_COLUMNS)]
-        return PackedMatrix(panels, self.num_rows, last - first)
+        columns = self.kernels.COLUMNS
+        return self._replace(
+            data=self.data[first // columns : ceil_div(last, columns)], num_columns=last - first
+        )
 
 
 def slice_columns(y: Tensor | PackedMatrix, first: int, last: int) -> Tensor | PackedMatrix:
@@ -114,12 +118,13 @@ def slice_columns(y: Tensor | PackedMatrix, first: int, last: int) -> Tensor | P
     return y.slice_columns(first, last) if isinstance(y, PackedMatrix) else y[:, first:last]
 
 
-def pack(y: Tensor) -> PackedMatrix:
-    """Pack a matrix in fp32 or bf16."""
+def pack(y: Tensor, dtype: torch.dtype) -> PackedMatrix:
+    """Pack a matrix in fp32 or bf16 for products in a dtype."""
     (k, n), empty = y.shape, y.new_empty(0, max(y.shape))
-    data = torch.empty(ceil_div(n, PANEL_COLUMNS), GEMM_BF16.panel_size(k), dtype=torch.uint8)
-    packed = PackedMatrix(data, k, n)
-    _launch_bf16(empty, as_row_or_column_major(y), packed, empty, launch)
+    kernels = GEMM_BF16 if dtype == torch.bfloat16 else GEMM_FP32
+    data = torch.empty(ceil_div(n, kernels.COLUMNS), kernels.panel_size(k), dtype=torch.uint8)
+    packed = PackedMatrix(data, k, n, kernels)
+    _launch(empty, as_row_or_column_major(y), packed, empty, launch)
     return packed
 
 
@@ -148,26 +153,18 @@ def matmul(
         preactivation: Matrix [M, N], row-major: x·y is multiplied by the gradient of GELU at it.
         run: Launcher. If it defers kernels, inputs that are not written yet must have contiguous rows or columns.
     """
-    k, n = y.shape
     epilogue = [0 if t is None else t for t in (activated, preactivation)]
-    bias_argument = 0 if bias is None else bias.contiguous()
+    arguments = 0 if bias is None else bias.contiguous(), *epilogue
     if isinstance(y, PackedMatrix):
-        _launch_bf16(x, None, y, out, run, bias_argument, *epilogue)
+        _launch(x, None, y, out, run, *arguments)
         return
-    y = as_row_or_column_major(y)
-    if torch.bfloat16 in (x.dtype, y.dtype):
-        packed = PackedMatrix(run.workspace(ceil_div(n, PANEL_COLUMNS) * GEMM_BF16.panel_size(k)), k, n)
-        _launch_bf16(x, y, packed, out, run, bias_argument, *epilogue)
-        return
-    workspace = run.workspace(GEMM_FP32.workspace_size(torch.get_num_threads(), n, k))
-    run(
-        GEMM_FP32.gemm,
-        *(x, 4 * x.stride(0), y, 4 * y.stride(0), 4 * y.stride(1)),
-        *(out, 4 * out.stride(0), len(x), n, k, workspace, bias_argument, 0, *epilogue),
-    )
+    k, n = y.shape
+    kernels = GEMM_BF16 if torch.bfloat16 in (x.dtype, y.dtype) else GEMM_FP32
+    workspace = run.workspace(ceil_div(n, kernels.COLUMNS) * kernels.panel_size(k))
+    _launch(x, as_row_or_column_major(y), PackedMatrix(workspace, k, n, kernels), out, run, *arguments)
 
 
-def _launch_bf16(
+def _launch(
     x: Tensor,
     y: Tensor | None,
     packed: PackedMatrix,
@@ -177,9 +174,9 @@ def _launch_bf16(
     activated: int | Tensor = 0,
     preactivation: int | Tensor = 0,
 ) -> None:
-    """Run the bf16 kernel: pack y into `packed` unless y is None, and multiply x unless it has no rows."""
+    """Run a kernel: pack y into `packed` unless y is None, and multiply x unless it has no rows."""
     k, n = packed.shape
-    thread_bytes = GEMM_BF16.workspace_size(k)
+    thread_bytes = packed.kernels.workspace_size(k)
     # The workspace of the launcher may hold the packed matrix.
     workspace = torch.empty(torch.get_num_threads() * thread_bytes, dtype=torch.uint8)
     y_arguments: tuple[int | Tensor, ...] = (0, 0, 0, 0)
@@ -187,7 +184,7 @@ def _launch_bf16(
         address, row_stride, y_is_bf16 = _row_major_arguments(y)
         y_arguments = address, row_stride, y.element_size() * y.stride(1), y_is_bf16
     run(
-        GEMM_BF16.gemm,
+        packed.kernels.gemm,
         *(*_row_major_arguments(x), *y_arguments, *_row_major_arguments(out)),
         *(len(x), n, k, workspace, thread_bytes),
         *(bias, activated, preactivation, 0, amx.TILE_CONFIG, packed.data),
