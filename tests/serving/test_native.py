@@ -91,6 +91,8 @@ def test_models_are_described_by_name(world: World) -> None:
     assert world.client.get("/v1/models/tags").value == next(m for m in listed if m["id"] == "tags")
     assert listed[0]["routes"] == ["embed", "fill-mask", "score"]
     assert listed[0]["mask_token"] == "[MASK]"
+    labels = {model["id"]: model.get("labels") for model in listed}
+    assert (sorted(labels["nli"]), labels["grades"]) == (["contradiction", "entailment", "neutral"], None)
     paths = set(world.client.get("/openapi.json").value["paths"])
     assert {f"/v1/models/{m['id']}/{route}" for m in listed for route in m["routes"]} <= paths
 

@@ -22,6 +22,7 @@ from bertsmith.inference.task_predictor import to_columns
 from bertsmith.serving.models import ServedModel
 from bertsmith.serving.native import with_settings
 from bertsmith.serving.requests import answer, check_num_inputs, server_state, total_tokens
+from bertsmith.tasks.labels import UNNAMED_LABEL
 
 Function = Literal["none", "sigmoid", "softmax"]
 Text = str | list[int]
@@ -214,7 +215,7 @@ async def score_labels(
     if not can_classify(model):
         message = f"the model '{model.name}' does not classify texts"
         raise InputError("route_missing", message, hint=f"it has the routes {join_names(model.routes)}")
-    labels = model.predictor.task.labels or ["LABEL_0"]
+    labels = model.predictor.task.labels or [UNNAMED_LABEL]
     predictions = await predict(request, model, inputs, logits=function is not None, truncate=truncate)
     if function is not None:
         values = [_apply(function, list(logits.values())) for logits in predictions]

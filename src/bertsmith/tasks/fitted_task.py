@@ -18,6 +18,7 @@ from bertsmith.models.config import ModelConfig
 from bertsmith.models.feature_extraction import FEATURE_PARTS
 from bertsmith.tasks.base import Decoder, Metadata, TaskData, TaskEncoder, TaskModel
 from bertsmith.tasks.batching import Item, mean_of_values
+from bertsmith.tasks.labels import UNNAMED_LABEL
 from bertsmith.tasks.registry import TASKS, Task, get_task
 from bertsmith.tasks.report import TaskReport
 from bertsmith.tasks.results import Metrics
@@ -88,8 +89,9 @@ class FittedTask:
 
     @property
     def labels(self) -> list[str] | None:
-        """The names of the classes by id; None if there are none."""
-        return self.model.labels
+        """The names of the classes by id; None if there are none, as for a number."""
+        labels = self.model.labels
+        return None if labels == [UNNAMED_LABEL] else labels
 
     @property
     def primary_metric(self) -> str:

@@ -22,6 +22,8 @@ from bertsmith.suggestions import not_found_error
 LabelNames = Sequence[str] | Mapping[str, str]
 """Names of labels from a user: in the order of the ids, or by code."""
 
+UNNAMED_LABEL = "LABEL_0"  # Hugging Face's name of a single output, such as the number of a regression
+
 _MAX_LISTED = 10  # labels in a hint
 _MAX_COMPARED = 100  # characters of a label, since difflib is slow for long texts
 _MAX_DIGITS = 400  # of a label that is a number; int() refuses some thousands

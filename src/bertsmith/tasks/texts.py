@@ -25,7 +25,7 @@ from bertsmith.models.family import get_family
 from bertsmith.models.task_heads import SequenceClassificationHead
 from bertsmith.tasks.base import Decoder, Example, TaskData, TaskEncoder, TaskModel
 from bertsmith.tasks.batching import Item, Outputs, TaskBatch, TokenSequence
-from bertsmith.tasks.labels import LabelNames, missing_label_error, parse_number
+from bertsmith.tasks.labels import UNNAMED_LABEL, LabelNames, missing_label_error, parse_number
 from bertsmith.tasks.results import Diagnostic
 from bertsmith.tasks.rows import read_task_table
 from bertsmith.tasks.settings import TextSettings
@@ -271,7 +271,7 @@ class TextModel(TaskModel):
         self, config: ModelConfig, generator: torch.Generator, metadata: Mapping[str, Any], settings: Any
     ) -> None:
         super().__init__(config, generator, metadata, settings)
-        self.labels = metadata.get("labels") or ["LABEL_0"]  # Hugging Face's name of a single output
+        self.labels = metadata.get("labels") or [UNNAMED_LABEL]
         self.head = SequenceClassificationHead(config, generator, len(self.labels), pooled=settings.pooler)
         if not settings.pooler and get_family(config.model_type).heads.dense_act is not None:
             message = f"the head of {config.model_type} has no pooler, but a layer of its own"
