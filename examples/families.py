@@ -43,7 +43,7 @@ def main() -> None:
     parser.add_argument("--pretrain", type=Path, help="text; default without names: the documentation")
     parser.add_argument("--steps", type=int, default=200, help="updates of pre-training")
     parser.add_argument("--train", type=Path, default=SAMPLE, help="a table with the columns text and label")
-    parser.add_argument("--epochs", type=float, default=8)
+    parser.add_argument("--epochs", type=float, help="default: by the number of examples")
     parser.add_argument("--output-dir", type=Path, default=Path("families"))
     parser.add_argument("--measure", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -70,18 +70,22 @@ def main() -> None:
         command = [sys.executable, __file__, "--measure", out / "run", "--train", options.train]
         output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
         training = next(step for step in run.report["wall_time"] if step["step"] == "training")
+        train_settings = run.report["settings"]["train"]
+        epochs = run.report["steps"] * train_settings["batch_size"] / run.report["train_examples"]
         rows.append(
             {
                 "model": Path(name).name,
                 "accuracy": run.report["test"]["accuracy"],
                 "million parameters": run.info()["parameters"] / 1e6,
-                "s per epoch": training["seconds"] / options.epochs,
+                "s per epoch": training["seconds"] / epochs,
                 **json.loads(output),
             }
         )
     (options.output_dir / "families.json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
     print_table(rows)
+    baselines = ", ".join(f"{name} {values['accuracy']:.3f}" for name, values in run.report["baselines"].items())
     print(f"Test accuracy on {run.report['test']['examples']} examples, one seed.")
+    print(f"On the {run.report['validation']['examples']} validation examples: {baselines}.")
     by_family = {row["model"].partition("-")[0]: row for row in rows}
     if {"bert", "distilbert"} <= set(by_family):
         student, bert = by_family["distilbert"], by_family["bert"]
