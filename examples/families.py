@@ -83,7 +83,9 @@ def main() -> None:
         )
     (options.output_dir / "families.json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
     print_table(rows)
-    baselines = ", ".join(f"{name} {values['accuracy']:.3f}" for name, values in run.report["baselines"].items())
+    baselines = ", ".join(
+        f"{name} {values['accuracy']:.3f}" for name, values in run.report["baselines"].items()
+    )
     print(f"Test accuracy on {run.report['test']['examples']} examples, one seed.")
     print(f"On the {run.report['validation']['examples']} validation examples: {baselines}.")
     by_family = {row["model"].partition("-")[0]: row for row in rows}

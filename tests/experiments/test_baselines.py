@@ -40,6 +40,8 @@ models:
 claims:
   - {better: bigram, worse: unigram, metric: perplexity, source: Shannon 1948}
   - {better: bert, worse: bigram, metric: no such metric}
+published:
+  - {model: GPT-2, metric: minimal pairs, value: 81.5, source: "Warstadt et al. 2020, table 3"}
 """
 SETTINGS = [*(one for one in tiny_run.SETTINGS if not one.startswith("model.initializer"))]
 
@@ -94,6 +96,9 @@ def test_all_kinds_are_measured_alike(arguments: dict[str, Any], tmp_path: Path)
         ("bigram", "is undecided", "Shannon 1948")
     ]
     assert all(400 <= report.models[name].tokens < 700 for name in ("gpt", "bert"))  # whole updates
+    seconds = report.models["bigram"].seconds - report.models["unigram"].seconds
+    assert report.claims[0].seconds == pytest.approx(seconds)
+    assert report.tables()[-1].rows == [["GPT-2", "minimal pairs", "81.5", "Warstadt et al. 2020, table 3"]]
     out = arguments["output_dir"]
     assert json.loads((out / "report.json").read_text()) == report.to_dict()
     page = (out / "report.html").read_text()

@@ -214,7 +214,7 @@ def print_baselines(report: BaselinesReport) -> None:
         console.print_table(table.title, table.heads, table.rows)
     if report.claims:
         claims = [claim.to_dict() for claim in report.claims]
-        print_rows("claims", claims, ["better", "worse", "metric", "gain", "verdict"])
+        print_rows("claims", claims, ["better", "worse", "metric", "gain", "seconds", "verdict"])
 
 
 def _print_ablated_metric(report: Report, name: str, rows: Report) -> None:

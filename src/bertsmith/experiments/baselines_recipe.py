@@ -54,6 +54,15 @@ class Claim(Settings):
     source: str = Field("", description="the origin of the claim")
 
 
+class PublishedScore(Settings):
+    """A score of a publication, which is shown beside the results."""
+
+    model: str
+    metric: str
+    value: float = Field(description="in the publication's unit, such as points")
+    source: str
+
+
 class BaselinesRecipe(Settings):
     """Models to compare, in the order of the table."""
 
@@ -71,6 +80,7 @@ class BaselinesRecipe(Settings):
         default_factory=list, description="distances of a synthetic long-distance agreement task, in words"
     )
     claims: list[Claim] = Field(default_factory=list)
+    published: list[PublishedScore] = Field(default_factory=list)
 
     def select(self, models: Sequence[str] | None, location: str) -> list[str]:
         """Return the names of all models or of some, in the recipe's order, with those that they are made from.

@@ -76,9 +76,11 @@ class JudgedClaim(Ordering):
 
     Attributes:
         source: The origin of the claim.
+        seconds: The time of training of the better model, minus that of the worse.
     """
 
     source: str
+    seconds: float
 
 
 class ResultTable(NamedTuple):
@@ -103,6 +105,7 @@ class BaselinesReport(Result):
         curves: The mean results by curve, model, and position.
         samples: The continuations of prompts, of the first seed, by prompt and model.
         claims: The claims of the recipe that could be compared.
+        published: The published scores of the recipe.
     """
 
     display_fields: ClassVar = ("title", "metrics", "claims")
@@ -116,6 +119,7 @@ class BaselinesReport(Result):
     curves: dict[str, dict[str, dict[str, float]]]
     samples: dict[str, dict[str, str]]
     claims: list[JudgedClaim]
+    published: list[dict[str, Any]]
 
     def tables(self, max_columns: int = 4) -> list[ResultTable]:
         """Return the table of models, and the metrics in tables of at most `max_columns` columns."""
@@ -125,10 +129,11 @@ class BaselinesReport(Result):
                 f"{model.parameters:,}",
                 _MISSING if model.tokens is None else f"{model.tokens:,} {model.units}",
                 format_seconds(model.seconds),
+                model.source,
             ]
             for name, model in self.models.items()
         ]
-        tables = [ResultTable("Models", ["model", "parameters", "read", "training"], rows)]
+        tables = [ResultTable("Models", ["model", "parameters", "read", "training", "source"], rows)]
         names = list(self.metrics)
         for start in range(0, len(names), max_columns):
             group = names[start : start + max_columns]
@@ -139,6 +144,13 @@ class BaselinesReport(Result):
                 if any(model in cells[name] for name in group)
             ]
             tables.append(ResultTable("", ["model", *group], rows))
+        if self.published:
+            heads = ["model", "metric", "value", "source"]
+            rows = [
+                [f"{score[head]:g}" if head == "value" else score[head] for head in heads]
+                for score in self.published
+            ]
+            tables.append(ResultTable("Published", heads, rows))
         return tables
 
 
@@ -182,7 +194,8 @@ def make_report(
             for curve, by_model in curves.items()
         },
         samples=samples,
-        claims=_judge_claims(recipe, finished),
+        claims=_judge_claims(recipe, finished, models),
+        published=[score.model_dump() for score in recipe.published],
     )
 
 
@@ -200,14 +213,16 @@ def _model_metric(values: Sequence[float]) -> ModelMetric:
 
 
 def _judge_claims(
-    recipe: BaselinesRecipe, measurements: Mapping[str, Mapping[int, Measurement]]
+    recipe: BaselinesRecipe,
+    measurements: Mapping[str, Mapping[int, Measurement]],
+    models: Mapping[str, TrainedModel],
 ) -> list[JudgedClaim]:
     """Compare the two models of each claim by paired t-tests over seeds."""
     values = {
         name: {seed: result.metrics for seed, result in by_seed.items()}
         for name, by_seed in measurements.items()
     }
-    comparisons, sources = [], []
+    comparisons, origins = [], []
     for claim in recipe.claims:
         rows = [values.get(name, {}) for name in (claim.better, claim.worse)]
         if all(row and all(claim.metric in metrics for metrics in row.values()) for row in rows):
@@ -215,9 +230,12 @@ def _judge_claims(
             if difference is not None:
                 gain = -difference if is_lower_better(claim.metric) else difference
                 comparisons.append((claim.better, claim.worse, claim.metric, gain, p))
-                sources.append(claim.source)
-    judged = zip(judge_orderings(comparisons), sources, strict=True)
-    return [JudgedClaim(**vars(ordering), source=source) for ordering, source in judged]
+                better, worse = (
+                    measurements[name][min(measurements[name])] for name in (claim.better, claim.worse)
+                )
+                origins.append({"source": claim.source, "seconds": better.seconds - worse.seconds})
+    judged = zip(judge_orderings(comparisons), origins, strict=True)
+    return [JudgedClaim(**vars(ordering), **origin) for ordering, origin in judged]
 
 
 def _format_column(name: str, metrics: Mapping[str, ModelMetric]) -> dict[str, str]:
