@@ -24,7 +24,6 @@ from bertsmith.instances.epoch_plan import count_document_tokens
 from bertsmith.instances.holdout_split import DocumentSplit
 from bertsmith.instances.settings import DataSettings
 from bertsmith.models.family import build_encoder
-from bertsmith.models.parameter_count import encoder_parameter_terms
 from bertsmith.predecessors.ngram import NgramModel, train_ngram
 from bertsmith.predecessors.static_vectors import StaticModel, distill_static_vectors
 from bertsmith.predecessors.word2vec import train_word_vectors
@@ -237,9 +236,8 @@ def train_baseline(
 
 
 def _neural_baseline(model: Model, report: Mapping[str, Any] | None) -> NeuralBaseline:
-    parameters = sum(term.size for term in encoder_parameter_terms(model.folder.config))
     tokens, seconds = (None, 0.0) if report is None else (report["tokens"], report["seconds"])
-    return NeuralBaseline(parameters, "pieces", tokens, seconds, model)
+    return NeuralBaseline(model.info()["parameters"], "pieces", tokens, seconds, model)
 
 
 def _untrained_model(base: Path, folder: Path, seed: int, *, keep_embeddings: bool = False) -> Model:
