@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -43,6 +44,20 @@ def default_interrupt_handler() -> Iterator[None]:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def readable_messages() -> Iterator[None]:
+    """Fail where a logged message has a reference to an option, which only errors replace by its name."""
+
+    class Check(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            assert "\x02[" not in record.getMessage()
+
+    handler = Check()
+    logging.getLogger("bertsmith").addHandler(handler)
+    yield
+    logging.getLogger("bertsmith").removeHandler(handler)
 
 
 @pytest.fixture(scope="session")

@@ -41,6 +41,16 @@ PUBLISHED = {
     ("batch-size", "MLM perplexity"): [3.99, 3.68, 3.77],
     ("batch-size", "MNLI-m"): [84.7, 85.2, 84.6],
     ("batch-size", "SST-2"): [92.7, 92.9, 92.8],
+    ("amount-of-data", "SQuAD 1.1"): [94.0, 93.6],
+    ("amount-of-data", "SQuAD 2.0"): [87.7, 87.3],
+    ("amount-of-data", "MNLI-m"): [89.3, 89.0],
+    ("amount-of-data", "SST-2"): [95.6, 95.3],
+    ("two-directions", "MNLI-m"): [83.9, 82.1],
+    ("two-directions", "QNLI"): [84.9, 84.3],
+    ("two-directions", "MRPC"): [86.5, 77.5],
+    ("two-directions", "SST-2"): [92.6, 92.1],
+    ("two-directions", "SQuAD F1"): [87.9, 77.8],
+    ("steps", "MNLI, above half (almost)"): [1.0, 0.0],
     ("distillation", "GLUE, against all three"): [0.0, -2.96, -1.46, -0.31, -3.69],
     ("embedding-size", "average"): [80.1, 79.0, 79.6, 79.8, 81.3, 81.7, 81.8, 82.3],
     ("sharing", "average"): [80.1, 81.7, 80.2, 81.6, 79.8, 81.6, 79.5, 82.3],
@@ -77,6 +87,11 @@ def test_the_laptops_recipe_is_what_minutes_make_of_that_size() -> None:
     assert written == usual
 
 
+def test_each_column_of_each_ablation_is_checked() -> None:
+    columns = {(file.stem, column) for file in ABLATIONS for column in read_recipe(file).paper}
+    assert columns <= PUBLISHED.keys()
+
+
 @pytest.mark.parametrize(("name", "column"), PUBLISHED, ids="-".join)
 def test_an_ablation_has_the_figures_of_its_table(name: str, column: str) -> None:
     recipe = ablation(name)
@@ -102,7 +117,8 @@ def test_no_figure_is_made_up_for_steps() -> None:
 def test_an_ablation_states_its_source_and_what_differs(file: Path) -> None:
     recipe = read_recipe(file)
     assert re.search(r"20\d\d, (table|appendix) \S+", recipe.source)
-    assert {"data", "model", "budget", "optimizer", "seeds"} <= recipe.departures.keys()
+    assert {"data", "model", "budget", "length", "optimizer", "seeds"} <= recipe.departures.keys()
+    assert "million tokens" in recipe.departures["budget"] or "million in all" in recipe.departures["budget"]
     for row in recipe.rows.values():
         settings = {**recipe.settings, **row}
         assert f"{settings['train.max_steps']:,}" in recipe.departures["budget"]
@@ -140,7 +156,7 @@ SUBJECTS = {
     "data.masking": ("masks",),
     "data.dynamic_masking": ("masks",),
     "model.hidden_dropout_prob": ("dropout",),
-    "train.warmup_steps": ("schedule", "optimizer"),
+    "train.warmup_steps": ("schedule",),
 }
 """The departures of which one must speak of a setting that is unlike the paper's."""
 SMALL = "settings for small models (pretrain lists them)"
@@ -161,6 +177,7 @@ def test_the_departures_of_an_ablation_are_those_of_its_settings(file: Path) -> 
         assert (
             float(re.search(r"AdamW at ([\de-]+)", departures["optimizer"])[1]) == first.train.learning_rate
         )  # type: ignore[index]
+    assert departures["length"].startswith(f"{first.data.sequence_length} tokens")
     if stated := re.search(r"([\d.]+) million", departures["budget"]):
         tokens = [
             (row.train.batch_tokens or row.train.batch_size * row.data.sequence_length)

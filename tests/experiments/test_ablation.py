@@ -221,6 +221,19 @@ def test_a_figure_is_held_against_the_papers_of_its_name() -> None:
     ]
 
 
+def test_a_loss_is_ordered_by_the_papers_metrics_of_its_head() -> None:
+    """The paper's average has the reverse order of its accuracy of masked LM."""
+    recipe = AblationRecipe(
+        rows={"SOP": {}, "none": {}},
+        losses=["mlm_loss", "mlm_accuracy", "sop_accuracy"],
+        paper={"MLM accuracy": {"SOP": 54.0, "none": 54.9}, "average": {"SOP": 80.1, "none": 79.0}},
+    )
+    metrics = {"task": 0.6, "mlm_loss": 3.0, "sop_accuracy": 0.5}
+    found = {row: dict.fromkeys(range(2), metrics) for row in recipe.rows}
+    judged = {(one.better, one.metric) for one in make_report(recipe, found).orderings}
+    assert judged == {("SOP", "task"), ("none", "mlm_loss"), ("SOP", "sop_accuracy")}
+
+
 def test_what_would_undo_the_comparison_is_refused(world: dict[str, Any]) -> None:
     undone = {**world, "settings": [*world["settings"], "data.dynamic_masking=true"]}
     with pytest.raises(InputError) as caught:
@@ -488,9 +501,10 @@ def test_scores_are_printed_in_points_beside_the_papers_and_less_perplexity_is_b
         row: {i: {"sst2": score + i / 50, "mlm_perplexity": 60.0 + i} for i in range(2)}
         for row, score in (("a", 0.83), ("b", 0.71))
     }
-    report = make_report(recipe, found)
+    report = make_report(recipe, found, changes={"train.max_steps": 2})
     tables.print_ablation({"output_dir": "out", **report.to_dict()})
-    out = capsys.readouterr().out
+    out, err = capsys.readouterr()
+    assert err.index("train.max_steps=2") < err.index("unlike the paper, data: other text")
     assert "84.00" in out  # the mean of 0.83 and 0.85
     assert "61.0" not in out.split("60.5000")[0]  # a perplexity is no fraction
     assert "92.8" in out

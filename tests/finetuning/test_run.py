@@ -139,6 +139,7 @@ def test_scoring_the_examples_that_chose_the_epoch_is_reported_once(
     a.evaluate(validation, report=tmp_path / "page")
     page = json.loads((tmp_path / "page" / "report.json").read_text())
     assert page["findings"][0]["kind"] == "validation examples as a test"
+    assert "test_split=0.2" in page["findings"][0]["said"]
 
 
 @pytest.mark.parametrize("again", ["resume", "overwrite"])

@@ -204,6 +204,9 @@ def print_ablation(report: Report) -> None:
     if report["orderings"]:
         columns = ["better", "worse", "metric", "verdict", "adjusted_p"]
         print_rows("orderings of the paper", report["orderings"], columns)
+    if changes := report["changes"]:
+        values = ", ".join(f"{name}={value}" for name, value in changes.items())
+        console.print_note(f"changed from the recipe, of which the next lines speak: {values}")
     for subject, text in report["departures"].items():
         console.print_note(f"unlike the paper, {subject}: {text}")
 

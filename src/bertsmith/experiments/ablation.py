@@ -145,7 +145,7 @@ def ablate(
     tasks: str | Path | Mapping[str, Any] | None = None,
     pairs: str | Path | None = None,
     rows: Sequence[str] | None = None,
-    seeds: int = 3,
+    seeds: int = ablation_recipe.SEEDS,
     settings: Changes = (),
     jobs: int | None = None,
     resume: bool = False,
@@ -240,6 +240,9 @@ def _default_jobs(row_settings: Sequence[PretrainSettings]) -> int:
 def _measure_all(ablation: Ablation, rows: Sequence[str], seeds: int, jobs: int) -> AblationReport:
     """Measure all rows with all seeds; write the report after each model."""
     values = ablation.model_dump(mode="json")
+    changes = {name: value for name, value in ablation.changes.items() if name != _PRECISION}
+    if seeds != ablation_recipe.SEEDS:
+        changes["seeds"] = seeds
     calls = [
         Call(
             {"ablation": values, "rows": group, "seed": seed},
@@ -262,7 +265,7 @@ def _measure_all(ablation: Ablation, rows: Sequence[str], seeds: int, jobs: int)
             measurements[row][seed] = metrics
             setups[row] = ablation.row_setup(row, seed)
         if measurements[rows[0]]:
-            report = make_report(ablation.recipe, measurements, setups)
+            report = make_report(ablation.recipe, measurements, setups, changes)
             write_report(ablation.out, report.to_dict())
     names = {name for by_seed in measurements.values() for metrics in by_seed.values() for name in metrics}
     if unknown := [name for name in ablation.recipe.losses if name not in names]:

@@ -31,6 +31,8 @@ PAIRS = "minimal pairs"
 PRETRAIN = "pretrain"
 """The subfolder of a row's pre-training run; those of fine-tuning runs are named after the tasks."""
 SEED = "train.seed"
+SEEDS = 3
+"""The default number of seeds."""
 _SMALL_MODEL = 30e6  # parameters of an encoder; larger ones keep several cores busy
 
 

@@ -107,7 +107,8 @@ class AblationReport(Result):
         paper_names: The paper's name of each metric that it has, too.
         orderings: The pairs of rows that the paper orders.
         quoted: The paper's results of further rows by metric and row, which were not run.
-        departures: What differs from the paper, by subject.
+        departures: What differs from the paper in the recipe, by subject.
+        changes: What differs from the recipe in this run: settings, and the number of seeds.
         setups: The pre-training of each row.
     """
 
@@ -123,6 +124,7 @@ class AblationReport(Result):
     orderings: list[Ordering]
     quoted: dict[str, dict[str, float]] = field(default_factory=dict)
     departures: dict[str, str] = field(default_factory=dict)
+    changes: dict[str, Any] = field(default_factory=dict)
     setups: dict[str, RowSetup] = field(default_factory=dict)
 
     def describe_orderings(self) -> str:
@@ -140,7 +142,10 @@ class AblationReport(Result):
 
 
 def make_report(
-    recipe: AblationRecipe, measurements: Measurements, setups: Mapping[str, RowSetup] | None = None
+    recipe: AblationRecipe,
+    measurements: Measurements,
+    setups: Mapping[str, RowSetup] | None = None,
+    changes: Mapping[str, Any] | None = None,
 ) -> AblationReport:
     """Return the report of the seeds that are finished, of which the first row has at least one."""
     rows = [row for row in measurements if measurements[row]]
@@ -167,6 +172,7 @@ def make_report(
         orderings=judge_orderings(list(_compare_rows(recipe, rows_with, measurements))),
         quoted=recipe.quoted,
         departures=recipe.departures,
+        changes=dict(changes or {}),
         setups=dict(setups or {}),
     )
 
@@ -220,12 +226,14 @@ def _compare_rows(
 def _paper_order(recipe: AblationRecipe, name: str, a: str, b: str) -> int:
     """Return 1 if row a is better than row b in the paper, -1 if worse, and 0 if it has no order.
 
-    The paper's metric of the same name decides, or all of its metrics of tasks if they agree.
+    The paper's metric of the same name decides; for a loss those of the same head, such as "MLM accuracy" for
+    mlm_loss; else all metrics of tasks. Several must agree.
     """
     own_name = _paper_name(recipe.paper, name)
-    others = [other for other in recipe.paper if _paper_name(recipe.losses, other) is None]
+    same_head = [other for other in recipe.paper if name in recipe.losses and _head(other) == _head(name)]
+    tasks = [other for other in recipe.paper if _paper_name(recipe.losses, other) is None]
     signs = set()
-    for paper_name in [own_name] if own_name is not None else others:
+    for paper_name in [own_name] if own_name is not None else same_head or tasks:
         values = recipe.paper[paper_name]
         if a in values and b in values:
             sign = int(np.sign(values[a] - values[b]))
@@ -236,6 +244,11 @@ def _paper_order(recipe: AblationRecipe, name: str, a: str, b: str) -> int:
 def _paper_name(paper: Iterable[str], name: str) -> str | None:
     """Return the paper's name of a metric, which may differ in case and punctuation (sst2, SST-2)."""
     return next((other for other in paper if _letters(other) == _letters(name)), None)
+
+
+def _head(name: str) -> str:
+    """Return the first word of a metric's name: mlm of mlm_loss and of MLM accuracy."""
+    return name.casefold().replace(" ", "_").partition("_")[0]
 
 
 def _letters(name: str) -> str:

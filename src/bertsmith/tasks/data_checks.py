@@ -13,7 +13,7 @@ from itertools import combinations
 from statistics import fmean, pstdev
 from typing import Any, NamedTuple
 
-from bertsmith.errors import InputError, option
+from bertsmith.errors import InputError
 from bertsmith.formatting import join_names, pluralize, shorten
 from bertsmith.io.values import is_blank, to_text
 from bertsmith.tasks.labels import LabelMap
@@ -237,7 +237,7 @@ def find_validation_examples(
     if not validation_digests or examples_digest(examples) not in validation_digests:
         return []
     message = "these are the validation examples, which chose the model's weights, so the scores are too high"
-    hint = f"score a test file, or hold out test examples with {option('test_split', 0.2)}"
+    hint = "score a test file, or hold out test examples in fine-tuning by test_split=0.2"
     return [Diagnostic("validation examples as a test", message, consequence=hint)]
 
 

@@ -195,7 +195,7 @@ class ClassificationData(TextData):
             hint = f"for texts with several labels, set {arguments}"
             warnings.append(Diagnostic("labels that combine others", message, locations, excerpts, hint))
         if count.counts and all(map(_DATE.fullmatch, count.counts)):
-            hint = f"choose another column with {option('label_column')}"
+            hint = "choose another column by label_column"
             excerpts = [count.with_location(min(count.counts))]
             warnings.append(Diagnostic("labels that are dates", "all labels are dates", (), excerpts, hint))
         return warnings
