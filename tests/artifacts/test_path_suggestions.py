@@ -83,6 +83,19 @@ def test_the_shipped_model_is_suggested_for_a_published_name() -> None:
     assert check_model_name("bert-mini-uncased") == "bert-mini-uncased-en"
 
 
+def test_a_mistyped_published_name_gets_the_nearest_and_what_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    for name, near in (("roberta-bse", "did you mean roberta-base?"), ("roberta-base", "name a run")):
+        with pytest.raises(InputError) as caught:
+            locate(name)
+        hint = str(caught.value.hint)
+        assert hint.startswith(near)
+        assert "bert-mini-uncased-en" in hint
+
+
 def test_a_hub_that_cannot_be_reached_is_not_said_to_lack_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
     def snapshot_download(*_: object, **__: object) -> None:
         raise ConnectionError("no route to host")
@@ -151,7 +164,7 @@ def test_a_published_name_offline_is_the_only_pretrained_model_of_its_family_her
         with pytest.raises(InputError) as caught:
             locate(name)
         assert caught.value.code == "hub_not_installed"
-        assert "pre-trained models here: mine, small" in str(caught.value.hint)
+        assert "models without a download: mine, small, bert-mini-uncased-en" in str(caught.value.hint)
     write_config(tmp_path / "mine-too" / "model", "RobertaForMaskedLM", "roberta")
     with pytest.raises(InputError) as caught:  # two: neither is chosen
         locate("roberta-base")

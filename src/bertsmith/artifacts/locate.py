@@ -19,7 +19,7 @@ from bertsmith.formatting import join_names, pluralize
 from bertsmith.io import atomic
 from bertsmith.io.compression import check_name
 from bertsmith.io.jsonl import load_json
-from bertsmith.models.family import preset, resolve_preset
+from bertsmith.models.family import preset, presets, resolve_preset
 from bertsmith.suggestions import not_found_error, similar_path
 
 logger = logging.getLogger(__name__)
@@ -107,7 +107,7 @@ def check_model_name(name: str) -> str | None:
         InputError: The name is a path that does not exist; the hint has the nearest one that does.
     """
     parts = Path(name).parts
-    shipped = [folder.name for folder in _PRETRAINED.iterdir() if (folder / CONFIG_FILE).is_file()]
+    shipped = _shipped_names()
     if os.path.exists(name):
         if name in shipped:
             logger.info(
@@ -129,10 +129,18 @@ def check_model_name(name: str) -> str | None:
     return near if near in shipped or (near and is_model and not near.startswith(name)) else None
 
 
+def _shipped_names() -> list[str]:
+    """Return the names of the models that are included in the package."""
+    return [folder.name for folder in _PRETRAINED.iterdir() if (folder / CONFIG_FILE).is_file()]
+
+
 def _from_hub(name: str, similar: str | None) -> Path:
+    names = presets()
+    if similar is None and name not in names:
+        similar = next(iter(get_close_matches(name, names, n=1, cutoff=0.85)), None)
     suggestion = f"did you mean {similar}? Otherwise: " if similar else ""
     models = [str(folder.parent if folder.name == "model" else folder) for folder in _pretrained_here()]
-    existing = f"; pre-trained models here: {join_names(models)}" if models else ""
+    existing = f"; models without a download: {join_names([*models, *_shipped_names()])}"
     try:
         from huggingface_hub import snapshot_download
     except ImportError:

@@ -169,10 +169,12 @@ def find_rate(
             readings[seed] = LRCurve.from_losses(rates, losses[seed])
     suggestion = suggest_learning_rate(list(readings.values()), high)
     seconds = hardware.clock() - start
+    num_updates = sum(map(len, losses.values()))  # a curve ends where the loss rises
     logger.info(
-        "%s per seed, %.2g passes over %s, in %s; the model is not changed",
-        pluralize(steps, "update"),
-        steps * train_settings.batch_size * train_settings.gradient_accumulation_steps / len(items),
+        "%s of %s, %.2g passes over %s, in %s; the model is not changed",
+        pluralize(num_updates, "update"),
+        pluralize(seeds, "seed"),
+        num_updates * train_settings.batch_size * train_settings.gradient_accumulation_steps / len(items),
         pluralize(len(examples), "example"),
         console.format_duration(seconds),
     )
