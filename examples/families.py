@@ -31,7 +31,6 @@ PRESETS = [
     "albert-mini",
     "electra-mini-discriminator",
 ]
-PAPER = "97 % of BERT base's GLUE average, 60 % of its parameters, 0.61 of its time (Sanh et al. 2019, tables 1 and 3)"
 REPEATS = 20
 
 
@@ -96,7 +95,9 @@ def main() -> None:
         )
         print(
             f"DistilBERT has {score:.0%} of the accuracy of BERT here, {size:.0%} of its parameters, and "
-            f"{delay:.2f} of its time. The paper: {PAPER}."
+            f"{delay:.2f} of its time. The paper: "
+            "97 % of BERT base's GLUE average, 60 % of its parameters, 0.61 of its time (Sanh et al. 2019, "
+            "tables 1 and 3)."
         )
 
 
