@@ -235,7 +235,7 @@ def _judge_claims(
                 )
                 origins.append({"source": claim.source, "seconds": better.seconds - worse.seconds})
     judged = zip(judge_orderings(comparisons), origins, strict=True)
-    return [JudgedClaim(**vars(ordering), **origin) for ordering, origin in judged]
+    return [JudgedClaim(**vars(ordering), source=source, seconds=s) for ordering, (source, s) in judged]
 
 
 def _format_column(name: str, metrics: Mapping[str, ModelMetric]) -> dict[str, str]:
