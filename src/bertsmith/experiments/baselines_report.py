@@ -222,7 +222,7 @@ def _judge_claims(
         name: {seed: result.metrics for seed, result in by_seed.items()}
         for name, by_seed in measurements.items()
     }
-    comparisons, origins = [], []
+    comparisons, claims = [], []
     for claim in recipe.claims:
         rows = [values.get(name, {}) for name in (claim.better, claim.worse)]
         if all(row and all(claim.metric in metrics for metrics in row.values()) for row in rows):
@@ -230,12 +230,15 @@ def _judge_claims(
             if difference is not None:
                 gain = -difference if is_lower_better(claim.metric) else difference
                 comparisons.append((claim.better, claim.worse, claim.metric, gain, p))
-                better, worse = (
-                    measurements[name][min(measurements[name])] for name in (claim.better, claim.worse)
-                )
-                origins.append({"source": claim.source, "seconds": better.seconds - worse.seconds})
-    judged = zip(judge_orderings(comparisons), origins, strict=True)
-    return [JudgedClaim(**vars(ordering), source=source, seconds=s) for ordering, (source, s) in judged]
+                claims.append(claim)
+    return [
+        JudgedClaim(
+            **vars(ordering),
+            source=claim.source,
+            seconds=models[claim.better].seconds - models[claim.worse].seconds,
+        )
+        for ordering, claim in zip(judge_orderings(comparisons), claims, strict=True)
+    ]
 
 
 def _format_column(name: str, metrics: Mapping[str, ModelMetric]) -> dict[str, str]:
