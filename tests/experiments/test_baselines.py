@@ -164,6 +164,14 @@ def test_errors_come_before_any_training(
     assert not list(Path(arguments["output_dir"]).rglob("pretrain"))
 
 
+def test_a_corpus_that_cannot_be_split_leaves_nothing(arguments: dict[str, Any], tmp_path: Path) -> None:
+    text = write(tmp_path / "text.txt", " ".join(tiny_run.WORDS * 30) + "\n")
+    with pytest.raises(InputError) as caught:
+        bs.baselines(**{**arguments, "corpus": text})
+    assert caught.value.code == "too_few_documents"
+    assert not arguments["output_dir"].exists()
+
+
 @pytest.mark.parametrize(
     ("text", "code"),
     [

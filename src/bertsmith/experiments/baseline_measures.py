@@ -290,7 +290,7 @@ def _chance(rows: Sequence[Mapping[str, str]]) -> float:
 def _read_senses(file: str) -> dict[str, list[dict[str, str]]]:
     """Return the texts and senses of each word of a table."""
     table = read_table(to_source(file, "senses"))
-    words, texts, senses = (table.strings(column, "senses") for column in ("word", "text", "sense"))
+    words, texts, senses = (table.strings(column) for column in ("word", "text", "sense"))
     rows: dict[str, list[dict[str, str]]] = {}
     for word, text, sense in zip(words, texts, senses, strict=True):
         rows.setdefault(word, []).append({"text": text, "sense": sense})
