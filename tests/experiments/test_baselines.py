@@ -100,7 +100,7 @@ def test_all_kinds_are_measured_alike(arguments: dict[str, Any], tmp_path: Path)
     assert report.claims[0].seconds == pytest.approx(seconds)
     assert {"TF-IDF + linear", "without looking at the text"} <= set(report.metrics["moods"])
     assert report.tables()[-1].rows[0][:3] == ["bigram", "unigram", "perplexity"]
-    assert report.tables()[-2].rows == [["GPT-2", "minimal pairs", "81.5", "Warstadt et al. 2020, table 3"]]
+    assert report.tables()[-2].rows == [["GPT-2", "81.5", "minimal pairs", "Warstadt et al. 2020, table 3"]]
     out = arguments["output_dir"]
     assert json.loads((out / "report.json").read_text()) == report.to_dict()
     page = (out / "report.html").read_text()

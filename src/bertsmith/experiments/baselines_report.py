@@ -84,11 +84,12 @@ class JudgedClaim(Ordering):
 
 
 class ResultTable(NamedTuple):
-    """A table of the report, of texts."""
+    """A table of the report, of texts; `num_numbers` columns after the first have numbers."""
 
     title: str
     heads: list[str]
     rows: list[list[str]]
+    num_numbers: int = 0
 
 
 @dataclass(frozen=True)
@@ -133,7 +134,7 @@ class BaselinesReport(Result):
             ]
             for name, model in self.models.items()
         ]
-        tables = [ResultTable("Models", ["model", "parameters", "read", "training", "source"], rows)]
+        tables = [ResultTable("Models", ["model", "parameters", "read", "training", "source"], rows, 3)]
         names = list(self.metrics)
         models = dict.fromkeys([*self.models, *(m for column in self.metrics.values() for m in column)])
         for start in range(0, len(names), max_columns):
@@ -144,14 +145,11 @@ class BaselinesReport(Result):
                 for model in models
                 if any(model in cells[name] for name in group)
             ]
-            tables.append(ResultTable("", ["model", *group], rows))
+            tables.append(ResultTable("", ["model", *group], rows, len(group)))
         if self.published:
-            heads = ["model", "metric", "value", "source"]
-            rows = [
-                [f"{score[head]:g}" if head == "value" else score[head] for head in heads]
-                for score in self.published
-            ]
-            tables.append(ResultTable("Published", heads, rows))
+            heads = ["model", "value", "metric", "source"]
+            rows = [[str(score[head]) for head in heads] for score in self.published]
+            tables.append(ResultTable("Published", heads, rows, 1))
         if self.claims:
             heads = ["better", "worse", "metric", "gain", "training", "verdict", "source"]
             tables.append(ResultTable("Claims", heads, list(map(_claim_row, self.claims))))
