@@ -160,9 +160,7 @@ def _split_counts(_: click.Context, parameter: click.Parameter, value: str | Non
     type=options.POSITIVE,
     help="Minutes of training of all pre-trained models together; measuring comes on top; default: 30.",
 )
-@click.option(
-    "--tokens", type=Integer(1), help="Tokens that each pre-trained model reads, instead of --minutes."
-)
+@click.option("--tokens", type=Integer(1), help="Tokens that each model reads, instead of --minutes.")
 @click.option("--seeds", type=Integer(1, 1000), default=1, help="Runs of each model.")
 @click.option(
     "--jobs",
