@@ -143,7 +143,7 @@ def baselines(
         InputError: An argument, the recipe, a task, or a file is invalid; raised before anything is trained.
     """
     out, table = atomic.output_path(output_dir), read_recipe(recipe or HISTORY)
-    location = str(recipe or "history")
+    location = str(recipe or "the default recipe")
     names = table.select(models, location)
     changes = PretrainSettings.dotted(settings)
     ablation_recipe.check_no_seed(changes, argument="settings")
