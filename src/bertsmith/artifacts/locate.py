@@ -19,7 +19,7 @@ from bertsmith.formatting import join_names, pluralize
 from bertsmith.io import atomic
 from bertsmith.io.compression import check_name
 from bertsmith.io.jsonl import load_json
-from bertsmith.models.family import preset, presets, resolve_preset
+from bertsmith.models.family import preset, resolve_preset, similar_presets
 from bertsmith.suggestions import not_found_error, similar_path
 
 logger = logging.getLogger(__name__)
@@ -135,9 +135,8 @@ def _shipped_names() -> list[str]:
 
 
 def _from_hub(name: str, similar: str | None) -> Path:
-    names = presets()
-    if similar is None and name not in names:
-        similar = next(iter(get_close_matches(name, names, n=1, cutoff=0.85)), None)
+    if similar is None and resolve_preset(name) is None:
+        similar = next(iter(similar_presets(name, cutoff=0.85)), None)
     suggestion = f"did you mean {similar}? Otherwise: " if similar else ""
     models = [str(folder.parent if folder.name == "model" else folder) for folder in _pretrained_here()]
     existing = f"; models without a download: {join_names([*models, *_shipped_names()])}"
