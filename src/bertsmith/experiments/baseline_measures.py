@@ -419,7 +419,7 @@ def measure_speed(baseline: Baseline, context: MeasureContext, result: Measureme
     encoder, config = baseline.model.encoder, baseline.model.folder.config
     lengths = [length for length in _SPEED_LENGTHS if length <= config.max_length]
     curve = {str(length): 1e6 * _seconds(encoder, length) / length for length in lengths}
-    result.curves["microseconds per token by length"] = curve
+    result.curves["microseconds per token by tokens of the text"] = curve
 
 
 def _seconds(encoder: Encoder, length: int) -> float:

@@ -289,8 +289,9 @@ def write_report_page(file: Path, report: BaselinesReport) -> None:
 
 def _draw_curve(name: str, by_model: Mapping[str, Mapping[str, float]], axes: Axes) -> None:
     """Draw a line per model; positions that are no numbers, such as "static", are left out."""
+    factor = points_factor(name, (value for points in by_model.values() for value in points.values()))
     for index, (model, points) in enumerate(by_model.items()):
-        numbers = sorted((float(position), value) for position, value in points.items() if position.isdigit())
+        numbers = sorted((float(key), factor * value) for key, value in points.items() if key.isdigit())
         style = ("-", "--", ":", "-.")[index % 4]
         axes.plot(
             [x for x, _ in numbers], [y for _, y in numbers], style, marker="o", markersize=3, label=model
@@ -302,6 +303,6 @@ def _draw_curve(name: str, by_model: Mapping[str, Mapping[str, float]], axes: Ax
     axes.minorticks_off()
     if name.startswith("microseconds"):
         axes.set_yscale("log")
-    axes.legend(frameon=False, labelcolor=plots.INK, fontsize="small")
+    axes.figure.legend(loc="outside right upper", frameon=False, labelcolor=plots.INK, fontsize="small")
     axes.set_xlabel(name.rpartition(" by ")[2])
-    axes.set_ylabel(name.rpartition(" by ")[0])
+    axes.set_ylabel(name.rpartition(" by ")[0] + (" in points" if factor > 1 else ""))
