@@ -145,6 +145,7 @@ class SettingsCommand(Command):
 
 
 def _panel(title: str, rows: Rows) -> Panel:
+    from rich.padding import Padding
     from rich.panel import Panel
     from rich.table import Table
     from rich.text import Text
@@ -152,7 +153,7 @@ def _panel(title: str, rows: Rows) -> Panel:
     table = Table.grid(padding=(0, 1), expand=True)
     for name, description in rows:
         table.add_row(Text(name, style="bold cyan"))
-        table.add_row(Text(f"  {description}"))
+        table.add_row(Padding(Text(description), (0, 0, 0, 2)))
     return Panel(table, title=title, title_align="left", border_style="dim")
 
 
