@@ -40,6 +40,7 @@ _PRETRAINING = {"instances": "full_sentences", "sentence_task": "none"}
 # small BERTs there is no dropout: a text is read about once.
 _DEFAULTS = {"initializer_range": 0.1, "hidden_dropout_prob": 0.0}
 _TRAINING = {"learning_rate": 5e-3, "warmup_steps": 0.05, "adam_beta2": 0.98}
+_RNN_TRAINING = {**_TRAINING, "learning_rate": 1e-3}  # 5e-3 saturates states that have no gates
 
 
 def _build(name: str, config: ModelConfig, generator: torch.Generator) -> Encoder:
@@ -151,7 +152,9 @@ def _check_recurrent(config: ModelConfig) -> None:
             _raise_size_error(name, message, "use an even number")
 
 
-def _recurrent_family(name: str, prefix: str, gates: int, presets: Mapping[str, Mapping[str, Any]]) -> Family:
+def _recurrent_family(
+    name: str, prefix: str, gates: int, presets: Mapping[str, Mapping[str, Any]], training: Mapping[str, Any]
+) -> Family:
     return Family(
         model_type=name,
         names=partial(_names, name),
@@ -165,7 +168,7 @@ def _recurrent_family(name: str, prefix: str, gates: int, presets: Mapping[str, 
             lm_transform=False, decoder_size=lambda config: config.hidden_size, direction_halves=True
         ),
         pretraining=_PRETRAINING,
-        training=_TRAINING,
+        training=training,
         objective="causal",
         check_sizes=_check_recurrent,
         encoder=partial(_build, name),
@@ -180,12 +183,10 @@ def _sizes(layers: int, hidden: int, units: int) -> dict[str, int]:
 
 # The minis have 10,963,968 and 11,059,968 parameters with 30,522 pieces; bert-mini-uncased has 11,104,768 without
 # its pooler.
-RNN = _recurrent_family(
-    "rnn", "Rnn", 1, {"rnn-mini": _sizes(2, 256, 1024), "rnn-small": _sizes(2, 512, 2048)}
-)
-LSTM = _recurrent_family(
-    "lstm", "Lstm", 4, {"lstm-mini": _sizes(2, 256, 496), "lstm-small": _sizes(2, 512, 992)}
-)
+_RNN_SIZES = {"rnn-mini": _sizes(2, 256, 1024), "rnn-small": _sizes(2, 512, 2048)}
+_LSTM_SIZES = {"lstm-mini": _sizes(2, 256, 496), "lstm-small": _sizes(2, 512, 992)}
+RNN = _recurrent_family("rnn", "Rnn", 1, _RNN_SIZES, _RNN_TRAINING)
+LSTM = _recurrent_family("lstm", "Lstm", 4, _LSTM_SIZES, _TRAINING)
 
 
 # ELMo (Peters et al. 2018): forward and backward LSTM language models that share embeddings and output.
