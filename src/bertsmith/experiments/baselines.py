@@ -7,7 +7,6 @@ fine-tuning, so that finished ones are kept.
 from __future__ import annotations
 
 import logging
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,9 +14,8 @@ from typing import Any
 from pydantic import BaseModel
 
 from bertsmith import hardware
-from bertsmith.corpus.manifest import MANIFEST_FILE
 from bertsmith.corpus.prepare import prepare
-from bertsmith.corpus.shards import Shards
+from bertsmith.corpus.shards import Shards, open_prepared
 from bertsmith.errors import InputError, option
 from bertsmith.experiments import ablation_recipe
 from bertsmith.experiments.ablation_recipe import PRETRAIN, folder_name
@@ -32,7 +30,6 @@ from bertsmith.experiments.baseline_models import train_baseline
 from bertsmith.experiments.baselines_recipe import HISTORY, BaselinesRecipe, read_recipe
 from bertsmith.experiments.baselines_report import BaselinesReport, make_report, write_report_page
 from bertsmith.experiments.process_pool import Call, answer_call, make_calls, run_processes
-from bertsmith.instances.holdout_split import DocumentSplit
 from bertsmith.io import atomic
 from bertsmith.io.sources import Sources
 from bertsmith.predecessors.ngram_settings import NgramSettings
@@ -45,7 +42,6 @@ from bertsmith.tokenizer_training.train import train_tokenizer
 logger = logging.getLogger(__name__)
 
 _ARGUMENTS = "baselines.json"
-_TOKENIZER, _SHARDS = "tokenizer", "shards"
 _DEFAULT_MINUTES = 30.0
 
 
@@ -160,15 +156,8 @@ def baselines(
     previous = previous_arguments(out / _ARGUMENTS, arguments, resume=resume)
     with atomic.folder_lock(out, "baselines"), keeping_runs(out):
         write_json(out / _ARGUMENTS, {**previous, **arguments})
-        try:
-            shards = _prepare(corpus, out)
-            _check_settings(table, names, shards, {**changes, **budget}, location)
-        except InputError:
-            if not previous:
-                for name in (_TOKENIZER, _SHARDS):
-                    shutil.rmtree(out / name, ignore_errors=True)
-                (out / _ARGUMENTS).unlink()
-            raise
+        shards = _prepare(corpus, out)
+        _check_settings(table, names, shards, {**changes, **budget}, location)
         job = BaselinesJob(
             recipe=table, out=out, data=shards.folder, files=files, budget=budget, changes=changes
         )
@@ -191,11 +180,10 @@ def _budget(
 
 def _prepare(corpus: Shards | Sources, out: Path) -> Shards:
     """Return the shards of a corpus; text is prepared with a tokenizer of its own."""
+    corpus = open_prepared(corpus)
     if isinstance(corpus, Shards):
         return corpus
-    if isinstance(corpus, str | Path) and (Path(corpus) / MANIFEST_FILE).is_file():
-        return Shards.open(corpus)
-    folder, tokenizer = out / _SHARDS, out / _TOKENIZER
+    folder, tokenizer = out / "shards", out / "tokenizer"
     if folder.exists():
         return Shards.open(folder)
     if not tokenizer.exists():
@@ -212,9 +200,7 @@ def _check_measures(recipe: BaselinesRecipe, location: str) -> None:
 def _check_settings(
     recipe: BaselinesRecipe, names: Sequence[str], shards: Shards, changes: Mapping[str, Any], location: str
 ) -> None:
-    """Raise InputError if a model cannot be trained with its settings, or no documents can be held out."""
-    data = PretrainSettings().changed({**PretrainSettings.dotted(recipe.settings), **changes}).data
-    DocumentSplit.from_settings(shards, data)
+    """Raise InputError if a model cannot be trained with its settings."""
     table = ablation_recipe.AblationRecipe(settings=recipe.settings, rows={})
     for name in names:
         model = recipe.models[name]
