@@ -1,6 +1,7 @@
 """Compare the models before BERT with BERT by `baselines` on English Wikipedia and books, at equal tokens or time.
 
     python benchmarks/predecessors.py (--tokens N | --minutes M) --gensim-data FOLDER [--seeds 1] [--models A,B]
+        [--tasks sst2,mrpc] [--jobs 2]
 
 FOLDER has wordsim353.tsv, simlex999.txt, and questions-words.txt, which gensim's wheel carries in
 gensim/test/test_data. The corpus is prepared once, with 16,000 pieces. Minimal pairs are a sample of 20 of each
@@ -35,6 +36,8 @@ def main() -> None:
     parser.add_argument("--gensim-data", type=Path, required=True)
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--models")
+    parser.add_argument("--tasks", default="sst2,mrpc,conll2003")
+    parser.add_argument("--jobs", type=int)
     options = parser.parse_args()
     FOLDER.mkdir(parents=True, exist_ok=True)
     budget = f"{options.tokens} tokens" if options.tokens else f"{options.minutes:g} minutes"
@@ -43,7 +46,7 @@ def main() -> None:
         prepare_corpus(),
         out,
         models=None if options.models is None else options.models.split(","),
-        tasks=write_tasks(),
+        tasks={name: task for name, task in write_tasks().items() if name in options.tasks.split(",")},
         pairs=write_pairs(),
         word_pairs=[options.gensim_data / name for name in ("wordsim353.tsv", "simlex999.txt")],
         analogies=options.gensim_data / "questions-words.txt",
@@ -51,6 +54,7 @@ def main() -> None:
         minutes=options.minutes,
         tokens=options.tokens,
         seeds=options.seeds,
+        jobs=options.jobs,
         resume=(out / "baselines.json").exists(),
     )
     record.run_once(NAME, f"{budget}, {options.seeds} seed", report.to_dict)
@@ -95,7 +99,12 @@ def write_senses() -> Path:
 def write_tasks() -> dict[str, Any]:
     """Write samples of three task sets, and return the tasks."""
     tasks = record.DATA / "tasks"
-    settings = {"train.max_steps": 200, "train.eval_steps": 50, "task.max_length": 64}
+    settings = {
+        "train.max_steps": 200,
+        "train.eval_steps": 50,
+        "train.head_probe": True,
+        "task.max_length": 64,
+    }
     declared: dict[str, Any] = {}
     for name, columns in (("sst2", ["sentence", "label"]), ("mrpc", ["#1 String", "#2 String", "Quality"])):
         files = {}

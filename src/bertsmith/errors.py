@@ -83,7 +83,7 @@ def name_as_settings(text: str, names: Collection[str], group: str) -> str:
         kind, name, value, *_ = json.loads(match[1])
         if kind != "option" or name not in names:
             return match[0]
-        return f"the setting {group}.{name}{'' if value is None else f' ({value})'}"
+        return f"{group}.{name}={'…' if value is None else value}"
 
     return _REFERENCE.sub(replace, text)
 

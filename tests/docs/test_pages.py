@@ -151,6 +151,9 @@ def reduce_budget(line: str) -> str:
         line += " --preset bert-tiny-uncased"
     if re.search("bertsmith (pretrain|ablate)", line) and "batch_size" not in line:
         line += " --set train.batch_size=8"
+    if "bertsmith baselines" in line:
+        models = "" if "--models" in line else " --models trigram,word2vec,bert"
+        line = re.sub(r"--minutes \d+", "--tokens 2000", line) + models
     line = re.sub(r"--folds \d+", "--folds 2", re.sub(r"--minutes \d+", "--steps 3", line))
     return re.sub(r"(=[^, ]+,[^, ]+),\S+", r"\1", line) if "--grid" in line else line
 

@@ -95,10 +95,12 @@ def test_all_kinds_are_measured_alike(arguments: dict[str, Any], tmp_path: Path)
     assert [(c.better, c.verdict, c.source) for c in report.claims] == [
         ("bigram", "is undecided", "Shannon 1948")
     ]
-    assert all(400 <= report.models[name].tokens < 700 for name in ("gpt", "bert"))  # whole updates
+    assert all(400 <= report.models[name].tokens < 700 for name in ("gpt", "bert", "bigram"))
     seconds = report.models["bigram"].seconds - report.models["unigram"].seconds
     assert report.claims[0].seconds == pytest.approx(seconds)
-    assert report.tables()[-1].rows == [["GPT-2", "minimal pairs", "81.5", "Warstadt et al. 2020, table 3"]]
+    assert {"TF-IDF + linear", "without looking at the text"} <= set(report.metrics["moods"])
+    assert report.tables()[-1].rows[0][:3] == ["bigram", "unigram", "perplexity"]
+    assert report.tables()[-2].rows == [["GPT-2", "81.5", "minimal pairs", "Warstadt et al. 2020, table 3"]]
     out = arguments["output_dir"]
     assert json.loads((out / "report.json").read_text()) == report.to_dict()
     page = (out / "report.html").read_text()
@@ -162,6 +164,14 @@ def test_errors_come_before_any_training(
         bs.baselines(**{**arguments, **change})
     assert caught.value.code == code
     assert not list(Path(arguments["output_dir"]).rglob("pretrain"))
+
+
+def test_a_corpus_that_cannot_be_split_leaves_nothing(arguments: dict[str, Any], tmp_path: Path) -> None:
+    text = write(tmp_path / "text.txt", " ".join(tiny_run.WORDS * 30) + "\n")
+    with pytest.raises(InputError) as caught:
+        bs.baselines(**{**arguments, "corpus": text})
+    assert caught.value.code == "too_few_documents"
+    assert not arguments["output_dir"].exists()
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -265,3 +266,24 @@ def test_vectors_of_prepared_data_initialize_a_model(tmp_path: Path) -> None:
         table = read_token_vectors(str(file), shards.tokenizer, 20)
         token_id = next(i for i, token in enumerate(shards.tokenizer.tokens) if token in vectors.indices)
         np.testing.assert_array_equal(table[token_id], vectors[shards.tokenizer.tokens[token_id]])
+
+
+def test_documents_of_prepared_data(tmp_path: Path) -> None:
+    """A part of the documents gives the vectors of their text alone."""
+    shards = tiny_run.make_shards(tmp_path)
+    settings: dict[str, Any] = {"dimensions": 4, "min_count": 1, "num_train_epochs": 1, "subsampling": 0}
+    chosen = np.array([1, 2, shards.documents - 1])
+    part = train_word_vectors(shards, documents=chosen, **settings)
+    texts = []
+    for document in chosen.tolist():
+        first, last = shards.document_sentence_offsets[document : document + 2].tolist()
+        ends = [0, *shards.sentence_ends.tolist()]
+        texts += [
+            shards.tokenizer.decode(shards.take(np.arange(ends[i], ends[i + 1])).tolist())
+            for i in range(first, last)
+        ]
+    alone = train_word_vectors([re.findall(r"\w+|[^\w\s]", text) for text in texts], **settings)
+    assert part.words == alone.words
+    np.testing.assert_array_equal(part.vectors, alone.vectors)
+    everything = train_word_vectors(shards, documents=np.arange(shards.documents), **settings)
+    np.testing.assert_array_equal(everything.vectors, train_word_vectors(shards, **settings).vectors)

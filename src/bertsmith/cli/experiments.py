@@ -131,6 +131,14 @@ def _split_counts(_: click.Context, parameter: click.Parameter, value: str | Non
 @click.option("--task", metavar="TASK", help="A task to measure every model on, such as classify.")
 @click.option("--train", type=FILE, help="Labeled examples of the task.")
 @click.option("--validation", type=FILE, help="Examples of the task to score on.")
+@click.option(
+    "--task-set",
+    "task_settings",
+    metavar="NAME=VALUE",
+    multiple=True,
+    callback=options.parse_settings,
+    help="Change a setting of the task, such as task.text_column; can be repeated.",
+)
 @click.option("--tasks", type=FILE, help="Several tasks instead: a YAML file, as for `bertsmith ablate`.")
 @click.option("--pairs", type=FILE, help="Minimal pairs to score each model on.")
 @click.option(
@@ -147,10 +155,12 @@ def _split_counts(_: click.Context, parameter: click.Parameter, value: str | Non
     callback=_split_counts,
     help="Numbers of examples per class with which the first task is repeated, such as 10,100,1000.",
 )
-@options.minutes
 @click.option(
-    "--tokens", type=Integer(1), help="Tokens that each pre-trained model reads, instead of --minutes."
+    "--minutes",
+    type=options.POSITIVE,
+    help="Minutes of training of all pre-trained models together; measuring comes on top; default: 30.",
 )
+@click.option("--tokens", type=Integer(1), help="Tokens that each model reads, instead of --minutes.")
 @click.option("--seeds", type=Integer(1, 1000), default=1, help="Runs of each model.")
 @click.option(
     "--jobs",
@@ -164,6 +174,7 @@ def baselines(
     task: str | None,
     train: str | None,
     validation: str | None,
+    task_settings: dict[str, Any],
     as_json: bool,
     **arguments: Any,
 ) -> None:
@@ -184,8 +195,8 @@ def baselines(
     """
     from bertsmith.experiments.baselines import baselines as compare_baselines
 
-    if task is not None or train is not None or validation is not None:
-        arguments["tasks"] = _single_task(task, train, validation, arguments["tasks"])
+    if task is not None or train is not None or validation is not None or task_settings:
+        arguments["tasks"] = _single_task(task, train, validation, task_settings, arguments["tasks"])
     sources = corpus[0] if len(corpus) == 1 else list(corpus)
     report = compare_baselines(sources, output_dir, **arguments)
     tables.show(
@@ -194,9 +205,9 @@ def baselines(
 
 
 def _single_task(
-    task: str | None, train: str | None, validation: str | None, tasks: str | None
-) -> dict[str, dict[str, str]]:
-    """Return the mapping of tasks for --task, --train, and --validation."""
+    task: str | None, train: str | None, validation: str | None, settings: dict[str, Any], tasks: str | None
+) -> dict[str, dict[str, Any]]:
+    """Return the mapping of tasks for --task, --train, --validation, and --task-set."""
     if tasks is not None:
         hint = "write the task into the file, or remove --tasks"
         raise InputError("task_twice", "--task and --tasks are given", argument="tasks", hint=hint)
@@ -205,4 +216,4 @@ def _single_task(
         if not value:
             message, hint = "--task, --train, and --validation go together", f"add {option(name)}"
             raise InputError("task_incomplete", message, argument=name, hint=hint)
-    return {str(task): {"verb": str(task), **files}}
+    return {str(task): {"verb": str(task), **files, "settings": settings}}

@@ -54,7 +54,7 @@ COMMANDS = {
     "Use": {
         "predict": ("predict", "Predict answers for new texts."),
         "fill-mask": ("predict", "Predict the words behind [MASK]."),
-        "generate": ("generate", "Continue texts with a GPT."),
+        "generate": ("generate", "Continue texts with a left-to-right model, such as GPT."),
         "embed": ("embed", "Turn texts into vectors, in a file or an index."),
         "search": ("embed", "Find the texts of an index that are nearest to a query."),
         "serve": ("serve", "Serve models over HTTP."),

@@ -212,12 +212,9 @@ def print_ablation(report: Report) -> None:
 
 
 def print_baselines(report: BaselinesReport) -> None:
-    """Print the models, their results, and the claims."""
+    """Print the tables of the models, their results, and the claims."""
     for table in report.tables():
         console.print_table(table.title, table.heads, table.rows)
-    if report.claims:
-        claims = [claim.to_dict() for claim in report.claims]
-        print_rows("claims", claims, ["better", "worse", "metric", "gain", "seconds", "verdict"])
 
 
 def _print_ablated_metric(report: Report, name: str, rows: Report) -> None:

@@ -249,7 +249,7 @@ def check_task_files(verb: str, settings: FinetuneSettings) -> None:
         load_examples(task, settings.files, settings.task)
     except InputError as error:
         names = task.settings_type.model_fields
-        error.change_hint(lambda hint: name_as_settings(hint, names, "task"))
+        error.change_hint(lambda hint: f"{name_as_settings(hint, names, 'task')} in the settings of the task")
         raise
 
 

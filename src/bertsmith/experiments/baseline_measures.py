@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
 from bertsmith import hardware, rng
+from bertsmith.artifacts.locate import read_report
 from bertsmith.corpus.shards import Shards
 from bertsmith.errors import InputError, option
 from bertsmith.experiments.ablation_recipe import (
@@ -50,13 +51,13 @@ from bertsmith.predecessors.word_evaluation import (
     read_word_pairs,
 )
 from bertsmith.predecessors.word_vectors import WordVectors
-from bertsmith.runs.run_folder import holds_run, write_json
+from bertsmith.runs.run_folder import REPORT, holds_run, write_json
 from bertsmith.tasks import tfidf
 from bertsmith.tasks.fitted_task import create_report
 from bertsmith.tasks.registry import get_task
 
 _MEASUREMENT = "measurement.json"
-_RESULTS = {"metrics", "curves", "samples"}
+_RESULTS = {"metrics", "curves", "samples", "cheap_methods"}
 _PERPLEXITY_TOKENS = 100_000
 _PSEUDO_PERPLEXITY_TOKENS = 2_000  # each of which is a forward pass
 _SPEED_LENGTHS = (8, 32, 128, 512)
@@ -94,6 +95,7 @@ class Measurement(BaseModel):
         metrics: Results by name; of tasks, fractions of 1.
         curves: Results by name and by length, layer, distance, or number of labels.
         samples: Continuations of prompts.
+        cheap_methods: Results of cheap methods on the same examples, by metric and method.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -105,6 +107,7 @@ class Measurement(BaseModel):
     metrics: dict[str, float] = Field(default_factory=dict)
     curves: dict[str, dict[str, float]] = Field(default_factory=dict)
     samples: dict[str, str] = Field(default_factory=dict)
+    cheap_methods: dict[str, dict[str, float]] = Field(default_factory=dict)
 
 
 class MeasureFiles(BaseModel, frozen=True):
@@ -201,7 +204,7 @@ def measure(baseline: Baseline, context: MeasureContext, measures: Sequence[str]
             done[name] = part.model_dump(include=_RESULTS)
             write_json(file, done)
         for group in _RESULTS:
-            getattr(result, group).update(done[name][group])
+            getattr(result, group).update(done[name].get(group, {}))
     return result
 
 
@@ -290,7 +293,7 @@ def _chance(rows: Sequence[Mapping[str, str]]) -> float:
 def _read_senses(file: str) -> dict[str, list[dict[str, str]]]:
     """Return the texts and senses of each word of a table."""
     table = read_table(to_source(file, "senses"))
-    words, texts, senses = (table.strings(column, "senses") for column in ("word", "text", "sense"))
+    words, texts, senses = (table.strings(column) for column in ("word", "text", "sense"))
     rows: dict[str, list[dict[str, str]]] = {}
     for word, text, sense in zip(words, texts, senses, strict=True):
         rows.setdefault(word, []).append({"text": text, "sense": sense})
@@ -298,10 +301,19 @@ def _read_senses(file: str) -> dict[str, list[dict[str, str]]]:
 
 
 def measure_tasks(baseline: Baseline, context: MeasureContext, result: Measurement) -> None:
-    """Fine-tune for each task; the frozen encoder with a linear head is measured on the way."""
+    """Fine-tune for each task; the frozen encoder with a linear head and cheap methods are measured on the way."""
     for name, task in context.files.tasks.items():
-        for kind, score in _score_task(baseline, context, name, task).items():
-            result.metrics[f"{name}{kind}"] = score
+        scores = _score_task(baseline, context, name, task)
+        result.metrics |= {f"{name}{kind}": score for kind, score in scores.items()}
+        result.cheap_methods |= _cheap_scores(context.folder / folder_name(name), name)
+
+
+def _cheap_scores(run: Path, name: str) -> dict[str, dict[str, float]]:
+    """Return the scores of the cheap methods of a task's run, such as TF-IDF; {} without a run."""
+    report = read_report(run / REPORT)
+    methods = report.get("baselines", {})
+    scores = {m: float(methods[m][report["decided_by"]]) for m in methods if m != FROZEN_ENCODER}
+    return {name: scores} if scores else {}
 
 
 def measure_few_labels(baseline: Baseline, context: MeasureContext, result: Measurement) -> None:

@@ -230,9 +230,16 @@ def train_baseline(
     if recipe.kind == "untrained":
         assert base is not None
         return _neural_baseline(_untrained_model(base, folder / "model", seed, **recipe.settings), None)
-    if recipe.kind == "ngram":
-        return _train_ngram(recipe, folder, shards, PretrainSettings().changed(settings).data)
-    return _TRAIN[recipe.kind](recipe, folder, shards, seed, base)
+    if recipe.kind in ("ngram", "word_vectors"):
+        data, max_tokens = PretrainSettings().changed(settings).data, settings.get("train.max_tokens")
+        documents = _training_documents(shards, data, max_tokens, seed)
+        if recipe.kind == "ngram":
+            return _train_ngram(recipe, folder, shards, documents)
+        return _train_word_vectors(recipe, folder, shards, documents, seed)
+    if recipe.kind == "one_hot":
+        return _one_hot_vectors(shards)
+    assert base is not None
+    return _distill_static_vectors(recipe, folder, base)
 
 
 def _neural_baseline(model: Model, report: Mapping[str, Any] | None) -> NeuralBaseline:
@@ -252,42 +259,52 @@ def _untrained_model(base: Path, folder: Path, seed: int, *, keep_embeddings: bo
     return load(folder)
 
 
-def _train_ngram(recipe: ModelRecipe, folder: Path, shards: Shards, data: DataSettings) -> NgramBaseline:
-    split = DocumentSplit.from_settings(shards, data)
+def _training_documents(
+    shards: Shards, data: DataSettings, max_tokens: int | None, seed: int
+) -> NDArray[np.int64]:
+    """Return the documents that are not held out, or as many random ones of them as have `max_tokens` tokens."""
+    documents = DocumentSplit.from_settings(shards, data).train
+    if max_tokens is None or count_document_tokens(shards, documents) <= max_tokens:
+        return documents
+    ends = np.concatenate([[0], shards.sentence_ends])[shards.document_sentence_offsets]
+    shuffled = documents[np.argsort(rng.uniform(seed, "documents of a comparison", documents))]
+    num_documents = 1 + int(np.searchsorted(np.cumsum(np.diff(ends)[shuffled]), max_tokens))
+    return np.sort(shuffled[:num_documents])
+
+
+def _train_ngram(
+    recipe: ModelRecipe, folder: Path, shards: Shards, documents: NDArray[np.int64]
+) -> NgramBaseline:
     target = folder / "model"
 
     def train() -> None:
-        train_ngram(shards, documents=split.train, **recipe.settings).save(target)
+        train_ngram(shards, documents=documents, **recipe.settings).save(target)
 
     seconds, ngram = _train_once(folder, train), NgramModel.load(target)
     numbers = sum(len(table.log_probs) + len(table.backoffs) for table in ngram.tables)
-    return NgramBaseline(numbers, "pieces", count_document_tokens(shards, split.train), seconds, ngram)
+    return NgramBaseline(numbers, "pieces", count_document_tokens(shards, documents), seconds, ngram)
 
 
 def _train_word_vectors(
-    recipe: ModelRecipe, folder: Path, shards: Shards, seed: int, base: Path | None
+    recipe: ModelRecipe, folder: Path, shards: Shards, documents: NDArray[np.int64], seed: int
 ) -> VectorBaseline:
     target = folder / "model"
 
     def train() -> None:
-        train_word_vectors(shards, **{"seed": seed, **recipe.settings}).save(target)
+        settings = {"seed": seed, **recipe.settings}
+        train_word_vectors(shards, documents=documents, **settings).save(target)
 
     seconds, vectors = _train_once(folder, train), WordVectors.load(target)
     tokens = vectors.report["tokens"] * vectors.report["settings"]["num_train_epochs"]
     return VectorBaseline(vectors.vectors.size, "words", tokens, seconds, vectors, shards.tokenizer)
 
 
-def _one_hot_vectors(
-    recipe: ModelRecipe, folder: Path, shards: Shards, seed: int, base: Path | None
-) -> VectorBaseline:
+def _one_hot_vectors(shards: Shards) -> VectorBaseline:
     words = read_words(shards).with_min_count(1, _ONE_HOT_WORDS).words
     return VectorBaseline(0, "words", None, 0.0, WordVectors.one_hot(words), shards.tokenizer)
 
 
-def _distill_static_vectors(
-    recipe: ModelRecipe, folder: Path, shards: Shards, seed: int, base: Path | None
-) -> StaticBaseline:
-    assert base is not None
+def _distill_static_vectors(recipe: ModelRecipe, folder: Path, base: Path) -> StaticBaseline:
     target = folder / "model"
 
     def train() -> None:
@@ -295,14 +312,6 @@ def _distill_static_vectors(
 
     seconds, static = _train_once(folder, train), StaticModel.load(target)
     return StaticBaseline(static.vectors.size, "pieces", None, seconds, static)
-
-
-_TRAIN: Mapping[str, Callable[[ModelRecipe, Path, Shards, int, Path | None], Baseline]] = {
-    "word_vectors": _train_word_vectors,
-    "one_hot": _one_hot_vectors,
-    "static_vectors": _distill_static_vectors,
-}
-"""The functions that make vectors."""
 
 
 def _train_once(folder: Path, train: Callable[[], None]) -> float:

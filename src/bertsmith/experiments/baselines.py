@@ -7,6 +7,7 @@ fine-tuning, so that finished ones are kept.
 from __future__ import annotations
 
 import logging
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from bertsmith.experiments.baseline_models import train_baseline
 from bertsmith.experiments.baselines_recipe import HISTORY, BaselinesRecipe, read_recipe
 from bertsmith.experiments.baselines_report import BaselinesReport, make_report, write_report_page
 from bertsmith.experiments.process_pool import Call, answer_call, make_calls, run_processes
+from bertsmith.instances.holdout_split import DocumentSplit
 from bertsmith.io import atomic
 from bertsmith.io.sources import Sources
 from bertsmith.predecessors.ngram_settings import NgramSettings
@@ -42,6 +44,7 @@ from bertsmith.tokenizer_training.train import train_tokenizer
 logger = logging.getLogger(__name__)
 
 _ARGUMENTS = "baselines.json"
+_TOKENIZER, _SHARDS = "tokenizer", "shards"
 _DEFAULT_MINUTES = 30.0
 
 
@@ -156,8 +159,15 @@ def baselines(
     previous = previous_arguments(out / _ARGUMENTS, arguments, resume=resume)
     with atomic.folder_lock(out, "baselines"), keeping_runs(out):
         write_json(out / _ARGUMENTS, {**previous, **arguments})
-        shards = _prepare(corpus, out)
-        _check_settings(table, names, shards, {**changes, **budget}, location)
+        try:
+            shards = _prepare(corpus, out)
+            _check_settings(table, names, shards, {**changes, **budget}, location)
+        except InputError:
+            if not previous:
+                for name in (_TOKENIZER, _SHARDS):
+                    shutil.rmtree(out / name, ignore_errors=True)
+                (out / _ARGUMENTS).unlink()
+            raise
         job = BaselinesJob(
             recipe=table, out=out, data=shards.folder, files=files, budget=budget, changes=changes
         )
@@ -183,7 +193,7 @@ def _prepare(corpus: Shards | Sources, out: Path) -> Shards:
     corpus = open_prepared(corpus)
     if isinstance(corpus, Shards):
         return corpus
-    folder, tokenizer = out / "shards", out / "tokenizer"
+    folder, tokenizer = out / _SHARDS, out / _TOKENIZER
     if folder.exists():
         return Shards.open(folder)
     if not tokenizer.exists():
@@ -200,7 +210,9 @@ def _check_measures(recipe: BaselinesRecipe, location: str) -> None:
 def _check_settings(
     recipe: BaselinesRecipe, names: Sequence[str], shards: Shards, changes: Mapping[str, Any], location: str
 ) -> None:
-    """Raise InputError if a model cannot be trained with its settings."""
+    """Raise InputError if a model cannot be trained with its settings, or no documents can be held out."""
+    data = PretrainSettings().changed({**PretrainSettings.dotted(recipe.settings), **changes}).data
+    DocumentSplit.from_settings(shards, data)
     table = ablation_recipe.AblationRecipe(settings=recipe.settings, rows={})
     for name in names:
         model = recipe.models[name]

@@ -84,11 +84,12 @@ class JudgedClaim(Ordering):
 
 
 class ResultTable(NamedTuple):
-    """A table of the report, of texts."""
+    """A table of the report, of texts; `num_numbers` columns after the first have numbers."""
 
     title: str
     heads: list[str]
     rows: list[list[str]]
+    num_numbers: int = 0
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,7 @@ class BaselinesReport(Result):
         budget: The budget of each pre-trained model.
         seeds: The number of seeds that all models have.
         models: The models.
-        metrics: The results by metric and model.
+        metrics: The results by metric and model, or cheap method.
         curves: The mean results by curve, model, and position.
         samples: The continuations of prompts, of the first seed, by prompt and model.
         claims: The claims of the recipe that could be compared.
@@ -133,25 +134,39 @@ class BaselinesReport(Result):
             ]
             for name, model in self.models.items()
         ]
-        tables = [ResultTable("Models", ["model", "parameters", "read", "training", "source"], rows)]
+        tables = [ResultTable("Models", ["model", "parameters", "read", "training", "source"], rows, 3)]
         names = list(self.metrics)
+        models = dict.fromkeys([*self.models, *(m for column in self.metrics.values() for m in column)])
         for start in range(0, len(names), max_columns):
             group = names[start : start + max_columns]
             cells = {name: _format_column(name, self.metrics[name]) for name in group}
             rows = [
                 [model, *(cells[name].get(model, _MISSING) for name in group)]
-                for model in self.models
+                for model in models
                 if any(model in cells[name] for name in group)
             ]
-            tables.append(ResultTable("", ["model", *group], rows))
+            tables.append(ResultTable("", ["model", *group], rows, len(group)))
         if self.published:
-            heads = ["model", "metric", "value", "source"]
-            rows = [
-                [f"{score[head]:g}" if head == "value" else score[head] for head in heads]
-                for score in self.published
-            ]
-            tables.append(ResultTable("Published", heads, rows))
+            heads = ["model", "value", "metric", "source"]
+            rows = [[str(score[head]) for head in heads] for score in self.published]
+            tables.append(ResultTable("Published", heads, rows, 1))
+        if self.claims:
+            heads = ["better", "worse", "metric", "gain", "training", "verdict", "source"]
+            tables.append(ResultTable("Claims", heads, list(map(_claim_row, self.claims))))
         return tables
+
+
+def _claim_row(claim: JudgedClaim) -> list[str]:
+    gain = points_factor(claim.metric, [claim.gain]) * claim.gain
+    return [
+        claim.better,
+        claim.worse,
+        claim.metric,
+        f"{gain:+,.1f}",
+        f"{claim.seconds:+,.0f} s",
+        claim.verdict.removeprefix("is "),
+        claim.source,
+    ]
 
 
 def make_report(
@@ -162,6 +177,7 @@ def make_report(
     metrics: dict[str, dict[str, ModelMetric]] = {}
     curves: dict[str, dict[str, dict[str, list[float]]]] = {}
     samples: dict[str, dict[str, str]] = {}
+    cheap: dict[str, dict[str, float]] = {}
     models = {}
     for name, by_seed in finished.items():
         results = [by_seed[seed] for seed in sorted(by_seed)]
@@ -172,6 +188,8 @@ def make_report(
         for metric in first.metrics:
             values = [result.metrics[metric] for result in results if metric in result.metrics]
             metrics.setdefault(metric, {})[name] = _model_metric(values)
+        for metric, methods in first.cheap_methods.items():
+            cheap.setdefault(metric, {}).update(methods)
         for result in results:
             for curve, points in result.curves.items():
                 by_position = curves.setdefault(curve, {}).setdefault(name, {})
@@ -179,6 +197,8 @@ def make_report(
                     by_position.setdefault(position, []).append(value)
         for prompt, sample in first.samples.items():
             samples.setdefault(prompt, {})[name] = sample
+    for metric, methods in cheap.items():
+        metrics[metric] |= {method: _model_metric([score]) for method, score in methods.items()}
     return BaselinesReport(
         title=recipe.title,
         description=recipe.description,

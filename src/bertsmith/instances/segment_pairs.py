@@ -307,8 +307,8 @@ def too_few_documents_error(num_different: int, requirement: str) -> InputError:
     """Return the error for a corpus with too few different documents."""
     return InputError(
         "too_few_documents",
-        f"there are {pluralize(num_different, 'different document')} (near-duplicates count as one, and so do the "
-        f"parts of a too long one), and {requirement}",
+        f"the text has {pluralize(num_different, 'different document')} (near-duplicates count as one, and so do "
+        f"the parts of a too long one), and {requirement}",
         hint=f"give more documents, or separate them by blank lines (or set {option('documents')} of "
         f"{command('data prepare')}) and prepare again; or set {option('data.sentence_task', 'none')} and "
         f"{option('data.validation_split', '0')}",

@@ -90,6 +90,7 @@ def train_word_vectors(
     corpus: Any,
     *,
     initial: WordVectors | str | Path | None = None,
+    documents: IntArray | None = None,
     reading: Reading = DEFAULT_READING,
     **keywords: Unpack[WordVectorKeywords],
 ) -> WordVectors:
@@ -104,6 +105,7 @@ def train_word_vectors(
         initial: Vectors to continue from, or their path, of the same dimensions and subwords. Their words are
             kept, and frequent new words are added. Vectors of a folder that `save` wrote also continue with their
             output vectors and counts; the inner nodes of hierarchical softmax begin anew.
+        documents: int64 in ascending order, the documents of prepared data to read; None: all.
         reading: The rules by which files become documents.
         keywords: Settings, such as algorithm="cbow"; see the settings reference.
 
@@ -119,7 +121,7 @@ def train_word_vectors(
         raise error
     if isinstance(initial, str | Path):
         initial = WordVectors.load(initial)
-    words = read_words(corpus, lowercase=settings.lowercase, reading=reading)
+    words = read_words(corpus, documents=documents, lowercase=settings.lowercase, reading=reading)
     for _ in range(settings.phrase_passes):
         words = words.with_phrases(settings.min_count, settings.phrase_threshold)
     if initial is None:

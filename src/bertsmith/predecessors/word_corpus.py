@@ -97,7 +97,13 @@ class WordCorpus:
         return WordCorpus([*self.words, *names], ids[is_kept], kept_before[self.sentence_ends])
 
 
-def read_words(corpus: Any, *, lowercase: bool = True, reading: Reading = DEFAULT_READING) -> WordCorpus:
+def read_words(
+    corpus: Any,
+    *,
+    documents: IntArray | None = None,
+    lowercase: bool = True,
+    reading: Reading = DEFAULT_READING,
+) -> WordCorpus:
     """Return the words of a corpus; a line of text is a sentence.
 
     Text is normalized and split as BERT's tokenizers do (white space, punctuation, and Chinese characters separate
@@ -107,6 +113,7 @@ def read_words(corpus: Any, *, lowercase: bool = True, reading: Reading = DEFAUL
     Args:
         corpus: Files, folders, globs, or data in memory, as in `prepare`; prepared data (`Shards` or its folder);
             or sentences that are lists of words, which are taken as they are.
+        documents: int64 in ascending order, the documents of prepared data to read; None: all.
         lowercase: Lower-case text, and remove accents.
         reading: The rules by which files become documents.
 
@@ -115,7 +122,7 @@ def read_words(corpus: Any, *, lowercase: bool = True, reading: Reading = DEFAUL
     """
     corpus = open_prepared(corpus)
     if isinstance(corpus, Shards):
-        result = _words_of_shards(corpus)
+        result = _words_of_shards(corpus, np.arange(corpus.documents) if documents is None else documents)
     else:
         is_split = isinstance(corpus, Sequence) and len(corpus) > 0 and isinstance(corpus[0], list | tuple)
         sentences = iter(corpus) if is_split else None
@@ -152,7 +159,7 @@ def _bert_word_splitter(lowercase: bool) -> Callable[[str], list[str]]:
     return word_splitter(BertNormalizer(lowercase=lowercase), BertPreTokenizer())
 
 
-def _words_of_shards(shards: Shards) -> WordCorpus:
+def _words_of_shards(shards: Shards, documents: IntArray) -> WordCorpus:
     """Return the words of prepared data: tokens that start no word are joined to those before them."""
     tokenizer = shards.tokenizer
     special_ids = np.array(sorted(tokenizer.all_special_ids), dtype=np.int64)
@@ -160,9 +167,13 @@ def _words_of_shards(shards: Shards) -> WordCorpus:
     parts: list[NDArray[np.int32]] = []
     ends: list[IntArray] = []
     offset = num_words = 0
-    for ids, _ in read_portions(shards, np.arange(shards.documents)):
-        first, last = np.searchsorted(shards.sentence_ends, [offset, offset + len(ids)], side="right")
-        sentence_ends = shards.sentence_ends[first:last] - offset
+    is_read = np.zeros(shards.documents, dtype=bool)
+    is_read[documents] = True
+    lengths = np.diff(shards.sentence_ends, prepend=0)
+    all_ends = np.cumsum(lengths[np.repeat(is_read, np.diff(shards.document_sentence_offsets))])
+    for ids, _ in read_portions(shards, documents):
+        first, last = np.searchsorted(all_ends, [offset, offset + len(ids)], side="right")
+        sentence_ends = all_ends[first:last] - offset
         is_start = tokenizer.word_starts(ids)
         is_start[np.concatenate([[0], sentence_ends[:-1]])] = True
         starts = np.flatnonzero(is_start)
