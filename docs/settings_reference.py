@@ -1,4 +1,7 @@
-"""Sphinx directives that list settings and presets: `{settings} pretrain`, `{settings} finetune`, `{presets}`."""
+"""Sphinx directives that list settings and presets: `{settings} pretrain`, `{settings} finetune`, `{presets}`.
+
+The other arguments of `{settings}` are the names in `SETTINGS`.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +14,18 @@ from sphinx.application import Sphinx
 from bertsmith.finetuning.settings import settings_type
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.family import presets
+from bertsmith.predecessors.ngram_settings import NgramSettings
+from bertsmith.predecessors.word2vec import Word2VecSettings
 from bertsmith.pretraining.settings import PretrainSettings
 from bertsmith.settings import Settings, may_change
 from bertsmith.tasks.registry import TASKS, get_task
 from reference_table import table
+
+SETTINGS: dict[str, type[Settings]] = {
+    "pretrain": PretrainSettings,
+    "ngram": NgramSettings,
+    "word_vectors": Word2VecSettings,
+}
 
 
 class SettingsList(Directive):
@@ -24,8 +35,8 @@ class SettingsList(Directive):
 
     def run(self) -> list[nodes.Node]:
         """Return the tables."""
-        if self.arguments[0] == "pretrain":
-            return list(_tables(PretrainSettings).values())
+        if self.arguments[0] in SETTINGS:
+            return list(_tables(SETTINGS[self.arguments[0]]).values())
         sections = []
         for index, name in enumerate(TASKS):
             groups = _tables(settings_type(get_task(name)))

@@ -427,7 +427,7 @@ def test_masks_of_several_texts(bert: bs.Model) -> None:
     )
     with pytest.raises(bs.InputError) as caught:
         bert.fill_mask(texts[0], top_k=0)
-    assert (caught.value.code, caught.value.argument) == ("top_k_too_small", "top_k")
+    assert (caught.value.code, caught.value.argument) == ("number_too_small", "top_k")
     with pytest.raises(bs.InputError) as caught:
         bert.fill_mask([["a"]])  # type: ignore[list-item]
     assert caught.value.code == "not_a_string"

@@ -30,6 +30,7 @@ PYTHON_FUNCTIONS = {
     "evaluate": "Model.evaluate",
     "predict": "Model.predict",
     "fill-mask": "Model.fill_mask",
+    "generate": "Model.generate",
     "score": "Model.score",
     "score --pairs": "Model.score_pairs",
     "embed": "Model.embed",

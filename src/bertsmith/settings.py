@@ -15,6 +15,7 @@ import dataclasses
 import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from numbers import Integral
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar, get_args, get_origin
 
@@ -351,6 +352,15 @@ def _to_python(value: Any) -> Any:
     if isinstance(value, Path):
         return str(value)
     return value.tolist() if hasattr(value, "tolist") else value
+
+
+def check_positive(value: Any, argument: str) -> None:
+    """Raise InputError for an argument that is not an integer of 1 or more."""
+    if not isinstance(value, Integral) or value < 1:
+        message = f"{value!r:.40} is not an integer of 1 or more"
+        raise InputError(
+            "number_too_small", message, argument=argument, hint="use 1 or more, without a fraction"
+        )
 
 
 def may_change(field: FieldInfo) -> bool:

@@ -108,6 +108,32 @@ def test_an_lstm_with_open_forget_gates_decays_slower_than_an_rnn(tmp_path: Path
     assert file.read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.parametrize(
+    ("ids", "location"),
+    [([], None), ([[5]], "sequence 1"), ([[1, 2], [3, 20]], "sequence 2"), ([[-1, 2]], "sequence 1")],
+)
+def test_sequences_without_a_step_or_of_unknown_tokens_are_refused(
+    ids: list[list[int]], location: str | None
+) -> None:
+    with pytest.raises(InputError) as caught:
+        gradient_norms(an_encoder("rnn"), ids, summed)
+    assert caught.value.location == location
+
+
+def test_a_plot_is_a_new_png_file(tmp_path: Path) -> None:
+    norms = {"RNN": np.ones((1, 3))}
+    plot_gradient_norms(norms, tmp_path / "a.png")
+    for values, name, code in (
+        ({}, "b.png", "no_norms"),
+        (norms, "b.pdf", "wrong_file_suffix"),
+        (norms, "a.png", "output_exists"),
+    ):
+        with pytest.raises(InputError) as caught:
+            plot_gradient_norms(values, tmp_path / name)
+        assert caught.value.code == code
+    assert plot_gradient_norms(norms, tmp_path / "a.png", overwrite=True) == tmp_path / "a.png"
+
+
 @pytest.mark.parametrize("changes", [{"causal": False}, {"backwards": True}])
 def test_other_encoders_are_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(InputError) as caught:

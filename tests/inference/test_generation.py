@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -103,13 +104,15 @@ def test_sampling_filters_as_the_reference_does() -> None:
         ("max_new_tokens", 0),
         ("temperature", -0.1),
         ("temperature", float("nan")),
+        ("max_new_tokens", 1.5),
+        ("temperature", "hot"),
         ("top_k", 0),
         ("top_p", 0.0),
         ("top_p", 1.01),
         ("seed", -1),
     ],
 )
-def test_settings_out_of_range(model: bs.Model, name: str, value: float) -> None:
+def test_settings_out_of_range(model: bs.Model, name: str, value: Any) -> None:
     with pytest.raises(InputError) as caught:
         model.generate("The bear", **{name: value})
     assert (caught.value.code, caught.value.argument) == ("sampling_out_of_range", name)
@@ -256,6 +259,42 @@ def test_models_that_cannot_continue_texts(byte_level: Tokenizer, tmp_path: Path
     with pytest.raises(InputError) as caught:
         int8.generate("The bear")
     assert (caught.value.code, caught.value.argument) == ("int8_not_for_generation", "precision")
+
+
+def test_refusals_name_a_command_that_the_model_serves(tmp_path: Path) -> None:
+    """A model is never sent to a command that refuses it."""
+    pieces, sizes = tiny_run.tokenizer(), {"hidden_size": 32, "num_hidden_layers": 1, "intermediate_size": 32}
+    bilstm = bs.create_model("lstm-mini", pieces, tmp_path / "bilstm", causal=False, **sizes)
+    with pytest.raises(InputError) as caught:
+        bs.create_model("lstm-mini", pieces, tmp_path / "bilstm")
+    assert (caught.value.code, caught.value.argument) == ("output_exists", "output_dir")
+    bilstm = bs.create_model(
+        "lstm-mini", pieces, tmp_path / "bilstm", causal=False, overwrite=True, seed=1, **sizes
+    )
+    pairs = [{"source": "kaba", "target": "lode"}, {"source": "lode", "target": "kaba"}] * 2
+    transformer = bs.create_model("transformer-mini", pieces, tmp_path / "new", **SMALL)
+    translator = bs.finetune(
+        "translate", transformer, tmp_path / "translator", train=pairs, validation=pairs, max_steps=1
+    )
+    elmo = model_of(tmp_path / "elmo", pieces, "elmo-mini", **sizes, num_attention_heads=1, embedding_size=16)
+    bert = model_of(tmp_path / "bert", pieces, "bert-tiny-uncased")
+    gpt = model_of(tmp_path / "gpt", pieces, "bert-tiny-uncased", causal=True)
+    for model, usage in ((bilstm, "embed"), (translator, "predict"), (elmo, "score"), (bert, "fill_mask")):
+        with pytest.raises(InputError) as caught:
+            model.generate("kaba")
+        assert f"bertsmith.Model.{usage} " in (caught.value.hint or "")
+    for model, usage in ((bilstm, "embed"), (translator, "predict"), (elmo, "score"), (gpt, "generate")):
+        with pytest.raises(InputError) as caught:
+            model.fill_mask("kaba [MASK]")
+        assert f"bertsmith.Model.{usage} " in (caught.value.hint or "")
+    assert elmo.score("kaba lode").tokens == 2
+    assert bert.fill_mask("kaba [MASK]")
+
+
+def test_empty_prompts_are_logged(model: bs.Model, caplog: pytest.LogCaptureFixture) -> None:
+    model.generate(["The bear", "", " "], max_new_tokens=1)
+    (record,) = [record for record in caplog.records if record.levelno == logging.WARNING]
+    assert "prompt 2, prompt 3" in record.getMessage().replace(" and ", ", ")
 
 
 def test_only_one_prompt_is_streamed(model: bs.Model) -> None:

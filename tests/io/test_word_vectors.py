@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import logging
 import lzma
 from pathlib import Path
 
@@ -27,13 +28,16 @@ BODY = "\n".join(LINES) + "\n"
         ("packed.vec.xz", BODY),
     ],
 )
-def test_all_forms_hold_the_same_vectors(name: str, text: str, tmp_path: Path) -> None:
-    """The first of two vectors of a word counts; a word with a blank in it (GloVe has some) is nobody's."""
+def test_all_forms_hold_the_same_vectors(
+    name: str, text: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The first of two vectors of a word counts; GloVe has words with spaces."""
     packed = {".gz": gzip.compress, ".xz": lzma.compress}.get(Path(name).suffix, bytes)
     (tmp_path / name).write_bytes(packed(text.encode()))
     vectors, width = read_word_vectors(tmp_path / name)
     assert width == 3
-    assert vectors.keys() == {"kaba", "lode", "北京"}
+    assert vectors.keys() == {"kaba", "lode", ". .", "北京"}
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
     np.testing.assert_array_equal(vectors["kaba"], np.array([0.5, -1, 0.2], dtype=np.float32))
     assert vectors["北京"].dtype == np.float32
     some, width = read_word_vectors(tmp_path / name, {"lode", "absent"})
@@ -45,8 +49,14 @@ def test_all_forms_hold_the_same_vectors(name: str, text: str, tmp_path: Path) -
     [
         ("", "", "no_vectors"),
         ("3 3\nkaba 1 2 3\n", "", "truncated_file"),
+        ("0 20\n", "", "no_vectors"),
+        ("1 3\nkaba 1 2 3\nlode 1 2 3\n", ":3", "too_many_vectors"),
+        ("5 0\nkaba 1 2 3\n", ":1", "not_numbers"),
         ("kaba 1 2 3\nlode 1 2\n", ":2", "vector_length"),
+        ("kaba 1 2 3\nlode 1 2 3 4\n", ":2", "vector_length"),
+        ("2 3\nkaba 1 2 3\n. 1 2 3 4\n", ":3", "vector_length"),
         ("kaba 1 2 x\n", ":1", "not_numbers"),
+        ("1 3\nkaba 1 2 x\n", ":2", "not_numbers"),
         ("1 3\nkaba 1 nan 3\n", ":2", "not_finite"),
         ("1 3\nkaba 1 1e99 3\n", ":2", "not_finite"),
     ],
@@ -71,7 +81,9 @@ def binary(header: str = "3 2", *, line_ends: bool = True) -> bytes:
 
 @pytest.mark.parametrize("line_ends", [True, False])
 @pytest.mark.parametrize("name", ["v.bin", "v.bin.gz"])
-def test_binary_files_hold_the_same_vectors(line_ends: bool, name: str, tmp_path: Path) -> None:
+def test_binary_files_hold_the_same_vectors(
+    line_ends: bool, name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     content = binary(line_ends=line_ends)
     (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
     vectors, width = read_word_vectors(tmp_path / name)
@@ -79,6 +91,7 @@ def test_binary_files_hold_the_same_vectors(line_ends: bool, name: str, tmp_path
         {"a": [0, 1], "北京": [2, 3]},
         2,
     )
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
     assert read_word_vectors(tmp_path / name, {"北京"})[0].keys() == {"北京"}
 
 
@@ -99,6 +112,8 @@ NOT_FINITE = np.array([1, np.nan], dtype="<f4").tobytes()
     [
         (binary()[:-4], "truncated_file", None),
         (binary("4 2"), "truncated_file", None),
+        (binary() + b"junk", "damaged_vectors", 41),
+        (binary("2 2", line_ends=False), "damaged_vectors", 29),
         (b"word 1 2\n", "not_word2vec_binary", None),
         (b"3 0\n", "not_word2vec_binary", None),
         (b"0 3\n", "no_vectors", None),

@@ -219,6 +219,8 @@ def test_pieces_of_shards(tmp_path: Path) -> None:
     shards = tiny_run.make_shards(tmp_path)
     model = train_ngram(shards, order=2, smoothing="interpolated")
     total = model.perplexity(shards)
+    of_folder = train_ngram(str(shards.folder), order=2, smoothing="interpolated")
+    assert (of_folder.words, of_folder.perplexity(shards.folder)) == (model.words, total)
     assert total.tokens == shards.tokens + len(shards.sentence_ends)
     assert total.sentences == len(shards.sentence_ends)
     documents = np.arange(shards.documents)
@@ -251,7 +253,35 @@ def test_a_saved_model_is_the_same(tmp_path: Path) -> None:
         assert ours == theirs
     with pytest.raises(InputError) as error:
         model.save(tmp_path / "model")
-    assert error.value.code == "output_exists"
+    assert (error.value.code, error.value.argument) == ("output_exists", "folder")
+    other = train_ngram(TEXT, order=2)
+    other.save(tmp_path / "model", overwrite=True)
+    assert NgramModel.load(tmp_path / "model").order == 2
+    (tmp_path / "model" / "notes.txt").write_text("mine")
+    with pytest.raises(InputError) as error:
+        other.save(tmp_path / "model", overwrite=True)
+    assert error.value.code == "not_replaceable"
+    with pytest.raises(InputError) as error:
+        other.save(tmp_path / "model" / "notes.txt", overwrite=True)
+    assert (error.value.code, "overwrite" in str(error.value)) == ("output_exists", False)
+
+
+def test_an_arpa_file_is_replaced_on_request_only(tmp_path: Path) -> None:
+    model, path = train_ngram(TEXT, order=2), tmp_path / "lm.arpa"
+    model.write_arpa(path)
+    with pytest.raises(InputError) as error:
+        model.write_arpa(path)
+    assert (error.value.code, error.value.argument) == ("output_exists", "path")
+    train_ngram(TEXT, order=3).write_arpa(path, overwrite=True)
+    assert NgramModel.read_arpa(path).order == 3
+
+
+def test_next_words_are_one_or_more() -> None:
+    model = train_ngram(TEXT, order=2)
+    for k in (-1, 0, 1.5):
+        with pytest.raises(InputError) as error:
+            model.next_words("the", k)  # type: ignore[arg-type]
+        assert (error.value.code, error.value.argument) == ("number_too_small", "k")
 
 
 @pytest.mark.parametrize(
@@ -306,6 +336,7 @@ def test_too_little_text(tmp_path: Path) -> None:
     with pytest.raises(InputError) as error:
         train_ngram(PARTS_OF_SPEECH)
     assert error.value.code == "discounts_undefined"
+    assert "discount_fallback=(0.5, 1, 1.5)" in (error.value.hint or "")
     (tmp_path / "empty.txt").write_text("\n\n", encoding="utf-8")
     with pytest.raises(InputError) as error:
         train_ngram(tmp_path / "empty.txt")

@@ -53,6 +53,7 @@ def test_components_are_ordered_and_uncorrelated(base: Model) -> None:
         rtol=1e-3,
         atol=1e-5,
     )
+    assert rotated.config["apply_pca"] == plain.vectors.shape[1]
     reduced = distill_static_vectors(base, dimensions=3, sif_coefficient=None)
     np.testing.assert_allclose(reduced.vectors, rotated.vectors[:, :3], atol=1e-6)
 
@@ -124,7 +125,7 @@ def test_words_of_static_vectors_have_neighbors(static: StaticModel) -> None:
 @pytest.mark.parametrize(
     ("options", "code"),
     [
-        ({"dimensions": 0}, "invalid_dimensions"),
+        ({"dimensions": 0}, "number_too_small"),
         ({"sif_coefficient": 0.0}, "invalid_sif_coefficient"),
         ({"sif_coefficient": 1.0}, "invalid_sif_coefficient"),
         ({"pooling": "median"}, "unknown_pooling"),

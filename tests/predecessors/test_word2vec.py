@@ -155,9 +155,8 @@ def test_training_continues_from_a_saved_folder(options: dict[str, Any], tmp_pat
     sentences = planted_corpus(600)
     first = train_word_vectors(sentences, **SMALL, **options)
     first.save(tmp_path / "vectors")
-    loaded = WordVectors.load(tmp_path / "vectors")
     more = [*sentences, ["newcomer", "topic0word1", "topic0word2"]]
-    second = train_word_vectors(more, initial=loaded, **SMALL, **options)
+    second = train_word_vectors(more, initial=tmp_path / "vectors", **SMALL, **options)
     assert second.words == [*first.words, "newcomer"]
     assert second.report["losses"][0] < 0.8 * first.report["losses"][0]
     again = train_word_vectors(more, initial=first, **SMALL, **options)

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import gzip
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+import bertsmith as bs
+import tiny_run
 from bertsmith.errors import InputError
+from bertsmith.io.sources import Texts
+from bertsmith.predecessors.ngram import NgramModel, train_ngram
+from bertsmith.predecessors.static_vectors import StaticModel
 from bertsmith.predecessors.word_evaluation import evaluate_analogies, evaluate_similarity
 from bertsmith.predecessors.word_vectors import Subwords, WordVectors
 
@@ -142,6 +149,59 @@ def test_words_with_white_space_are_saved_in_folders_only(tmp_path: Path) -> Non
         assert caught.value.code == "word_with_space"
         assert not (tmp_path / name).exists()
     assert WordVectors.load(vectors.save(tmp_path / "folder")).words == vectors.words
+
+
+def test_folders_of_other_kinds_are_named(tmp_path: Path) -> None:
+    (tmp_path / "shards").mkdir()
+    loaders = {
+        "not_an_ngram_model": NgramModel.load,
+        "not_word_vectors": WordVectors.load,
+        "not_static_vectors": StaticModel.load,
+    }
+    for code, load in loaders.items():
+        with pytest.raises(InputError) as caught:
+            load(tmp_path / "shards")
+        assert (caught.value.code, caught.value.location) == (code, str(tmp_path / "shards"))
+
+
+def test_commands_name_the_class_that_opens_a_folder(tmp_path: Path) -> None:
+    WordVectors.one_hot(WORDS).save(tmp_path / "vectors")
+    train_ngram(Texts(["a b"]), order=2, smoothing="add_k").save(tmp_path / "ngram")
+    pieces = tiny_run.tokenizer()
+    StaticModel(pieces, np.ones((len(pieces), 2), dtype=np.float32)).save(tmp_path / "static")
+    for name, cls in (("vectors", WordVectors), ("ngram", NgramModel), ("static", StaticModel)):
+        for open_folder in (bs.load, bs.info):
+            with pytest.raises(InputError) as caught:
+                open_folder(tmp_path / name)
+            assert (caught.value.code, caught.value.location) == (
+                "model_without_layers",
+                str(tmp_path / name),
+            )
+            assert f"bertsmith.{cls.__name__}.load" in (caught.value.hint or "")
+            cls.load(tmp_path / name)
+
+
+def test_a_saved_path_that_exists_is_named_by_its_argument(tmp_path: Path) -> None:
+    vectors = WordVectors.one_hot(WORDS)
+    for name in ("v.txt", "folder"):
+        vectors.save(tmp_path / name)
+        with pytest.raises(InputError) as caught:
+            vectors.save(tmp_path / name)
+        assert (caught.value.code, caught.value.argument) == ("output_exists", "path")
+
+
+def test_wrong_arguments_are_refused() -> None:
+    vectors = WordVectors(WORDS, MATRIX)
+    calls: dict[str, Callable[[], Any]] = {
+        "number_too_small": lambda: vectors.neighbors("term", -1),
+        "vector_shape": lambda: vectors.neighbors(np.ones(2)),
+        "unknown_word": lambda: vectors[5],  # type: ignore[index]
+        "repeated_word": lambda: WordVectors.one_hot(["a", "b", "a"]),
+    }
+    for code, call in calls.items():
+        with pytest.raises(InputError) as caught:
+            call()
+        assert caught.value.code == code
 
 
 def test_a_glove_file_loads(tmp_path: Path) -> None:

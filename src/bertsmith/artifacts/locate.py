@@ -24,6 +24,10 @@ from bertsmith.suggestions import not_found_error, similar_path
 
 logger = logging.getLogger(__name__)
 CONFIG_FILE = "config.json"
+NGRAM_FILE, WORD_VECTORS_FILE = "ngram.json", "word_vectors.json"
+"""The files by which folders of n-gram models and of word vectors are recognized."""
+STATIC_MODEL_TYPE = "model2vec"
+"""The model type in config.json of static vectors."""
 RUNS_FILE = "runs.json"
 """The file with the names of the runs, finished or not."""
 RUNS_REPORT_FILE = "report.json"
@@ -50,6 +54,7 @@ def locate(name: str | Path) -> Path:
     """
     check_name(name)
     path = Path(name)
+    check_has_layers(path)
     for candidate in (path / "model", path):
         if (candidate / CONFIG_FILE).is_file():
             check_model_name(str(path))
@@ -72,6 +77,21 @@ def locate(name: str | Path) -> Path:
         message = "%s: %s; %s is used instead, the only pre-trained model of its family in this folder"
         logger.warning(message, name, error.message, candidates[0])
         return candidates[0]
+
+
+def check_has_layers(path: Path) -> None:
+    """Raise an InputError for the folder of a model without layers, which only Python's classes open."""
+    classes = {
+        NGRAM_FILE: ("an n-gram model", "NgramModel"),
+        WORD_VECTORS_FILE: ("word vectors", "WordVectors"),
+    }
+    model = next((value for file, value in classes.items() if (path / file).is_file()), None)
+    if read_report(path / CONFIG_FILE).get("model_type") == STATIC_MODEL_TYPE:
+        model = "static vectors", "StaticModel"
+    if model is not None:
+        message = f"this folder holds {model[0]}, which commands and load do not open"
+        hint = f"in Python, bertsmith.{model[1]}.load({str(path)!r}) opens it"
+        raise InputError("model_without_layers", message, location=path, hint=hint)
 
 
 def _family_of(name: str) -> str | None:

@@ -81,7 +81,7 @@ def embed(
     if index and normalize is False:
         raise click.UsageError("vectors of an index have the length 1; omit --no-normalize")
     if index:
-        atomic.check_output_folder(Path(index), argument="index")
+        atomic.check_output_folder(Path(index), replaceable=True, argument="index")
     if output:
         check_suffix(output, vector_file.VECTOR_SUFFIXES)
         atomic.check_output_file(Path(output))

@@ -62,7 +62,8 @@ def generate(
       bertsmith generate gpt --input prompts.txt --top-p 0.9 --seed 1
 
     The continuation of one text appears as it is generated. Several texts give one JSON object per text, in order,
-    with the text that follows it, the number of its tokens, and why it ends; --json prints one list.
+    with the text that follows it, the number of its tokens, and why it ends; --json prints one list. Empty texts
+    are counted, and continued from the start of a text.
     """
     from bertsmith.inference.generation import Sampling
     from bertsmith.inference.text_input import read_text_rows

@@ -67,7 +67,7 @@ def predict(
     if as_json and (output or format not in (None, "json")):
         raise click.UsageError("--json is one JSON document on standard output; omit --output and --format")
     if output:
-        atomic.check_output_file(Path(output))
+        atomic.check_output_file(Path(output), overwrite=False)
     options.check_texts(texts, file)
     model = options.load_model(run, device, precision)
     form = formats.output_format(output, format, model.task.declaration.output_format)

@@ -11,6 +11,7 @@ it is no data folder. `tokenizer/` is a copy of the tokenizer.
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -23,6 +24,7 @@ from numpy.typing import NDArray
 
 from bertsmith import notebook
 from bertsmith.corpus.manifest import (
+    MANIFEST_FILE,
     FileEntry,
     Manifest,
     ShardEntry,
@@ -38,6 +40,7 @@ IntArray = NDArray[np.int64]
 HashArray = NDArray[np.uint64]
 BoolArray = NDArray[np.bool_]
 _Item = TypeVar("_Item")
+_Corpus = TypeVar("_Corpus")
 
 
 def id_dtype(vocab_size: int) -> type[np.uint16] | type[np.uint32]:
@@ -268,6 +271,13 @@ class Shards:
             sentence_counts = _list_lengths(batch, "sentence_ends")
             ends.append(list_values(batch, "sentence_ends") + document_starts.repeat(sentence_counts))
         return np.concatenate(ends)
+
+
+def open_prepared(corpus: _Corpus) -> _Corpus | Shards:
+    """Open a corpus that is the path of prepared data; return any other corpus as it is."""
+    if isinstance(corpus, str | Path) and os.path.isfile(Path(corpus, MANIFEST_FILE)):
+        return Shards.open(corpus)
+    return corpus
 
 
 def _offsets(lengths: Sequence[int] | NDArray[Any]) -> IntArray:

@@ -15,9 +15,8 @@ from typing import Any
 from pydantic import BaseModel
 
 from bertsmith import hardware
-from bertsmith.corpus.manifest import MANIFEST_FILE
 from bertsmith.corpus.prepare import prepare
-from bertsmith.corpus.shards import Shards
+from bertsmith.corpus.shards import Shards, open_prepared
 from bertsmith.errors import InputError, option
 from bertsmith.experiments import ablation_recipe
 from bertsmith.experiments.ablation_recipe import PRETRAIN, folder_name
@@ -191,10 +190,9 @@ def _budget(
 
 def _prepare(corpus: Shards | Sources, out: Path) -> Shards:
     """Return the shards of a corpus; text is prepared with a tokenizer of its own."""
+    corpus = open_prepared(corpus)
     if isinstance(corpus, Shards):
         return corpus
-    if isinstance(corpus, str | Path) and (Path(corpus) / MANIFEST_FILE).is_file():
-        return Shards.open(corpus)
     folder, tokenizer = out / _SHARDS, out / _TOKENIZER
     if folder.exists():
         return Shards.open(folder)

@@ -38,13 +38,15 @@ def gradient_norms(
         The means over the sequences, float64 [L, D]; column d is the distance d, up to the shortest sequence's.
 
     Raises:
-        InputError: The encoder is not recurrent, or does not read from left to right only.
+        InputError: The encoder is not recurrent, or does not read from left to right only; there is no sequence;
+            or one has fewer than two ids, or an id that is not in the vocabulary.
     """
     if not isinstance(encoder, RecurrentEncoder) or not encoder.config.causal or encoder.config.backwards:
         message = "only an RNN or LSTM that reads from left to right has the states of the probe"
         raise InputError(
             "no_recurrent_states", message, hint="choose a causal model of the family rnn or lstm"
         )
+    _check_sequences(sequences, encoder.config.vocab_size)
     length = min(map(len, sequences)) - 1
     norms = []
     was_training = encoder.training
@@ -61,19 +63,47 @@ def gradient_norms(
     return means
 
 
-def plot_gradient_norms(norms: Mapping[str, NDArray[np.float64]], file: str | Path) -> Path:
+def _check_sequences(sequences: Sequence[Sequence[int]], vocab_size: int) -> None:
+    for i, ids in enumerate(sequences, start=1):
+        if len(ids) < 2 or not all(0 <= token_id < vocab_size for token_id in ids):
+            message = f"it does not have two or more ids of tokens, from 0 to {vocab_size - 1:,}"
+            hint = "encode texts of two or more tokens with the model's tokenizer"
+            raise InputError("invalid_sequence", message, location=f"sequence {i}", hint=hint)
+    if not len(sequences):
+        raise InputError(
+            "no_sequences", "there is no sequence", argument="sequences", hint="give one or more"
+        )
+
+
+def plot_gradient_norms(
+    norms: Mapping[str, NDArray[np.float64]], file: str | Path, *, overwrite: bool = False
+) -> Path:
     """Plot the norms of the last layer by distance, relative to distance 0, as a PNG.
 
     Args:
         norms: The result of `gradient_norms` for each model, by its name.
-        file: The file to write.
+        file: The PNG file to write.
+        overwrite: Replace the file.
+
+    Returns:
+        The path of the file.
+
+    Raises:
+        InputError: There are no norms, or the file exists or is no .png.
     """
+    from bertsmith.reports.page import check_suffix
     from bertsmith.reports.result_plots import plot_gradients
 
-    with atomic.write_errors(file):
-        curves = {name: (values[-1] / values[-1][0]).tolist() for name, values in norms.items()}
-        atomic.write_bytes(Path(file), plot_gradients(curves))
-    return Path(file)
+    if not norms:
+        hint = "give the result of gradient_norms for one or more models"
+        raise InputError("no_norms", "there is nothing to plot", argument="norms", hint=hint)
+    path = atomic.output_path(file)
+    check_suffix(path, "file", (".png",))
+    atomic.check_output_file(path, overwrite=overwrite, argument="file")
+    curves = {name: (values[-1] / values[-1][0]).tolist() for name, values in norms.items()}
+    with atomic.write_errors(path):
+        atomic.write_bytes(path, plot_gradients(curves))
+    return path
 
 
 def _states_by_step(encoder: RecurrentEncoder, ids: Sequence[int]) -> list[list[Tensor]]:

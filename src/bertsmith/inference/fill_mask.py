@@ -18,6 +18,7 @@ from bertsmith.errors import InputError
 from bertsmith.formatting import pluralize
 from bertsmith.inference.predictor import PredictedTokens, TokenPredictor, WindowedText
 from bertsmith.notebook import Result
+from bertsmith.settings import check_positive
 from bertsmith.tasks.windows import NO_LIMIT
 from bertsmith.tokenizer.text_check import TextCheck
 from bertsmith.tokenizer.tokenizer import Encoding, validate_texts
@@ -63,9 +64,7 @@ class MaskFiller(TokenPredictor):
     targets: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.top_k < 1:
-            message, hint = f"{self.top_k} is less than 1", "use the number of tokens per mask"
-            raise InputError("top_k_too_small", message, argument="top_k", hint=hint)
+        check_positive(self.top_k, "top_k")
 
     def __call__(self, texts: Sequence[str]) -> list[list[list[MaskPrediction]]]:
         """Return for each mask of each text the `top_k` most probable tokens."""

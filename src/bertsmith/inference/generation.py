@@ -10,11 +10,13 @@ Shapes: B prompts, H hidden size, V vocabulary size.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from numbers import Integral, Real
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -26,6 +28,8 @@ from bertsmith.device import ComputeContext
 from bertsmith.errors import InputError, option
 from bertsmith.formatting import pluralize
 from bertsmith.inference.predictor import not_finite_error
+from bertsmith.inference.text_input import log_empty
+from bertsmith.io.values import is_blank
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.incremental import step_encoder
 from bertsmith.models.pretraining_heads import MaskedLMHead
@@ -35,6 +39,15 @@ from bertsmith.tokenizer.tokenizer import Tokenizer
 _BATCH_SIZE = 32  # prompts that are continued at the same time
 _INCOMPLETE = "\ufffd"  # the text of bytes that are no whole character
 FinishReason = Literal["end", "max_new_tokens", "max_length"]
+
+
+_RANGES: tuple[tuple[str, type, Callable[[Any], bool], str], ...] = (
+    ("max_new_tokens", Integral, lambda value: value >= 1, "use an integer of 1 or more"),
+    ("temperature", Real, lambda value: 0 <= value < math.inf, "use 0 (greedy) or more, such as 0.8"),
+    ("top_k", Integral, lambda value: value >= 1, "use an integer of 1 or more, or omit it"),
+    ("top_p", Real, lambda value: 0 < value <= 1, "use a probability above 0, up to 1"),
+    ("seed", Integral, lambda value: value >= 0, "use an integer of 0 or more"),
+)
 
 
 @dataclass(frozen=True)
@@ -49,7 +62,7 @@ class Sampling:
         seed: The seed of the random numbers.
 
     Raises:
-        InputError: A value is out of range.
+        InputError: A value is out of range, or no number.
     """
 
     max_new_tokens: int = 50
@@ -59,15 +72,12 @@ class Sampling:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, is_valid, hint in (
-            ("max_new_tokens", self.max_new_tokens >= 1, "use 1 or more"),
-            ("temperature", 0 <= self.temperature < float("inf"), "use 0 (greedy) or more, such as 0.8"),
-            ("top_k", self.top_k is None or self.top_k >= 1, "use 1 or more, or omit it"),
-            ("top_p", 0 < self.top_p <= 1, "use a probability above 0, up to 1"),
-            ("seed", self.seed >= 0, "use 0 or more"),
-        ):
-            if not is_valid:
-                message = f"{getattr(self, name)} is out of range"
+        for name, number_type, is_in_range, hint in _RANGES:
+            value = getattr(self, name)
+            if name == "top_k" and value is None:
+                continue
+            if not isinstance(value, number_type) or not is_in_range(value):
+                message = f"{value!r:.40} is not a number in the valid range"
                 raise InputError("sampling_out_of_range", message, argument=name, hint=hint)
 
     def choose(self, logits: Tensor, uniforms: NDArray[np.float64]) -> NDArray[np.int64]:
@@ -186,12 +196,14 @@ class TextGenerator:
 
     def _sequences(self, prompts: Sequence[str], locations: Sequence[str] | None) -> list[_Sequence]:
         counts: Counter[str] = Counter()
-        sequences = []
+        sequences, empty = [], []
         for index, prompt in enumerate(prompts):
+            location = locations[index] if locations else f"prompt {index + 1}"
+            if is_blank(prompt):
+                empty.append(location)
             ids = self.tokenizer.encode_prompt(prompt)
             limit = self.encoder.config.max_length
             if not 0 < len(ids) < limit:
-                location = locations[index] if locations else f"prompt {index + 1}"
                 if not ids:
                     message, hint = (
                         "the prompt is empty",
@@ -206,6 +218,7 @@ class TextGenerator:
                 raise InputError("prompt_too_long", message, location=location, hint=hint)
             sequences.append(_Sequence(index, counts[prompt], ids))
             counts[prompt] += 1
+        log_empty(empty, "continued from the start of a text")
         return sequences
 
     def _steps(self, sequences: Sequence[_Sequence], prompts: Sequence[str]) -> Iterator[None]:
@@ -261,13 +274,15 @@ class TextGenerator:
         return text.rstrip(_INCOMPLETE)
 
 
-def check_left_to_right(*, causal: bool, backwards: bool, location: object) -> None:
-    """Raise an InputError for a model that cannot continue a text."""
+def check_left_to_right(*, causal: bool, backwards: bool, location: object, usage: str) -> None:
+    """Raise an InputError for a model that cannot continue a text, with a command that it serves."""
     if not causal:
-        message = "this model reads both sides of a word, so it fills masks and cannot continue a text"
-        hint = f"use fill-mask, or a model that was pre-trained with {option('objective.name', 'causal')}"
+        message = "this model does not read from left to right only, so it cannot continue a text"
+        other = option("objective.name", "causal")
+        hint = f"use {usage} with it, or a model that was pre-trained with {other}"
         raise InputError("model_not_causal", message, location=location, hint=hint)
     if backwards:
         message = "this model reads from right to left, so it cannot continue a text"
-        hint = f"use a model that was pre-trained without {option('model.backwards')}"
+        other = option("model.backwards")
+        hint = f"use {usage} with it, or a model that was pre-trained without {other}"
         raise InputError("model_reads_backwards", message, location=location, hint=hint)

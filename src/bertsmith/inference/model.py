@@ -263,7 +263,9 @@ class Model(ExplainableModel):
         from bertsmith.inference.generation import TextGenerator, check_left_to_right
 
         config = self.folder.config
-        check_left_to_right(causal=config.causal, backwards=config.backwards, location=self.path)
+        check_left_to_right(
+            causal=config.causal, backwards=config.backwards, location=self.path, usage=self._usage
+        )
         if self.precision == INT8:
             message, hint = "texts are not generated in int8", f"omit {option('precision', INT8)}"
             raise InputError("int8_not_for_generation", message, argument="precision", hint=hint)

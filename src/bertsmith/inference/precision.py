@@ -158,12 +158,25 @@ class CheckedModel:
             set_kernel_backend(encoder, select_gpu_backend("auto", context.device, is_long=False))
         return encoder.eval()
 
+    @property
+    def _usage(self) -> str:
+        """A reference to a command that this model serves, for hints."""
+        folder, task = self.folder, self.folder.record.get("task")
+        if task != "embed" and (task or folder.labels):
+            return command("predict")
+        if task == "embed" or not folder.has("masked"):
+            return command("embed")
+        if predicts_from_both_sides(folder.config):
+            return command("fill-mask")
+        return command("generate" if folder.config.attention_direction == "before" else "score")
+
     @cached_property
     def _vocabulary_head(self) -> MaskedLMHead:
         """The head with a logit for each token of the vocabulary."""
         if not self.folder.has("masked"):
             message = "this model has no masked-LM head, so it cannot predict masked words"
-            hint = f"use a pre-trained run ({command('pretrain')}), or the {GENERATOR} in one with ELECTRA"
+            hint = f"use {self._usage} with it, or a pre-trained run ({command('pretrain')})"
+            hint += f", or the {GENERATOR} in one with ELECTRA"
             raise InputError("no_masked_lm_head", message, location=self.path, hint=hint)
         with torch.inference_mode(False):
             head = MaskedLMHead(self.folder.config, torch.Generator())
@@ -180,7 +193,8 @@ class CheckedModel:
             if config.causal:
                 way = "from right to left" if config.backwards else "from left to right"
             message = f"this model reads {way}, so it cannot predict a word from both sides"
-            hint = f"use a model that was pre-trained with {option('objective.name', 'mlm_nsp')}"
+            other = option("objective.name", "mlm_nsp")
+            hint = f"use {self._usage} with it, or a model that was pre-trained with {other}"
             raise InputError("model_is_causal", message, location=self.path, hint=hint)
         return self._vocabulary_head
 

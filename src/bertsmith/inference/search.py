@@ -21,6 +21,7 @@ from bertsmith.io.text_io import read_lines
 from bertsmith.io.values import is_blank
 from bertsmith.metrics.ranking import ranking_metrics
 from bertsmith.retrieval.index import Index
+from bertsmith.settings import check_positive
 from bertsmith.tasks.embedding.data import MATCH_LABELS
 from bertsmith.tasks.rows import is_query_file, read_queries
 from bertsmith.tokenizer.tokenizer import validate_texts
@@ -148,9 +149,7 @@ class Searcher:
 
     def __post_init__(self) -> None:
         for name, value in (("top_k", self.top_k), ("rerank_top", self.rerank_top)):
-            if value < 1:
-                message, hint = f"{value} is less than 1", "use a number of texts per query"
-                raise InputError("number_too_small", message, argument=name, hint=hint)
+            check_positive(value, name)
         if self.reranker is not None and self.rerank_top < self.top_k:
             message = f"{self.rerank_top} is less than {option('top_k', self.top_k)}"
             hint = "rerank at least as many texts as you retrieve"

@@ -12,7 +12,14 @@ from typing import Any
 
 from bertsmith import hardware
 from bertsmith.artifacts.folder import read_folder
-from bertsmith.artifacts.locate import CONFIG_FILE, RUNS_REPORT_FILE, locate, read_report, run_names
+from bertsmith.artifacts.locate import (
+    CONFIG_FILE,
+    RUNS_REPORT_FILE,
+    check_has_layers,
+    locate,
+    read_report,
+    run_names,
+)
 from bertsmith.corpus.manifest import MANIFEST_FILE
 from bertsmith.corpus.shards import Shards
 from bertsmith.device import ComputeContext
@@ -74,6 +81,7 @@ def info(name: str | Path | None = None) -> dict[str, Any]:
         case "tokenizer":
             return {"kind": kind, "path": str(path), **Tokenizer.load(path).info()}
     if kind != "model" and path.exists():
+        check_has_layers(path)
         raise _not_describable(path)
     try:
         return {"kind": "model", **load(name).info()}

@@ -147,32 +147,39 @@ def output_path(path: str | Path) -> Path:
     return Path(path) if str(real) == os.path.abspath(path) else real
 
 
-def check_output_folder(out: Path, *, in_place: bool = False, argument: str = "output_dir") -> None:
+def check_output_folder(
+    out: Path, *, in_place: bool = False, replaceable: bool = False, argument: str = "output_dir"
+) -> None:
     """Raise InputError if a folder `out`, which an argument names, is not empty or cannot be written.
 
-    With `in_place` the folder is not replaced but written into.
+    With `in_place` the folder is not replaced but written into. With `replaceable`, the Python function has an
+    argument `overwrite`, which the hint names.
     """
     target = _resolve(out)
     if in_place and target.is_dir():
         remove_abandoned(target)
     content = walk(target) if in_place else target.iterdir()
-    if os.path.lexists(target) and (not target.is_dir() or any(content)):
-        message = "already exists and is not empty"
+    is_other = os.path.lexists(target) and not target.is_dir()
+    if is_other or (target.is_dir() and any(content)):
+        message = "is a file, not a folder" if is_other else "already exists and is not empty"
         hint = f"choose another {option(argument)}"
-        if not in_place:
+        if replaceable and not is_other:
             hint += "; in Python, overwrite=True replaces it"
         raise InputError("output_exists", message, location=out, argument=argument, hint=hint)
     refuse_in_use(out, in_place, argument)
 
 
-def check_output_file(out: Path, *, overwrite: bool = False, argument: str = "output") -> None:
-    """Raise InputError if a file `out`, which an argument names, exists or cannot be written."""
+def check_output_file(out: Path, *, overwrite: bool | None = None, argument: str = "output") -> None:
+    """Raise InputError if a file `out`, which an argument names, exists or cannot be written.
+
+    `overwrite` is None if the Python function has no such argument, which the hint names otherwise.
+    """
     check_name(out, _MAX_NAME_BYTES)
     is_other = out.exists() and not out.is_file()
     if is_other or (os.path.lexists(out) and not overwrite):
         message = "is not a regular file" if is_other else "already exists"
         hint = f"choose another {option(argument)}"
-        hint += "" if is_other else "; in Python, overwrite=True replaces it"
+        hint += "" if is_other or overwrite is None else "; in Python, overwrite=True replaces it"
         raise InputError("output_exists", message, location=out, argument=argument, hint=hint)
     _refuse_unwritable(out, out.parents, argument)
 

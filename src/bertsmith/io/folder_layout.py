@@ -36,7 +36,9 @@ class FolderLayout:
             InputError: As `check_output_folder` does, or if `out` contains anything else, which is never removed.
         """
         if not overwrite or not os.path.isdir(out) or not any(out.iterdir()):
-            atomic.check_output_folder(out, in_place=in_place, argument=self.argument)
+            atomic.check_output_folder(
+                out, in_place=in_place, replaceable=not in_place, argument=self.argument
+            )
             return False
         self.check_only(out, self.required_name)
         atomic.refuse_in_use(out, in_place, self.argument)

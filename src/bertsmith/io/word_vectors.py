@@ -8,17 +8,21 @@ be compressed.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Iterator, Sequence
-from itertools import chain
+from itertools import chain, takewhile
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.errors import InputError
+from bertsmith.formatting import pluralize
 from bertsmith.io import atomic
 from bertsmith.io.compression import format_suffix, read_blocks
 from bertsmith.io.text_io import read_lines
+
+logger = logging.getLogger(__name__)
 
 _FORMAT_HINT = "a line is a word and its numbers, with blanks between, as word2vec writes them (-binary 0)"
 _COPY_HINT = "copy it again from its source"
@@ -37,27 +41,14 @@ def read_word_vectors(
         words: The words; None: all.
 
     Raises:
-        InputError: A line is not a vector, the file has none, or fewer than its first line says.
+        InputError: A line is not a vector of the same size, or the file has none, or not as many as its first line
+            says.
     """
-    if format_suffix(path) == _BINARY:
-        return _read_binary(path, words)
-    vectors: dict[str, NDArray[np.float32]] = {}
-    lines = _stripped_lines(path)
-    first = next(lines, None)
-    if first is None:
-        raise InputError("no_vectors", "there is no vector in this file", location=path, hint=_FORMAT_HINT)
-    total, width = _parse_header(first[1])
-    number = 0
-    for line, text in lines if width else chain([first], lines):
-        word, _, rest = text.partition(" ")
-        width = width or len(rest.split(" "))
-        number += 1
-        if (words is None or word in words) and word not in vectors:
-            vector = _parse_vector(rest, f"{path}:{line}", width)
-            if vector is not None:
-                vectors[word] = vector
-    if total is not None and number < total:
-        raise _truncated(path, number, total)
+    read = _read_binary if format_suffix(path) == _BINARY else _read_text
+    vectors, width, repeated = read(path, words)
+    if repeated:
+        message = "%s: %s a word again; the first vector of each word is kept"
+        logger.warning(message, path, pluralize(repeated, "vector repeats", "vectors repeat"))
     return vectors, width
 
 
@@ -88,10 +79,43 @@ def write_word_vectors(path: str | Path, words: Sequence[str], vectors: NDArray[
             file.write(word.encode("utf-8") + b" " + numbers + b"\n")
 
 
+def _read_text(
+    path: str | Path, words: Collection[str] | None
+) -> tuple[dict[str, NDArray[np.float32]], int, int]:
+    """Return what `read_word_vectors` does, and the number of repeated words, of a text file."""
+    lines = _stripped_lines(path)
+    first = next(lines, None)
+    if first is None:
+        raise _empty(path)
+    total, width = _parse_header(first[1])
+    if total is None:
+        lines, width = chain([first], lines), _count_numbers(first[1].split(" ")[1:])
+    if not width:
+        message = "this line has neither the numbers of a vector nor a size of vectors above 0"
+        raise InputError("not_numbers", message, location=f"{path}:{first[0]}", hint=_FORMAT_HINT)
+    vectors: dict[str, NDArray[np.float32]] = {}
+    number = repeated = 0
+    for number, (line, text) in enumerate(lines, start=1):
+        location = f"{path}:{line}"
+        if total is not None and number > total:
+            message = f"the first line says {pluralize(total, 'vector')}, and this line is one more"
+            hint = "correct or remove the first line"
+            raise InputError("too_many_vectors", message, location=location, hint=hint)
+        word, numbers = _split_line(text, location, width)
+        repeated += word in vectors
+        if (words is None or word in words) and word not in vectors:
+            vectors[word] = _parse_vector(numbers, location, width)
+    if total is not None and number < total:
+        raise _truncated(path, number, total)
+    if not number:
+        raise _empty(path)
+    return vectors, width, repeated
+
+
 def _read_binary(
     path: str | Path, words: Collection[str] | None
-) -> tuple[dict[str, NDArray[np.float32]], int]:
-    """Return what `read_word_vectors` does, of a binary file."""
+) -> tuple[dict[str, NDArray[np.float32]], int, int]:
+    """Return what `read_word_vectors` does, and the number of repeated words, of a binary file."""
     source = _ByteReader(path)
     header = source.take_until(b"\n", _MAX_HEADER_BYTES)
     total, width = _parse_header(header.decode("latin-1")) if header is not None else (None, 0)
@@ -101,6 +125,7 @@ def _read_binary(
         hint = "use its .vec file" if is_fasttext else "read text with another suffix than .bin, such as .txt"
         raise InputError("not_word2vec_binary", message, location=path, hint=hint)
     vectors: dict[str, NDArray[np.float32]] = {}
+    repeated = 0
     for number in range(total):
         at = source.position
         name, numbers = source.take_until(b" ", _MAX_WORD_BYTES), source.take(4 * width)
@@ -112,13 +137,17 @@ def _read_binary(
             word = name.lstrip(b"\n").decode("utf-8")
         except UnicodeDecodeError:
             raise _binary_error("the word is not UTF-8", path, at) from None
+        repeated += word in vectors
         if (words is None or word in words) and word not in vectors:
             vectors[word] = np.frombuffer(numbers, dtype="<f4").astype(np.float32)
             if not np.isfinite(vectors[word]).all():
                 raise _binary_error(f"a number of the vector of {word!r:.40} is not finite", path, at)
+    at = source.position
+    if source.take(1) not in (None, b"\n") or source.take(1) is not None:
+        raise _binary_error(f"the file continues after its {pluralize(total, 'vector')}", path, at)
     if not total:
-        raise InputError("no_vectors", "there is no vector in this file", location=path, hint=_COPY_HINT)
-    return vectors, width
+        raise _empty(path)
+    return vectors, width, repeated
 
 
 class _ByteReader:
@@ -168,6 +197,10 @@ class _ByteReader:
         return bool(block)
 
 
+def _empty(path: str | Path) -> InputError:
+    return InputError("no_vectors", "there is no vector in this file", location=path, hint=_COPY_HINT)
+
+
 def _truncated(path: str | Path, number: int, total: int) -> InputError:
     message = f"the file ends after {number:,} of {total:,} vectors"
     return InputError("truncated_file", message, location=path, hint=_COPY_HINT)
@@ -193,19 +226,35 @@ def _parse_header(text: str) -> tuple[int | None, int]:
     return int(fields[0]), int(fields[1])
 
 
-def _parse_vector(numbers: str, location: str, width: int) -> NDArray[np.float32] | None:
-    """Return the numbers behind a word; None behind the first part of a word that contains spaces."""
-    fields = numbers.split(" ")
-    if len(fields) > width:
-        return None
-    if len(fields) < width:
-        message = f"this line has {len(fields)} numbers, and the vectors of the file have {width}"
+def _split_line(text: str, location: str, width: int) -> tuple[str, list[str]]:
+    """Return the word of a line, which may contain spaces, and its numbers."""
+    fields = text.split(" ")
+    if len(fields) != width + 1 and (count := _count_numbers(fields[1:])) != width:
+        message = f"after the word, this line has {pluralize(count, 'number')} instead of {width}"
         raise InputError("vector_length", message, location=location, hint=_FORMAT_HINT)
+    return " ".join(fields[:-width]), fields[-width:]
+
+
+def _count_numbers(fields: Sequence[str]) -> int:
+    """Return how many fields at the end of a line are numbers."""
+    return sum(1 for _ in takewhile(_is_number, reversed(fields)))
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _parse_vector(fields: list[str], location: str, width: int) -> NDArray[np.float32]:
+    """Return the numbers after a word."""
     try:
         with np.errstate(over="ignore"):  # Too large numbers are infinite, an error below.
             vector = np.array(fields, dtype=np.float32)
     except ValueError:
-        message = f"behind the word there are not {width} numbers"
+        message = f"after the word, this line does not have {pluralize(width, 'number')}"
         raise InputError("not_numbers", message, location=location, hint=_FORMAT_HINT) from None
     if not np.isfinite(vector).all():
         message = "a number of this vector is not finite"

@@ -18,7 +18,7 @@ from typing import Unpack, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from bertsmith.corpus.shards import BoolArray, IntArray, Shards
+from bertsmith.corpus.shards import BoolArray, IntArray, Shards, open_prepared
 from bertsmith.errors import InputError, option
 from bertsmith.formatting import pluralize
 from bertsmith.io import atomic
@@ -49,6 +49,7 @@ from bertsmith.predecessors.ngram_text import (
     sentence_location,
     word_splitter,
 )
+from bertsmith.settings import check_positive
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
 _CHUNK_TOKENS = 1 << 20  # that are scored at a time
@@ -65,10 +66,10 @@ def train_ngram(
 
     Args:
         corpus: Text with a sentence on each line and blanks between words: one path, folder, or glob, or several,
-            or data in memory, such as `Texts([…])`. Or token shards, whose pieces are the words.
+            or data in memory, such as `Texts([…])`. Or prepared data (`Shards` or its folder), whose pieces are
+            the words.
         documents: int64, the indices of the documents of shards; None: all.
-        settings: The settings of `NgramSettings`: order, smoothing, k, interpolation_weights, prune,
-            discount_fallback, vocabulary_size, lowercase, sentence_boundaries, unknown_words.
+        settings: Settings, such as order=3 and smoothing="kneser_ney"; see the settings reference.
 
     Returns:
         The model. With 30 million words, order 3 takes about a minute and 2 GB of memory.
@@ -80,6 +81,7 @@ def train_ngram(
     options.check()
     boundaries = options.sentence_boundaries
     tokenizer, fallback = None, options.discount_fallback
+    corpus = open_prepared(corpus)
     if isinstance(corpus, Shards):
         tokenizer, fallback = corpus.tokenizer, fallback or _PIECES_FALLBACK
         words, ids = read_training_shards(corpus, documents, boundaries=boundaries)
@@ -190,6 +192,7 @@ class NgramModel:
             InputError: There is no sentence.
         """
         boundaries = self.settings.sentence_boundaries
+        corpus = open_prepared(corpus)
         if isinstance(corpus, Shards):
             ids = encode_shards(corpus, documents, self._index, boundaries=boundaries)
         else:
@@ -256,18 +259,28 @@ class NgramModel:
         return float(self.distribution(context)[index])
 
     def next_words(self, context: str | Sequence[str], k: int = 10) -> list[tuple[str, float]]:
-        """Return the k most probable words after a context as in `distribution`, with their probabilities."""
+        """Return the k most probable words after a context as in `distribution`, with their probabilities.
+
+        Raises:
+            InputError: k is not an integer from 1 up.
+        """
+        check_positive(k, "k")
         probs = self.distribution(context)
         best = np.argsort(-probs, kind="stable")[:k]
         return [(self.words[i], float(probs[i])) for i in best if probs[i] > 0]
 
-    def save(self, folder: str | Path) -> None:
-        """Write the model to a new folder.
+    def save(self, folder: str | Path, *, overwrite: bool = False) -> None:
+        """Write the model to a folder.
+
+        Args:
+            folder: The folder.
+            overwrite: Replace a folder that this method wrote.
 
         Raises:
-            InputError: The folder is not empty.
+            InputError: The folder is not empty, or with `overwrite` holds anything else.
         """
-        ngram_files.save(Path(folder), self.words, self.tables, self.settings, self.tokenizer)
+        content = self.words, self.tables, self.settings, self.tokenizer
+        ngram_files.save(atomic.output_path(folder), *content, overwrite=overwrite)
 
     @classmethod
     def load(cls, folder: str | Path) -> NgramModel:
@@ -281,8 +294,12 @@ class NgramModel:
             words, tables, NgramSettings.of(values, str(Path(folder, ngram_files.SETTINGS_FILE))), tokenizer
         )
 
-    def write_arpa(self, path: str | Path) -> None:
+    def write_arpa(self, path: str | Path, *, overwrite: bool = False) -> None:
         """Write the model to an ARPA file, which KenLM and other tools read.
+
+        Args:
+            path: The file.
+            overwrite: Replace an existing file.
 
         Raises:
             InputError: The model has no smoothing or no sentence boundaries, or the file exists.
@@ -290,8 +307,9 @@ class NgramModel:
         if self.settings.smoothing == "maximum_likelihood" or not self.settings.sentence_boundaries:
             message = "ARPA files hold models with smoothing and sentence boundaries, which this one lacks"
             raise InputError("arpa_unsupported", message, hint=f"train with other {option('smoothing')}")
-        atomic.check_output_file(Path(path), argument="path")
-        arpa.write_arpa(Path(path), self.words, self._tables_with_backoff())
+        path = atomic.output_path(path)
+        atomic.check_output_file(path, overwrite=overwrite, argument="path")
+        arpa.write_arpa(path, self.words, self._tables_with_backoff())
 
     @classmethod
     def read_arpa(cls, path: str | Path) -> NgramModel:

@@ -11,17 +11,25 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
+from bertsmith.artifacts.locate import NGRAM_FILE
 from bertsmith.errors import InputError
 from bertsmith.io import atomic
+from bertsmith.io.folder_layout import FolderLayout, in_folder
 from bertsmith.io.jsonl import load_json
 from bertsmith.predecessors.ngram_counts import word_bits
 from bertsmith.predecessors.ngram_smoothing import NgramTable
 from bertsmith.predecessors.ngram_text import SPECIAL_WORDS
 from bertsmith.settings import Settings
 from bertsmith.suggestions import not_found_error
+from bertsmith.tokenizer.folder import TOKENIZER_FILES
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
-SETTINGS_FILE, _VOCABULARY_FILE, _TOKENIZER_FOLDER = "ngram.json", "vocabulary.txt", "tokenizer"
+SETTINGS_FILE, _VOCABULARY_FILE, _TOKENIZER_FOLDER = NGRAM_FILE, "vocabulary.txt", "tokenizer"
+_FILES = (
+    *(SETTINGS_FILE, _VOCABULARY_FILE, "*-grams.safetensors"),
+    *in_folder(_TOKENIZER_FOLDER, TOKENIZER_FILES),
+)
+_FOLDER_LAYOUT = FolderLayout("an n-gram model", SETTINGS_FILE, _FILES, "folder")
 _DTYPES = {"keys": np.int64, "log_probs": np.float32, "backoffs": np.float32}
 _damaged_error = partial(
     InputError, "ngram_model_damaged", hint="train the model again, or copy the folder again"
@@ -29,10 +37,17 @@ _damaged_error = partial(
 
 
 def save(
-    folder: Path, words: list[str], tables: list[NgramTable], settings: Settings, tokenizer: Tokenizer | None
+    folder: Path,
+    words: list[str],
+    tables: list[NgramTable],
+    settings: Settings,
+    tokenizer: Tokenizer | None,
+    *,
+    overwrite: bool = False,
 ) -> None:
-    """Write a model to a new folder atomically."""
-    with atomic.atomic_folder(folder) as part, atomic.write_errors(folder):
+    """Write a model to a folder atomically; with `overwrite`, replace one of an n-gram model."""
+    replace = _FOLDER_LAYOUT.check_replaceable(folder, overwrite=overwrite)
+    with atomic.atomic_folder(folder, replace=replace) as part, atomic.write_errors(folder):
         values = {"settings": settings.model_dump(mode="json"), "pieces": tokenizer is not None}
         (part / SETTINGS_FILE).write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
         (part / _VOCABULARY_FILE).write_text("\n".join(words), encoding="utf-8", newline="\n")
@@ -50,6 +65,9 @@ def load(folder: Path) -> tuple[list[str], list[NgramTable], dict[str, Any], Tok
     """
     if not folder.is_dir():
         raise not_found_error(folder, "folder", "name the folder of an n-gram model")
+    if not (folder / SETTINGS_FILE).is_file():
+        message, hint = "this folder holds no n-gram model", "name a folder that NgramModel.save wrote"
+        raise InputError("not_an_ngram_model", message, location=folder, hint=hint)
     try:
         values = load_json(_read_text(folder / SETTINGS_FILE))
         settings, has_pieces = dict(values["settings"]), bool(values["pieces"])

@@ -8,6 +8,7 @@ length 1. A saved folder is read by Model2Vec and by sentence-transformers too.
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from bertsmith.artifacts.config_schema import read_json
-from bertsmith.artifacts.locate import CONFIG_FILE
+from bertsmith.artifacts.locate import CONFIG_FILE, STATIC_MODEL_TYPE
 from bertsmith.artifacts.sentence_transformers import MODULES
 from bertsmith.artifacts.weights import WEIGHTS_FILE
 from bertsmith.corpus.shards import Shards
@@ -32,14 +33,17 @@ from bertsmith.io.folder_layout import FolderLayout
 from bertsmith.io.sources import column_values
 from bertsmith.models.config import Pooling
 from bertsmith.retrieval.nearest_neighbors import normalize_vectors
+from bertsmith.settings import check_positive
 from bertsmith.tokenizer.folder import TOKENIZER_FILES
 from bertsmith.tokenizer.tokenizer import Tokenizer, validate_texts
+
+logger = logging.getLogger(__name__)
 
 _UNUSED_TOKEN = re.compile(r"\[unused\d+\]")  # BERT's vocabularies have a thousand
 _SIF_COEFFICIENT = 1e-4  # the frequency of tokens whose weight is 1/2
 _BATCH_SIZE = 1024  # texts embedded at once
 _FOLDER_LAYOUT = FolderLayout(
-    "static vectors", CONFIG_FILE, (CONFIG_FILE, WEIGHTS_FILE, MODULES, *TOKENIZER_FILES)
+    "static vectors", CONFIG_FILE, (CONFIG_FILE, WEIGHTS_FILE, MODULES, *TOKENIZER_FILES), "folder"
 )
 _MODULE_CLASSES = ("StaticEmbedding", "Normalize")
 
@@ -91,7 +95,7 @@ class StaticModel:
         path = atomic.output_path(folder)
         _FOLDER_LAYOUT.check_replaceable(path, overwrite=overwrite)
         config = {
-            "model_type": "model2vec",
+            "model_type": STATIC_MODEL_TYPE,
             "architectures": ["StaticModel"],
             "hidden_dim": self.vectors.shape[1],
             "normalize": True,
@@ -123,8 +127,8 @@ class StaticModel:
             InputError: The folder holds no static vectors, or is damaged.
         """
         path = Path(folder)
-        config = read_json(path / CONFIG_FILE)
-        if config.get("model_type") != "model2vec":
+        config = read_json(path / CONFIG_FILE) if (path / CONFIG_FILE).is_file() else {}
+        if config.get("model_type") != STATIC_MODEL_TYPE:
             message, hint = "this folder holds no static vectors", "write one with distill_static_vectors"
             raise InputError("not_static_vectors", message, location=path, hint=hint)
         tokenizer = Tokenizer.load(path)
@@ -154,7 +158,8 @@ def distill_static_vectors(
 
     Args:
         model: A run, a model folder, a published name, or a loaded model.
-        dimensions: The number of principal components, at most the hidden size; None: no PCA.
+        dimensions: The number of principal components, at most the hidden size, which a larger number means and
+            is logged; None: no PCA.
         sif_coefficient: The coefficient a of the weights; None: equal weights.
         corpus: Prepared data whose frequencies are used; None: frequencies by Zipf's law, in the order of the
             vocabulary.
@@ -166,9 +171,8 @@ def distill_static_vectors(
     Raises:
         InputError: There is no such model, a setting is out of range, or the corpus has another tokenizer.
     """
-    if dimensions is not None and dimensions < 1:
-        message, hint = f"{dimensions} is no number of dimensions", "use 1 or more"
-        raise InputError("invalid_dimensions", message, argument="dimensions", hint=hint)
+    if dimensions is not None:
+        check_positive(dimensions, "dimensions")
     if sif_coefficient is not None and not 0 < sif_coefficient < 1:
         message, hint = f"{sif_coefficient} is not between 0 and 1", "use 1e-4"
         raise InputError("invalid_sif_coefficient", message, argument="sif_coefficient", hint=hint)
@@ -186,6 +190,9 @@ def distill_static_vectors(
     if corpus is not None:
         frequencies = _corpus_frequencies(corpus, tokenizer)[token_ids]
     vectors = np.array(list(embedder.predict_stream([i] for i in token_ids.tolist())), dtype=np.float64)
+    if dimensions is not None and dimensions > vectors.shape[1]:
+        logger.info("%s dimensions, since the model has no more", f"{vectors.shape[1]:,}")
+        dimensions = vectors.shape[1]
     if dimensions is not None:
         vectors = _principal_components(vectors, dimensions)
     if sif_coefficient is not None:

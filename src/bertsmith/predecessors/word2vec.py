@@ -12,6 +12,7 @@ import logging
 import math
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, Self, Unpack
 
 import numpy as np
@@ -88,7 +89,7 @@ class Word2VecSettings(Settings):
 def train_word_vectors(
     corpus: Any,
     *,
-    initial: WordVectors | None = None,
+    initial: WordVectors | str | Path | None = None,
     documents: IntArray | None = None,
     reading: Reading = DEFAULT_READING,
     **keywords: Unpack[WordVectorKeywords],
@@ -101,9 +102,9 @@ def train_word_vectors(
     Args:
         corpus: Files, folders, or data in memory, as in `prepare`; prepared data (`Shards` or its folder); or
             sentences that are lists of words.
-        initial: Vectors to continue from, of the same dimensions and subwords. Their words are kept, and frequent
-            new words are added. Vectors of a folder that `save` wrote also continue with their output vectors and
-            counts; the inner nodes of hierarchical softmax begin anew.
+        initial: Vectors to continue from, or their path, of the same dimensions and subwords. Their words are
+            kept, and frequent new words are added. Vectors of a folder that `save` wrote also continue with their
+            output vectors and counts; the inner nodes of hierarchical softmax begin anew.
         documents: int64 in ascending order, the documents of prepared data to read; None: all.
         reading: The rules by which files become documents.
         keywords: Settings, such as algorithm="cbow"; see the settings reference.
@@ -118,6 +119,8 @@ def train_word_vectors(
     settings = Word2VecSettings.of(keywords, "settings")
     if (error := missing_numba_error()) is not None:
         raise error
+    if isinstance(initial, str | Path):
+        initial = WordVectors.load(initial)
     words = read_words(corpus, documents=documents, lowercase=settings.lowercase, reading=reading)
     for _ in range(settings.phrase_passes):
         words = words.with_phrases(settings.min_count, settings.phrase_threshold)

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bertsmith.corpus.manifest import MANIFEST_FILE
-from bertsmith.corpus.shards import IntArray, Shards
+from bertsmith.corpus.shards import IntArray, Shards, open_prepared
 from bertsmith.errors import InputError, option
 from bertsmith.formatting import pluralize
 from bertsmith.instances.epoch_plan import read_portions
@@ -123,8 +120,7 @@ def read_words(
     Raises:
         InputError: The corpus is empty, or cannot be read.
     """
-    if isinstance(corpus, str | Path) and os.path.isfile(Path(corpus, MANIFEST_FILE)):
-        corpus = Shards.open(corpus)
+    corpus = open_prepared(corpus)
     if isinstance(corpus, Shards):
         result = _words_of_shards(corpus, np.arange(corpus.documents) if documents is None else documents)
     else:

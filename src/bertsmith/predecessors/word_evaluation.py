@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.errors import InputError
+from bertsmith.formatting import pluralize
 from bertsmith.io.text_io import read_lines
 from bertsmith.predecessors.word_vectors import WordVectors
 
@@ -174,10 +175,9 @@ def read_word_pairs(file: str | Path) -> Iterator[tuple[str, str, float]]:
         if similarity is not None:
             yield fields[0], fields[1], similarity
         elif not is_header_possible:
-            hint = "write two words and a number"
-            raise InputError(
-                "not_a_pair", "this line is no pair of words", location=f"{file}:{number}", hint=hint
-            )
+            message = "this line does not have two words and a number"
+            hint = "write them with tabs, commas, or spaces between, such as: king queen 8.5"
+            raise InputError("not_a_pair", message, location=f"{file}:{number}", hint=hint)
         is_header_possible = False
 
 
@@ -197,6 +197,9 @@ def read_analogies(file: str | Path) -> Iterator[tuple[str, list[str]]]:
             section = line[1:].strip()
         elif words:
             if len(words) != 4:
-                message = f"this line has {len(words)} words, and an analogy has 4"
-                raise InputError("not_an_analogy", message, location=f"{file}:{number}")
+                message = f"this line has {pluralize(len(words), 'word')}, and an analogy has 4"
+                hint = (
+                    "write four words, such as: man king woman queen; the name of a section is after a colon"
+                )
+                raise InputError("not_an_analogy", message, location=f"{file}:{number}", hint=hint)
             yield section, words

@@ -15,6 +15,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from bertsmith.artifacts.config_schema import read_json
+from bertsmith.artifacts.locate import WORD_VECTORS_FILE
 from bertsmith.corpus.shards import IntArray
 from bertsmith.errors import InputError
 from bertsmith.io import atomic
@@ -22,10 +23,12 @@ from bertsmith.io.folder_layout import FolderLayout
 from bertsmith.io.jsonl import load_json
 from bertsmith.io.word_vectors import read_word_vectors, write_word_vectors
 from bertsmith.retrieval.nearest_neighbors import normalize_vectors, search_vectors
+from bertsmith.settings import check_positive
 from bertsmith.suggestions import did_you_mean
 
-_CONFIG_FILE, _WORDS_FILE, _TENSORS_FILE = "word_vectors.json", "words.json", "vectors.safetensors"
-_FOLDER_LAYOUT = FolderLayout("word vectors", _CONFIG_FILE, (_CONFIG_FILE, _WORDS_FILE, _TENSORS_FILE))
+_WORDS_FILE, _TENSORS_FILE = "words.json", "vectors.safetensors"
+_FOLDER_FILES = WORD_VECTORS_FILE, _WORDS_FILE, _TENSORS_FILE
+_FOLDER_LAYOUT = FolderLayout("word vectors", WORD_VECTORS_FILE, _FOLDER_FILES, "path")
 _FILE_SUFFIXES = (".txt", ".vec", ".bin")
 
 FloatArray = NDArray[np.float32]
@@ -98,6 +101,10 @@ class WordVectors:
             if array is not None and array.shape != shape:
                 message = f"there are {len(self.words):,} words, and the shape of {name} is {array.shape}"
                 raise InputError("vector_shape", message, argument=name, hint="give a row for each word")
+        if len(self.indices) < len(self.words):
+            word = next(word for i, word in enumerate(self.words) if self.indices[word] != i)
+            message, hint = f"the word {word!r:.40} is repeated", "give each word once"
+            raise InputError("repeated_word", message, argument="words", hint=hint)
 
     @classmethod
     def one_hot(cls, words: Sequence[str]) -> WordVectors:
@@ -122,7 +129,7 @@ class WordVectors:
             return row
         vector = None if self.subwords is None else self.subwords.compose(word)
         if vector is None:
-            in_lower_case = word.lower() if word.lower() in self.indices else None
+            in_lower_case = str(word).lower() if str(word).lower() in self.indices else None
             hint = did_you_mean([in_lower_case]) if in_lower_case else "use a word of the vocabulary"
             raise InputError(
                 "unknown_word", f"the word {word!r:.40} has no vector", argument="word", hint=hint
@@ -147,10 +154,16 @@ class WordVectors:
     def neighbors(self, word: str | FloatArray, k: int = 10) -> list[tuple[str, float]]:
         """Return the k words nearest to a word or to a vector [H], with their cosines, the nearest first.
 
-        A word is not its own neighbor. Raises InputError if it has no vector.
+        A word is not its own neighbor. Raises InputError if it has no vector, or the vector has another size.
         """
         if isinstance(word, str):
             return self._nearest(self[word], {word}, k)
+        if np.shape(word) != self.vectors.shape[1:]:
+            message = (
+                f"the shape is {np.shape(word)}, and the vectors have {self.vectors.shape[1]} dimensions"
+            )
+            hint = "give a word, or a vector of as many numbers"
+            raise InputError("vector_shape", message, argument="word", hint=hint)
         return self._nearest(np.asarray(word, dtype=np.float32), set(), k)
 
     def analogy(self, a: str, b: str, c: str, k: int = 1) -> list[tuple[str, float]]:
@@ -163,6 +176,7 @@ class WordVectors:
         return self._nearest(unit[1] - unit[0] + unit[2], {a, b, c}, k)
 
     def _nearest(self, vector: FloatArray, excluded: set[str], k: int) -> list[tuple[str, float]]:
+        check_positive(k, "k")
         query = normalize_vectors(vector[None])
         indices, cosines = search_vectors(query, self.unit_vectors, k + len(excluded))
         nearest = zip((self.words[i] for i in indices[0]), cosines[0].tolist(), strict=True)
@@ -181,7 +195,7 @@ class WordVectors:
         """
         path = atomic.output_path(path)
         if path.suffix.lower() in _FILE_SUFFIXES:
-            atomic.check_output_file(path, overwrite=overwrite)
+            atomic.check_output_file(path, overwrite=overwrite, argument="path")
             write_word_vectors(path, self.words, self.vectors)
             return path
         _FOLDER_LAYOUT.check_replaceable(path, overwrite=overwrite)
@@ -196,7 +210,9 @@ class WordVectors:
             }
             save_file(arrays, folder / _TENSORS_FILE)
             (folder / _WORDS_FILE).write_text(json.dumps(names, ensure_ascii=False), encoding="utf-8")
-            (folder / _CONFIG_FILE).write_text(json.dumps(self.report, indent=1) + "\n", encoding="utf-8")
+            (folder / WORD_VECTORS_FILE).write_text(
+                json.dumps(self.report, indent=1) + "\n", encoding="utf-8"
+            )
         return path
 
     @classmethod
@@ -214,7 +230,10 @@ class WordVectors:
         if not path.is_dir():
             vectors, _ = read_word_vectors(path)
             return cls(list(vectors), np.stack(list(vectors.values())))
-        report = read_json(path / _CONFIG_FILE)
+        if not (path / WORD_VECTORS_FILE).is_file():
+            message, hint = "this folder holds no word vectors", "name a folder that WordVectors.save wrote"
+            raise InputError("not_word_vectors", message, location=path, hint=hint)
+        report = read_json(path / WORD_VECTORS_FILE)
         try:
             names = load_json(atomic.read_file(path / _WORDS_FILE).decode("utf-8"))
             tensors = load_file(path / _TENSORS_FILE)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from bertsmith.artifacts.folder import write_folder
+from bertsmith.artifacts.folder import MODEL_LAYOUT, write_folder
 from bertsmith.artifacts.locate import locate_tokenizer
 from bertsmith.inference.model import Model, load
 from bertsmith.io import atomic
@@ -22,6 +23,7 @@ def create_model(
     output_dir: str | Path,
     *,
     seed: int = 0,
+    overwrite: bool = False,
     **settings: Any,
 ) -> Model:
     """Write a model with random weights, which `finetune` trains from nothing.
@@ -31,16 +33,18 @@ def create_model(
         tokenizer: A tokenizer, or its path.
         output_dir: The folder to write.
         seed: The seed of the weights.
+        overwrite: Replace a model folder.
         settings: Settings of `ModelConfig` to change, such as num_hidden_layers=2.
 
     Returns:
         The model.
 
     Raises:
-        InputError: The preset or a setting is unknown, or the folder is not empty.
+        InputError: The preset or a setting is unknown, or the folder is not empty, or with `overwrite` holds
+            anything else.
     """
     out = atomic.output_path(output_dir)
-    atomic.check_output_folder(out)
+    replace(MODEL_LAYOUT, argument="output_dir").check_replaceable(out, overwrite=overwrite)
     if not isinstance(tokenizer, Tokenizer):
         tokenizer = Tokenizer.load(locate_tokenizer(str(tokenizer)))
     of_tokenizer = {"vocab_size": tokenizer.vocab_size, "pad_token_id": tokenizer.pad_token_id}
