@@ -132,9 +132,10 @@ brackets the difference from the first row, paired by seed, and the p of a paire
 
 {report.describe_orderings()}.{f" By metric, with the adjusted p: {'; '.join(orderings)}." if orderings else ""}
 
-{cheap_sentence()}; n-grams have 61.2 % of the minimal pairs right (Warstadt et al. 2020).{longer_sentence()}
+{cheap_sentence()}; n-grams have 61.2 % of the minimal pairs right (Warstadt et al. 2020, table
+3).{longer_sentence()}
 
-In the papers: {paper}.""",
+In the papers (table 5 of Devlin et al. 2019, table 4 of Lan et al. 2020): {paper}.""",
     )
 
 

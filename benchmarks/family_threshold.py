@@ -101,7 +101,7 @@ def report(options: Namespace) -> None:
         return [records[f"{column} {tokens} {seed}"] for seed in options.seeds]
 
     cheap = [tasks.cheap_cell(task) for task in FAMILY_TASKS]
-    rows = [["the best baseline", "", *cheap, "61.2 (n-grams: Warstadt et al. 2020)"]]
+    rows = [["the best baseline", "", *cheap, "61.2 (n-grams: Warstadt et al. 2020, table 3)"]]
     random = {column: scores(column, 0) for column in columns}
     rows.append(["none: random weights", "", *map(tasks.mean_and_std, random.values())])
     for tokens in sorted(options.tokens):

@@ -69,7 +69,7 @@ def report(name: str, run: dict[str, Any], options: Namespace) -> None:
         pairs_option = f" --evaluate-pairs {MINIMAL_PAIRS.name}"
         pairs_text = f"""
 {pairs["accuracy"]:.1%} of {pairs["pairs"]:,} minimal pairs of BLiMP's development half (Warstadt et al. 2020; an
-n-gram model has 61.2 %, chance is 50 %): {phenomena}."""
+n-gram model has 61.2 % in table 3, chance is 50 %): {phenomena}."""
     write_section(
         TITLES[name],
         f"""`python benchmarks/learning_hour.py`; {environment(options.threads)}.

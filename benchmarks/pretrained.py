@@ -74,10 +74,12 @@ def report(name: str, options: Namespace) -> None:
 {metadata["steps"]:,} updates, {metadata["tokens"]:,} tokens. Held out: masked-LM loss {held_out["mlm_loss"]:.3f}
 (unigram {held_out["unigram_mlm_loss"]:.3f}), accuracy {held_out["mlm_accuracy"]:.1%}; NSP accuracy
 {held_out["nsp_accuracy"]:.1%}. Minimal pairs of BLiMP's development half: {records[f"{name} pairs"]:.1%}
-(chance 50 %; an n-gram model 61.2 %).
+(chance 50 %; an n-gram model 61.2 %: Warstadt et al. 2020, table 3).
 Dev, in points, all training rows, 3 epochs, rate {options.rate:g}, mean ± standard deviation over seeds:
 
-{markdown_table(["task", "baseline", "this model", "published, this size"], rows)}""",
+{markdown_table(["task", "baseline", "this model", "published, this size"], rows)}
+
+Published: the table of GLUE test scores in the README of google-research/bert.""",
     )
 
 

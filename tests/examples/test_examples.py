@@ -115,19 +115,45 @@ def test_the_bundled_sample_is_balanced_and_has_no_text_twice() -> None:
         assert (len(counts), set(counts.values())) == (labels, {number // labels})
 
 
+FAMILIES = {
+    "bert-mini-uncased": "wordpiece",
+    "roberta-mini": "byte_level_bpe",
+    "distilbert-mini-uncased": "wordpiece",
+    "albert-mini": "unigram",
+    "electra-mini-discriminator": "wordpiece",
+}
+"""A preset of each family, and the usual kind of its tokenizer."""
+
+
+@pytest.fixture(scope="module")
+def small_models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Return a folder for each preset of FAMILIES: one or two layers of 32 with random weights, and the words of
+    the bundled sample."""
+    folder = tmp_path_factory.mktemp("families")
+    texts = read_table(EXAMPLES / "data" / "emotions.csv").column("text")
+    (folder / "corpus.txt").write_text("\n".join(map(str, texts)) + "\n", encoding="utf-8")
+    tokenizers = {
+        kind: bs.train_tokenizer(folder / "corpus.txt", folder / kind, kind=kind, vocab_size=400)
+        for kind in dict.fromkeys(FAMILIES.values())
+    }
+    sizes = {"hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64}
+    for preset, kind in FAMILIES.items():
+        layers = 1 if preset.startswith("distilbert") else 2
+        bs.create_model(preset, tokenizers[kind], folder / preset, num_hidden_layers=layers, **sizes)
+    return {preset: folder / preset for preset in FAMILIES}
+
+
 def test_families(
-    base: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    small_models: dict[str, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Models of two families differ by their names only; each row has all figures, and both are compared."""
-    bert = base.save(tmp_path / "bert-tiny")
-    shards = tiny_run.make_shards(tmp_path)
-    student = bs.distill(shards, tmp_path / "distil", bert, max_steps=1, sequence_length=32, **ONE).save(
-        tmp_path / "distilbert-tiny"
-    )
+    """Models of five families differ by their names only; each row has all figures, and two are compared."""
     options = ("--epochs", 1, "--output-dir", tmp_path / "runs")
-    run("families.py", bert, student, *options, monkeypatch=monkeypatch)
+    run("families.py", *small_models.values(), *options, monkeypatch=monkeypatch)
     lines = capsys.readouterr().out.splitlines()
-    at = next(i for i, line in enumerate(lines) if line.startswith("model "))
+    (at,) = [i for i, line in enumerate(lines) if line.startswith("model ")]
     heads = re.split(r"\s{2,}", lines[at].strip())
     assert heads[1:] == [
         "accuracy",
@@ -137,13 +163,18 @@ def test_families(
         "tokens per s",
         "peak MiB",
     ]
-    rows = [line.split() for line in lines[at + 1 : at + 3]]
-    assert [row[0] for row in rows] == ["bert-tiny", "distilbert-tiny"]
-    figures = [[float(cell) for cell in row[1:]] for row in rows]
-    assert all(value > 0 for row in figures for value in row[1:])
-    assert figures[1][1] < figures[0][1]
-    assert lines[at + 3].startswith("Test accuracy on 48 examples")
-    assert "Sanh et al. 2019" in lines[at + 4]
+    rows = {cells[0]: cells[1:] for cells in map(str.split, lines[at + 1 : at + 1 + len(FAMILIES)])}
+    assert list(rows) == list(FAMILIES)
+    figures = {name: [float(cell) for cell in cells] for name, cells in rows.items()}
+    assert all(0 <= row[0] <= 1 and min(row[1:]) > 0 for row in figures.values())
+    assert figures["distilbert-mini-uncased"][1] < figures["bert-mini-uncased"][1]
+    configs = [bs.load(tmp_path / "runs" / name / "run").info()["config"] for name in FAMILIES]
+    families = [config["model_type"] for config in configs]
+    assert families == ["bert", "roberta", "distilbert", "albert", "electra"]
+    (scored,) = [line for line in lines if line.startswith("Test accuracy on ")]
+    assert scored.startswith("Test accuracy on 48 examples")
+    (compared,) = [line for line in lines if line.startswith("DistilBERT has ")]
+    assert "Sanh et al. 2019" in compared
 
 
 def write_moods(folder: Path) -> None:
@@ -158,6 +189,25 @@ def write_moods(folder: Path) -> None:
 
 
 def test_emotion(
+    small_models: dict[str, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """On the bundled sample, as the first line says, for one epoch: 240 rows, 80/20, then a tenth of the 80."""
+    out = tmp_path / "emotion"
+    options = ("--output-dir", out, "--rate-steps", 12, "--epochs", 1)
+    run("emotion.py", small_models["bert-mini-uncased"], *options, monkeypatch=monkeypatch)
+    names = ["anger", "fear", "joy", "love", "sadness", "surprise"]
+    report = bs.load(out / "run").report
+    sizes = [report["train_examples"], report["validation"]["examples"], report["test"]["examples"]]
+    assert sizes == [173, 19, 48]
+    assert report["steps"] == 29  # batches of 6
+    lines = check_emotion(out, names, capsys)
+    assert any(re.fullmatch(r"validation, .*: accuracy 0\.\d{4} of 19", line) for line in lines)
+
+
+def test_emotion_with_three_files(
     base: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_moods(tmp_path)
@@ -166,16 +216,23 @@ def test_emotion(
     files = ("--train", tmp_path / "train.txt", "--validation", tmp_path / "validation.txt", "--test", test)
     options = ("--output-dir", out, "--rate-steps", 12, "--epochs", 3)
     run("emotion.py", base.path, *files, *options, monkeypatch=monkeypatch)
-    told = capsys.readouterr().out.splitlines()
-    assert (out / "rates.png").read_bytes().startswith(b"\x89PNG")
-    (at,) = [i for i, line in enumerate(told) if line.startswith("test: accuracy ")]
-    assert [line.split()[:2] for line in told[at + 1 : at + 3]] == [["glad", "F1"], ["sad", "F1"]]
-    assert "classes: glad, sad" in told
-    answers = [line.split(" (")[0] for line in told[-3:-1]]
-    assert set(answers) <= {"glad", "sad"}
-    assert told[-1] == f"the same model in another process: {answers[0]}"
-    assert bs.load(out / "predictor").labels == ["glad", "sad"]
+    check_emotion(out, ["glad", "sad"], capsys)
     assert bs.load(out / "run").report["steps"] == 33
+
+
+def check_emotion(out: Path, names: list[str], capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """Check the plot, the report by class, and the predictor of a run of emotion.py; return its output."""
+    lines = capsys.readouterr().out.splitlines()
+    assert (out / "rates.png").read_bytes().startswith(b"\x89PNG")
+    (at,) = [i for i, line in enumerate(lines) if line.startswith("test: accuracy ")]
+    rows = lines[at + 1 : at + 1 + len(names)]
+    assert [line.split()[:2] for line in rows] == [[name, "F1"] for name in names]
+    assert f"classes: {', '.join(names)}" in lines
+    answers = [line.split(" (")[0] for line in lines[-3:-1]]
+    assert set(answers) <= set(names)
+    assert lines[-1] == f"the same model in another process: {answers[0]}"
+    assert bs.load(out / "predictor").labels == names
+    return lines
 
 
 def test_the_notebook(base: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

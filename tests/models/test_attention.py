@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertsmith.models.attention import AttentionLayout, KeyValueCache, bucket_attention
+from bertsmith.models.attention import AttentionLayout, KeyValueCache, attention_weights, bucket_attention
 from bertsmith.models.config import AttentionDirection, ModelConfig
 from bertsmith.models.layers import Dropout, TransformerLayer
 from bertsmith.models.weight_init import init_weights
@@ -126,12 +126,57 @@ def test_worked_example() -> None:
         assert weights.tolist() == pytest.approx([0.8808, 0.1192], abs=5e-5)
 
 
-def test_scaled_scores_have_unit_variance() -> None:
-    g = torch.Generator().manual_seed(3)
-    q, k = torch.randn(2, 40_000, 64, generator=g)
-    raw = (q * k).sum(-1)
-    assert raw.var().item() == pytest.approx(64, rel=0.03)
-    assert (raw / math.sqrt(64)).var().item() == pytest.approx(1, rel=0.03)
+def weights_by_definition(qkv: torch.Tensor, layout: AttentionLayout) -> torch.Tensor:
+    return torch.cat([weights[0] for weights in attention_weights(qkv, layout.packed, 1)])
+
+
+def weights_by_buckets(qkv: torch.Tensor, layout: AttentionLayout) -> torch.Tensor:
+    return bucket_attention(qkv, layout, 1)
+
+
+def weights_in_training(qkv: torch.Tensor, layout: AttentionLayout) -> torch.Tensor:
+    return bucket_attention(qkv.requires_grad_(), layout, 1).detach()
+
+
+def weights_with_dropout(qkv: torch.Tensor, layout: AttentionLayout) -> torch.Tensor:
+    return bucket_attention(qkv, layout, 1, FixedDropout(torch.ones_like))
+
+
+@pytest.mark.parametrize(
+    "compute_weights", [weights_by_definition, weights_by_buckets, weights_in_training, weights_with_dropout]
+)
+def test_scaled_scores_have_unit_variance(
+    compute_weights: Callable[[torch.Tensor, AttentionLayout], torch.Tensor],
+) -> None:
+    """S14: of queries and keys with variance 1, products have variance d, and the scores of attention 1.
+
+    Outputs are the weights where values are one-hot vectors, and the logarithms of weights are the scores up to a
+    constant of the query.
+    """
+    num_sequences, d = 40, 64
+    q, k = torch.randn(2, num_sequences, d, d, generator=torch.Generator().manual_seed(3))
+    values = torch.eye(d).expand(num_sequences, d, d)
+    qkv = torch.cat([q, k, values], dim=-1).flatten(0, 1)
+    scores = compute_weights(qkv, AttentionLayout(packed_of([d] * num_sequences))).log()
+    products = (q @ k.transpose(1, 2)).flatten(0, 1)
+    assert products.var(dim=1).mean().item() == pytest.approx(d, rel=0.03)
+    assert scores.var(dim=1).mean().item() == pytest.approx(1, rel=0.03)
+
+
+@pytest.mark.parametrize("trained", [True, False])
+def test_weights_grow_with_the_square_of_the_length(trained: bool) -> None:
+    """Each head computes a weight of every token for every token, so the cost is quadratic, not exponential."""
+    sizes = []
+
+    def record(weights: torch.Tensor) -> torch.Tensor:
+        sizes.append(weights.numel())
+        return torch.ones_like(weights)
+
+    lengths, heads = (25, 50, 100, 200), 2
+    for length in lengths:
+        qkv = torch.zeros(length, 3 * heads * 4, requires_grad=trained)
+        bucket_attention(qkv, AttentionLayout(packed_of([length])), heads, FixedDropout(record))
+    assert sizes == [heads * length**2 for length in lengths]
 
 
 def test_a_double_loop_gives_the_same_result() -> None:

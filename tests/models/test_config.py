@@ -271,5 +271,8 @@ def test_an_unknown_preset_suggests_similar_ones() -> None:
     assert caught.value.location == "bert-mini-uncasd"
     assert "bert-mini-uncased" in caught.value.hint
     with pytest.raises(InputError) as caught:
+        preset("boberta-base")
+    assert "roberta-base" in caught.value.hint.partition("presets:")[0]
+    with pytest.raises(InputError) as caught:
         preset("zzz")
     assert "bert-{tiny,mini,small}-{uncased,cased,chinese}, " in caught.value.hint
