@@ -217,7 +217,7 @@ def test_a_model_without_a_masked_head_and_a_terminal_without_text_are_told(call
     done = call(world / "moods", "kaba")
     assert done.code == 2
     assert "no masked-LM head" in done.told
-    assert "use a pre-trained run" in done.told
+    assert "bertsmith predict" in done.told
     done = call(world / "bert", terminal=True)
     assert done.code == 2
     assert "there is no text" in done.told
