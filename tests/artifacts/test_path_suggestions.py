@@ -164,7 +164,7 @@ def test_a_published_name_offline_is_the_only_pretrained_model_of_its_family_her
         with pytest.raises(InputError) as caught:
             locate(name)
         assert caught.value.code == "hub_not_installed"
-        assert "models without a download: mine, small, bert-mini-uncased-en" in str(caught.value.hint)
+        assert "mine, small, bert-mini-uncased-en" in str(caught.value.hint)
     write_config(tmp_path / "mine-too" / "model", "RobertaForMaskedLM", "roberta")
     with pytest.raises(InputError) as caught:  # two: neither is chosen
         locate("roberta-base")

@@ -278,9 +278,10 @@ def test_an_arpa_file_is_replaced_on_request_only(tmp_path: Path) -> None:
 
 def test_next_words_are_one_or_more() -> None:
     model = train_ngram(TEXT, order=2)
-    for k in (-1, 0, 1.5):
+    values: list[Any] = [-1, 0, 1.5]
+    for k in values:
         with pytest.raises(InputError) as error:
-            model.next_words("the", k)  # type: ignore[arg-type]
+            model.next_words("the", k)
         assert (error.value.code, error.value.argument) == ("number_too_small", "k")
 
 

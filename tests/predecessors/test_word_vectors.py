@@ -191,11 +191,11 @@ def test_a_saved_path_that_exists_is_named_by_its_argument(tmp_path: Path) -> No
 
 
 def test_wrong_arguments_are_refused() -> None:
-    vectors = WordVectors(WORDS, MATRIX)
+    vectors: Any = WordVectors(WORDS, MATRIX)
     calls: dict[str, Callable[[], Any]] = {
         "number_too_small": lambda: vectors.neighbors("term", -1),
         "vector_shape": lambda: vectors.neighbors(np.ones(2)),
-        "unknown_word": lambda: vectors[5],  # type: ignore[index]
+        "unknown_word": lambda: vectors[5],
         "repeated_word": lambda: WordVectors.one_hot(["a", "b", "a"]),
     }
     for code, call in calls.items():

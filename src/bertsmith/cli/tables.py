@@ -206,7 +206,7 @@ def print_ablation(report: Report) -> None:
         print_rows("orderings of the paper", report["orderings"], columns)
     if changes := report["changes"]:
         values = ", ".join(f"{name}={value}" for name, value in changes.items())
-        console.print_note(f"changed from the recipe, of which the next lines speak: {values}")
+        console.print_note(f"this run changes the recipe by {values}; the next lines describe the recipe")
     for subject, text in report["departures"].items():
         console.print_note(f"unlike the paper, {subject}: {text}")
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -248,9 +249,14 @@ def check_task_files(verb: str, settings: FinetuneSettings) -> None:
     try:
         load_examples(task, settings.files, settings.task)
     except InputError as error:
-        names = task.settings_type.model_fields
-        error.change_hint(lambda hint: f"{name_as_settings(hint, names, 'task')} in the settings of the task")
+        error.change_hint(partial(_name_task_settings, task.settings_type.model_fields))
         raise
+
+
+def _name_task_settings(names: Collection[str], hint: str) -> str:
+    """Return a hint whose options of `finetune` are settings, and say where these are."""
+    changed = name_as_settings(hint, names, "task")
+    return hint if changed == hint else f"{changed}, in the settings of the task"
 
 
 @contextmanager

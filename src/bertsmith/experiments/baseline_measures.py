@@ -204,7 +204,7 @@ def measure(baseline: Baseline, context: MeasureContext, measures: Sequence[str]
             done[name] = part.model_dump(include=_RESULTS)
             write_json(file, done)
         for group in _RESULTS:
-            getattr(result, group).update(done[name].get(group, {}))
+            getattr(result, group).update(done[name][group])
     return result
 
 

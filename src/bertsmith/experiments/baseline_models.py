@@ -20,7 +20,7 @@ from bertsmith.corpus.shards import Shards
 from bertsmith.experiments.ablation_recipe import PRETRAIN
 from bertsmith.experiments.baselines_recipe import ModelRecipe
 from bertsmith.inference.model import Model, load
-from bertsmith.instances.epoch_plan import count_document_tokens
+from bertsmith.instances.epoch_plan import count_document_tokens, document_token_offsets
 from bertsmith.instances.holdout_split import DocumentSplit
 from bertsmith.instances.settings import DataSettings
 from bertsmith.models.family import build_encoder
@@ -266,9 +266,9 @@ def _training_documents(
     documents = DocumentSplit.from_settings(shards, data).train
     if max_tokens is None or count_document_tokens(shards, documents) <= max_tokens:
         return documents
-    ends = np.concatenate([[0], shards.sentence_ends])[shards.document_sentence_offsets]
     shuffled = documents[np.argsort(rng.uniform(seed, "documents of a comparison", documents))]
-    num_documents = 1 + int(np.searchsorted(np.cumsum(np.diff(ends)[shuffled]), max_tokens))
+    sizes = np.diff(document_token_offsets(shards))[shuffled]
+    num_documents = 1 + int(np.searchsorted(np.cumsum(sizes), max_tokens))
     return np.sort(shuffled[:num_documents])
 
 

@@ -124,7 +124,7 @@ def make_pair_plan(
 
 def read_portions(corpus: Shards, documents: IntArray) -> Iterator[tuple[IntArray, IntArray]]:
     """Yield the ids of some documents at a time, concatenated, and the number of tokens of each of them."""
-    offsets = _document_token_offsets(corpus)
+    offsets = document_token_offsets(corpus)
     num_portions = max(1, count_document_tokens(corpus, documents) // _TOKENS_PER_PORTION)
     for portion in np.array_split(documents, num_portions):
         lengths = offsets[portion + 1] - offsets[portion]
@@ -135,10 +135,10 @@ def read_portions(corpus: Shards, documents: IntArray) -> Iterator[tuple[IntArra
 
 def count_document_tokens(corpus: Shards, documents: IntArray) -> int:
     """Return the number of tokens in these documents."""
-    return int(np.diff(_document_token_offsets(corpus))[documents].sum())
+    return int(np.diff(document_token_offsets(corpus))[documents].sum())
 
 
-def _document_token_offsets(corpus: Shards) -> IntArray:
+def document_token_offsets(corpus: Shards) -> IntArray:
     """Return the number of tokens before each document of a corpus, and the total, [D + 1]."""
     offsets: IntArray = np.concatenate([[0], corpus.sentence_ends])[corpus.document_sentence_offsets]
     return offsets

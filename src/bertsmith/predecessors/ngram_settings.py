@@ -15,7 +15,7 @@ from bertsmith.settings import Settings
 class NgramSettings(Settings):
     """Settings of an n-gram model."""
 
-    order: int = Field(3, ge=1, le=20, description="n of the longest n-grams: the model reads n - 1 words")
+    order: int = Field(3, ge=1, le=20, description="number of words in the longest n-grams")
     smoothing: Literal["kneser_ney", "interpolated", "add_k", "maximum_likelihood"] = Field(
         "kneser_ney",
         description="estimate of probabilities: modified Kneser–Ney; interpolation of all orders with one weight "
