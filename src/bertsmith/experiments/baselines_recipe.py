@@ -44,6 +44,11 @@ class ModelRecipe(Settings):
         """True for a neural model that is not another one of the recipe."""
         return self.kind == "pretrained" and self.base is None
 
+    @property
+    def has_time_budget(self) -> bool:
+        """True for a model that `minutes` limit: one of `pretrain`, or word vectors."""
+        return self.is_trained_by_pretrain or self.kind == "word_vectors"
+
 
 class Claim(Settings):
     """A claim that one model is better than another by a metric."""
