@@ -110,7 +110,7 @@ class Ablation(BaseModel, frozen=True):
         return pretrain(shards, run, preset=preset, settings=settings, resume=holds_run(run))
 
     def _measure_other_sentence_task(self, model: Model) -> dict[str, float]:
-        """Return the accuracy of a model's head for pairs on the task that it was not trained on (Lan et al. 2020).
+        """Return the accuracy of the head for pairs on the task that it was not trained on (Lan et al. 2020).
 
         Empty if the recipe does not ask for it, or if the model has no such head.
         """
