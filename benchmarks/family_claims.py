@@ -214,7 +214,8 @@ tasks: at most {tasks.MAX_ROWS:,} training rows, seeds {options.seed_list}, rate
 
 The paper's order, ELECTRA ahead after the same computation (Clark et al. 2020, table 1), does not hold with so
 few tokens: the discriminator learns little while its generator is weak. The paper's smallest comparison has some
-three thousand times as many tokens. In the longer runs ELECTRA ran at 0.54 times the speed of masked LM, so it had more time, not less.""",
+three thousand times as many tokens. In the longer runs ELECTRA ran at 0.54 times the speed of masked LM, so it
+had more time, not less.""",
     )
 
 
