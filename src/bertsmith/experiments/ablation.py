@@ -120,8 +120,12 @@ class Ablation(BaseModel, frozen=True):
         if (name := f"{other}_accuracy") not in self.recipe.losses:
             return {}
         file = model.path / SETTINGS
-        changes = {"sentence_task": other, "nsp_sampling": "other_document"}
-        changes |= {"nsp_balance": False, "is_next_label": 0}
+        changes = {
+            "sentence_task": other,
+            "nsp_sampling": "other_document",
+            "nsp_balance": False,
+            "is_next_label": 0,
+        }
         settings = settings_type_of_file(file).from_file(file).changed({"data": changes})
         shards = Shards.open(self.data)
         split = DocumentSplit.from_settings(shards, settings.data)
