@@ -1,6 +1,6 @@
 """One fixed vector against attention: texts that are written right, by the length of their source.
 
-    python examples/fixed_vector.py                 # four decoders on the words of digits, in reverse order
+    python examples/fixed_vector.py                 # six decoders on the words of digits, in reverse order
     python examples/fixed_vector.py --epochs 4 --decoders bilinear concat
 
 The source is a row of digits, and the target has their words in reverse order: 3 1 4 → four one three. Without
@@ -38,7 +38,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--decoders", nargs="+", default=["none", "dot", "additive", "transformer"])
+    parser.add_argument("--decoders", nargs="+", default=["none", "dot", "bilinear", "concat", "additive", "transformer"])
     parser.add_argument("--preset", default="lstm-mini", help="the encoder")
     parser.add_argument("--hidden-size", type=int, default=128)
     parser.add_argument("--train", type=int, default=3000, help="number of training examples")
