@@ -1,6 +1,6 @@
 """One fixed vector against attention: texts that are written right, by the length of their source.
 
-    python examples/fixed_vector.py                 # four decoders on the words of digits, in reverse order
+    python examples/fixed_vector.py                 # six decoders on the words of digits, in reverse order
     python examples/fixed_vector.py --epochs 4 --decoders bilinear concat
 
 The source is a row of digits, and the target has their words in reverse order: 3 1 4 → four one three. Without
@@ -19,6 +19,7 @@ import bertsmith as bs
 
 WORDS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
 SPECIAL_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+DECODERS = ["none", "dot", "bilinear", "concat", "additive", "transformer"]
 BANDS = [(1, 4), (5, 8), (9, 12), (13, 16), (17, 20)]
 """The shortest and the longest source of each column of the table, in digits."""
 
@@ -38,7 +39,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--decoders", nargs="+", default=["none", "dot", "additive", "transformer"])
+    parser.add_argument("--decoders", nargs="+", default=DECODERS)
     parser.add_argument("--preset", default="lstm-mini", help="the encoder")
     parser.add_argument("--hidden-size", type=int, default=128)
     parser.add_argument("--train", type=int, default=3000, help="number of training examples")
