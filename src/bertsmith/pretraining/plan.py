@@ -168,8 +168,8 @@ def _plan(data: PretrainData, *, benchmark: bool) -> PretrainPlan:
 def _activation_bytes(settings: PretrainSettings) -> int:
     """Return about how many bytes the backward pass needs of a batch whose sequences have the maximum length.
 
-    A layer keeps 18H + 4F bytes a token in bf16 (Korthikanti et al. 2022, section 4.1, without the attention weights,
-    which no kernel stores), and twice as many in fp32. Each token to predict has V logits in fp32.
+    A layer keeps 18H + 4F bytes a token in bf16 (Korthikanti et al. 2022, section 4.1, without the attention
+    weights, which no kernel stores), and twice as many in fp32. Each token to predict has V logits in fp32.
     """
     config, data, train = settings.model, settings.data, settings.train
     length = max(data.sequence_length, data.long_sequence_length or 0)
