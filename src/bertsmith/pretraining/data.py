@@ -92,10 +92,21 @@ class PretrainData:
     @cached_property
     def updates_per_epoch(self) -> float:
         """The number of updates in an epoch of the first phase."""
-        train, stream = self.settings.train, self.streams[0]
+        return self.count_updates_per_epoch(self.streams[0])
+
+    def count_updates_per_epoch(self, stream: InstanceStream) -> float:
+        """Return the number of updates in an epoch of a phase."""
+        train = self.settings.train
         if train.batch_tokens is None:
             return stream.size(0) / (train.batch_size * train.gradient_accumulation_steps)
         return len(stream.fill_stats(0, train.batch_size).tokens) / train.gradient_accumulation_steps
+
+    def fill_ratio(self, stream: InstanceStream, length: int) -> float:
+        """Return the tokens of a phase's epoch, as a ratio of those of full batches."""
+        train = self.settings.train
+        tokens = float(stream.fill_stats(0, train.batch_size).tokens.sum())
+        per_update = (train.batch_tokens or train.batch_size * length) * train.gradient_accumulation_steps
+        return tokens / (self.count_updates_per_epoch(stream) * per_update)
 
     @cached_property
     def tokens_per_update(self) -> float:
