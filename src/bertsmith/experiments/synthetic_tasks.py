@@ -54,18 +54,21 @@ def write_cloze(file: Path, side: Side, size: int, seed: int) -> Path:
     tell it from the states of two directions that are joined.
     """
     num_countries = 2 if side == "both" else len(_LANGUAGES)
-    left, right = (_draw_countries(size, seed, f"cloze {name}", num_countries) for name in ("left", "right"))
-    before, after = (
-        _draw_fillers(size, _CLOZE_FILLERS, seed, f"cloze words {name}") for name in ("left", "right")
-    )
+    countries = {
+        name: _draw_countries(size, seed, f"cloze {name}", num_countries) for name in ("left", "right")
+    }
+    fillers = {
+        name: _draw_fillers(size, _CLOZE_FILLERS, seed, f"cloze words {name}") for name in ("left", "right")
+    }
     sentences = []
     for i in range(size):
-        tag = _LANGUAGES[(left if side == "left" else right)[i]]
+        first, second = countries["left"][i], countries["right"][i]
+        tag = _LANGUAGES[first if side == "left" else second]
         if side == "both":
-            tag = "same" if left[i] == right[i] else "other"
-        start = f"born in {left[i]} " if side != "right" else ""
-        end = f" born in {right[i]}" if side != "left" else ""
-        words = f"{start}{before[i]} what {after[i]}{end}".split()
+            tag = "same" if first == second else "other"
+        start = f"born in {first} " if side != "right" else ""
+        end = f" born in {second}" if side != "left" else ""
+        words = f"{start}{fillers['left'][i]} what {fillers['right'][i]}{end}".split()
         sentences.append("".join(f"{word}\t{f'B-{tag}' if word == 'what' else 'O'}\n" for word in words))
     atomic.write_text(file, "\n".join(sentences))
     return file
