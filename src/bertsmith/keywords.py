@@ -260,7 +260,8 @@ class WordVectorKeywords(TypedDict, total=False):
     dimensions: int
     window: int
     negatives: int
-    num_train_epochs: int
+    num_train_epochs: float
+    max_minutes: float | None
     learning_rate: float
     min_count: int
     max_words: int | None

@@ -23,6 +23,20 @@ RELEASED = re.compile(r"release, `[\w.]+`")
 STATE = re.compile(r"done(: .+)?|in part: .+|open: .+")
 
 
+SCORE = re.compile(r"(?<![\d.,])\d\d\.\d(?![\d.]| million)")
+PUBLISHED = re.compile(r"et al\.|\bpublished\b|\bpapers?\b")
+SOURCE = re.compile(rf"{PART}|\btables? |\]\(http", re.IGNORECASE)
+FENCE = re.compile(r"^ *```.*?^ *```", re.MULTILINE | re.DOTALL)
+PAGES_WITH_FIGURES = [
+    ROOT / "README.md",
+    ROOT / "benchmarks" / "RESULTS.md",
+    *(DOCS / "explanation").glob("*.md"),
+    *(DOCS / "how-to").glob("*.md"),
+    *(DOCS / "tutorials").glob("*.md"),
+    *(ROOT / "src" / "bertsmith" / "pretrained").glob("*/README.md"),
+]
+
+
 def functions_of(file: str) -> dict[str, ast.FunctionDef]:
     tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
     return {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
@@ -169,3 +183,23 @@ def test_a_browser_cuts_no_formula_off(formulas_page: Path) -> None:
             assert len(rows) == 14
             for above, below, overflow, padding in rows:
                 assert (above > 2, below > 2, overflow, padding > 2) == (True, True, 0, True), width
+
+
+def sections_without_source(page: str) -> list[str]:
+    """Return the headings of sections with scores and published models, but without the place of a publication."""
+    sections = re.split(r"^#+ ", FENCE.sub("", page), flags=re.MULTILINE)
+    return [
+        section.partition("\n")[0]
+        for section in sections
+        if SCORE.search(section) and PUBLISHED.search(section) and not SOURCE.search(section)
+    ]
+
+
+def test_published_figures_have_a_source() -> None:
+    sourced = "# SST-2\n\nThe published model scores 85.9 (Devlin et al. 2019, table 1).\n"
+    assert sections_without_source(sourced) == []
+    assert sections_without_source(sourced.replace(", table 1", "")) == ["SST-2"]
+    faulty = {
+        page.name: sections_without_source(page.read_text(encoding="utf-8")) for page in PAGES_WITH_FIGURES
+    }
+    assert {name: sections for name, sections in faulty.items() if sections} == {}

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import yaml
 from scipy.stats import ttest_rel
+from transformers import BertForPreTraining
 
 import bertsmith as bs
 import tiny_run
@@ -25,6 +26,8 @@ from bertsmith.errors import InputError, Stopped
 from bertsmith.experiments.ablation import ablate
 from bertsmith.experiments.ablation_recipe import AblationRecipe, read_recipe
 from bertsmith.experiments.ablation_report import make_report
+from bertsmith.pretraining.data import PretrainData
+from bertsmith.pretraining.settings import PretrainSettings
 
 RECIPES = sorted((Path(__file__).parents[2] / "recipes" / "ablations").glob("*.yaml"))
 FEW = [one for one in tiny_run.SETTINGS if not one.startswith("model.initializer")]
@@ -232,6 +235,37 @@ def test_a_loss_is_ordered_by_the_papers_metrics_of_its_head() -> None:
     found = {row: dict.fromkeys(range(2), metrics) for row in recipe.rows}
     judged = {(one.better, one.metric) for one in make_report(recipe, found).orderings}
     assert judged == {("SOP", "task"), ("none", "mlm_loss"), ("SOP", "sop_accuracy")}
+
+
+def test_a_head_for_pairs_also_answers_the_other_sentence_task(world: dict[str, Any]) -> None:
+    """Its accuracy is that of the same weights in transformers."""
+    table = {
+        "rows": {name: {"data.sentence_task": name.lower()} for name in ("SOP", "NSP", "none")},
+        "losses": ["nsp_accuracy", "sop_accuracy"],
+        "settings": {"data.instances": "segment_pair"},
+    }
+    world["settings"].append("data.validation_split=0.5")
+    world["recipe"].write_text(yaml.safe_dump(table, sort_keys=False), encoding="utf-8")
+    metrics = ablate(**{**world, "tasks": {}, "pairs": None}, seeds=1).metrics
+    assert {name: list(rows) for name, rows in metrics.items()} == {
+        "nsp_accuracy": ["SOP", "NSP"],
+        "sop_accuracy": ["SOP", "NSP"],
+    }
+    run = world["output_dir"] / "SOP" / "0" / "pretrain"
+    settings = PretrainSettings.from_file(run / "settings.yaml").changed({"data.sentence_task": "nsp"})
+    model = BertForPreTraining.from_pretrained(bs.load(run).model_folder)
+    is_correct = []
+    for batch in PretrainData.from_shards(world["data"], settings).validation_batches[""]:
+        lengths = batch.packed.lengths.tolist()
+        for tokens, segments, label in zip(
+            batch.packed.tokens.split(lengths),
+            batch.packed.segments.split(lengths),
+            batch.pair_labels,
+            strict=True,
+        ):
+            outputs = model(input_ids=tokens[None], token_type_ids=segments[None])
+            is_correct.append(outputs.seq_relationship_logits.argmax() == label)
+    assert metrics["nsp_accuracy"]["SOP"].mean == pytest.approx(sum(is_correct) / len(is_correct))
 
 
 def test_what_would_undo_the_comparison_is_refused(world: dict[str, Any]) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 import bertsmith as bs
 import tiny_run
+from bertsmith.corpus.prepare import prepare
 from bertsmith.corpus.shards import Shards
 from bertsmith.errors import InputError
 from bertsmith.experiments.baseline_measures import Measurement
@@ -48,7 +49,12 @@ SETTINGS = [*(one for one in tiny_run.SETTINGS if not one.startswith("model.init
 
 @pytest.fixture(scope="module")
 def shards(tmp_path_factory: pytest.TempPathFactory) -> Shards:
-    return tiny_run.make_shards(tmp_path_factory.mktemp("shards"))
+    """Prepare documents in which each word follows the one before it in the vocabulary."""
+    folder, words = tmp_path_factory.mktemp("shards"), tiny_run.WORDS
+    sentences = [" ".join((words * 2)[i % 40 : i % 40 + 5 + i % 7]).capitalize() + "." for i in range(240)]
+    documents = [" ".join(sentences[i::60]) for i in range(60)]
+    file = write(folder / "corpus.txt", "\n\n".join(documents) + "\n")
+    return prepare([file], tiny_run.tokenizer(), folder / "shards", workers=1)
 
 
 @pytest.fixture
@@ -82,7 +88,7 @@ def test_all_kinds_are_measured_alike(arguments: dict[str, Any], tmp_path: Path)
     report = bs.baselines(**arguments)
     perplexity = {name: metric.mean for name, metric in report.metrics["perplexity"].items()}
     assert list(perplexity) == ["unigram", "bigram", "counts", "gpt"]
-    assert 1 < perplexity["bigram"] < perplexity["unigram"] < 1000
+    assert 1 < perplexity["bigram"] < perplexity["unigram"] / 2 < 30
     assert list(report.metrics["pseudo-perplexity"]) == ["bert"]
     wrong, right = (report.metrics[f"minimal pairs{end}"] for end in ("", ", ties right"))
     assert wrong["unigram"].mean == 0  # both pairs have the same words
@@ -121,6 +127,34 @@ def test_held_out_text_is_that_of_the_runs(shards: Shards, changes: dict[str, An
     ids = list(shards.tokenizer.encode_ids(texts))
     tokens = sum(count_document_tokens(shards, np.array([document])) for document in split.validation)
     assert sum(map(len, ids)) == tokens
+
+
+def test_minutes_hold_word_vectors_too(arguments: dict[str, Any], tmp_path: Path) -> None:
+    settings = "{dimensions: 8, min_count: 1, num_train_epochs: 10000000, subsampling: 0}"
+    recipe = f"models: {{a: {{kind: word_vectors, settings: {settings}}}, b: {{preset: bert-tiny-uncased}}}}"
+    arguments |= {"recipe": write(tmp_path / "vectors.yaml", recipe), "tokens": None, "tasks": None}
+    report = bs.baselines(**arguments, minutes=0.1)
+    assert report.budget == {"minutes": pytest.approx(0.05)}
+    assert 0 < report.models["a"].seconds < 60  # 3, beside other work; all epochs take an hour
+    assert report.models["a"].tokens > 10_000
+
+
+def test_synthetic_tasks_are_measured_without_files(arguments: dict[str, Any], tmp_path: Path) -> None:
+    recipe = """
+    models:
+      left: {preset: bert-tiny-uncased, settings: {objective.name: causal, model.causal: true}}
+      one-hot: {kind: one_hot}
+    measures: [agreement, cloze]
+    agreement_gaps: [2]
+    cloze_sides: [left, right, both]
+    task_settings: {train.max_steps: 2, train.threads: 1}
+    """
+    arguments |= {"recipe": write(tmp_path / "synthetic.yaml", recipe), "tasks": None}
+    report = bs.baselines(**arguments)
+    assert {name: list(scores) for name, scores in report.metrics.items()} == {
+        f"cloze, evidence {side}": ["left"] for side in ("left", "right", "both")
+    }
+    assert list(report.curves["agreement by distance"]["left"]) == ["2"]
 
 
 def test_a_resumed_comparison_keeps_finished_models(arguments: dict[str, Any]) -> None:

@@ -15,7 +15,7 @@ from bertsmith.errors import InputError
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import build_encoder, preset
-from bertsmith.models.feature_extraction import FeatureExtractor
+from bertsmith.models.feature_extraction import FeatureExtractor, pool, sequence_states
 from bertsmith.models.parameter_count import count_parameters, encoder_parameter_terms
 from bertsmith.models.pretraining_heads import MaskedLMHead
 from bertsmith.models.recurrent import TokenEmbeddings
@@ -276,6 +276,27 @@ def test_sequence_heads_read_the_ends_that_have_seen_the_whole_text() -> None:
     hidden = encoder(packed)
     expected = torch.cat([hidden[packed.last_token_rows, :6], hidden[packed.first_token_rows, 6:]], 1)
     assert torch.equal(features, expected)
+
+
+@pytest.mark.parametrize("changes", [{}, {"backwards": True}])
+def test_sequence_heads_of_an_nnlm_read_the_whole_text(changes: dict[str, Any]) -> None:
+    """A state depends on a few tokens, so any other token must reach the head through another state."""
+    config = config_of("nnlm", **changes)
+    encoder, rows = encoder_of(config).eval(), [[5, 6, 7, 8, 9, 10, 11, 12, 13, 14], [7, 8]]
+    extractor = FeatureExtractor(config, torch.Generator())
+
+    def features_of(rows: list[list[int]]) -> torch.Tensor:
+        packed = Packed.from_lists(rows, [[0] * len(row) for row in rows])
+        features = extractor.sequence_features(encoder, packed)
+        torch.testing.assert_close(features, sequence_states(config, encoder(packed), packed))
+        torch.testing.assert_close(features, pool(encoder, packed, "mean"))
+        return features
+
+    features = features_of(rows)
+    for i in range(len(rows[0])):
+        changed = features_of([[20 if j == i else token for j, token in enumerate(rows[0])], rows[1]])
+        assert not torch.allclose(changed[0], features[0], atol=1e-4)
+        assert torch.equal(changed[1], features[1])
 
 
 def test_mixing_weights_of_an_elmo_sum_to_one_and_include_the_embeddings() -> None:

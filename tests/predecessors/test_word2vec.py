@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 import tiny_run
+from bertsmith import hardware
 from bertsmith.corpus.prepare import prepare
 from bertsmith.errors import InputError
 from bertsmith.io.sources import Texts
-from bertsmith.predecessors import word2vec
+from bertsmith.predecessors import word2vec, word2vec_kernels
 from bertsmith.predecessors.word2vec import train_word_vectors
 from bertsmith.predecessors.word2vec_kernels import build_alias_table
 from bertsmith.predecessors.word_vectors import WordVectors
@@ -166,6 +167,30 @@ def test_training_continues_from_a_saved_folder(options: dict[str, Any], tmp_pat
     only_new = train_word_vectors([["newcomer", "other"]], initial=first, **SMALL, **options)
     if not options:
         np.testing.assert_array_equal(only_new.vectors[: len(first)], first.vectors)
+
+
+@pytest.mark.parametrize("seconds", [1000, 320, 120])
+def test_minutes_allow_the_epochs_that_fit(seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a clock that only training advances, training ends in time; its settings repeat it."""
+    train, now = word2vec_kernels.train_sentences, 0.0
+
+    def train_sentences(ids: Any, *arguments: Any) -> Any:
+        nonlocal now
+        now += len(ids) * 200 / num_words  # 200 seconds per epoch
+        return train(ids, *arguments)
+
+    corpus = planted_corpus(2000)
+    num_words = sum(map(len, corpus))
+    monkeypatch.setattr(word2vec_kernels, "train_sentences", train_sentences)
+    monkeypatch.setattr(hardware, "clock", lambda: now)
+    monkeypatch.setattr(word2vec, "_TRIAL_WORDS", num_words // 20)
+    options = {**PLANTED, "num_train_epochs": 3, "dimensions": 4}
+    vectors = train_word_vectors(corpus, max_minutes=seconds / 60, **options)
+    fitted = vectors.report["settings"]["num_train_epochs"]
+    assert now <= seconds
+    assert fitted == pytest.approx(min(3, (seconds - 20) / 200), abs=0.01)
+    again = train_word_vectors(corpus, **vectors.report["settings"])
+    np.testing.assert_array_equal(again.vectors, vectors.vectors)
 
 
 def test_subwords_give_unknown_words_a_vector() -> None:

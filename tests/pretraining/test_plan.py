@@ -25,7 +25,8 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> Shards:
 
 
 def test_the_papers_budget_in_two_phases(shards: Shards) -> None:
-    plan = bs.plan_pretraining(shards, recipe=PAPER, benchmark=False)
+    precision = {"train.precision": "bf16"}
+    plan = bs.plan_pretraining(shards, recipe=PAPER, settings=precision, benchmark=False)
     assert [(phase.sequence_length, phase.sequences, phase.updates) for phase in plan.phases] == [
         (128, 256, 900_000),
         (512, 256, 100_000),
@@ -36,7 +37,9 @@ def test_the_papers_budget_in_two_phases(shards: Shards) -> None:
     assert plan.epochs == pytest.approx(sum(phase.epochs for phase in plan.phases))
     # base's encoder without 30,522 rows of the vocabulary but 46, its heads, and no decoder of its own
     assert plan.parameters == 110_106_428 - (30_522 - 46) * (768 + 1)
-    assert plan.memory_bytes == 16 * plan.parameters
+    # 34 bytes a layer and hidden unit, and the logits of 15 % of the tokens
+    activations = 256 * 512 * (12 * 34 * 768 + 0.15 * 46 * 4)
+    assert plan.memory_bytes == pytest.approx(16 * plan.parameters + activations)
     assert plan.disk_bytes == (4 + 3 * 12) * plan.parameters
 
 

@@ -131,3 +131,38 @@ def test_tasks_on_a_gpt(task: str, name: str, tmp_path: Path) -> None:
     again = bs.load(tmp_path / "run")
     assert again.evaluate(rows).values == model.evaluate(rows).values
     assert again.folder.weights_digest() == model.folder.weights_digest()
+
+
+def test_fine_tuning_marks_texts_with_the_only_special_token_of_gpt2(
+    shared_data: Path, tmp_path: Path
+) -> None:
+    """Start, delimiter, and extract token; the saved tokenizer has them in transformers, too."""
+    tokenizer = bs.Tokenizer.load(shared_data / "vocabs/gpt2")
+    config = preset("gpt2-mini", **SMALL, vocab_size=tokenizer.vocab_size)
+    generator = torch.Generator().manual_seed(1)
+    parts = {"encoder": build_encoder(config, generator), "masked": MaskedLMHead(config, generator)}
+    base = write_folder(tmp_path / "gpt2", config, parts, tokenizer=tokenizer)
+    rows = ROWS["regress"]
+    model = bs.finetune(
+        "regress",
+        base,
+        tmp_path / "run",
+        train=rows,
+        validation=rows,
+        settings={**FEW, "task.second_column": "second"},
+    )
+    text, pair = "Ein Bär  schläft", "a <|endoftext|> b"
+    encoding = model.tokenizer.encode(text, pair)
+    ids, other_ids = tokenizer.encode_ids([text, pair])
+    end = 50256
+    assert encoding.ids == [end, *ids, end, *other_ids, end]
+    assert set(encoding.type_ids) == {0}
+    without = tokenizer.encode(text)
+    single = model.tokenizer.encode(text)
+    assert single.ids == [end, *without.ids, end]
+    assert single.offsets[1:-1] == without.offsets
+    assert model.tokenizer.with_end_tokens() is model.tokenizer
+    transformers = pytest.importorskip("transformers")
+    reference = transformers.AutoTokenizer.from_pretrained(model.model_folder)
+    assert reference("a b", "c")["input_ids"] == model.tokenizer.encode("a b", "c").ids
+    assert bs.load(base).tokenizer.encode(text).ids == without.ids

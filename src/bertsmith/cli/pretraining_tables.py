@@ -88,7 +88,7 @@ def print_plan(plan: Report) -> None:
         "tokens of this corpus": plan["corpus_tokens"],
         "passes over it": f"{plan['epochs']:,.3g}",
         "trained parameters": plan["parameters"],
-        "memory": f"{format_bytes(plan['memory_bytes'])} and activations",
+        "memory": f"about {format_bytes(plan['memory_bytes'])}",
         "disk": f"at most {format_bytes(plan['disk_bytes'])}",
     }
     if plan["seconds"] is not None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from pydantic import BaseModel
 from scipy.sparse.csgraph import connected_components
 
@@ -27,8 +28,13 @@ from bertsmith.experiments.process_pool import Call, answer_call, make_calls, ru
 from bertsmith.finetuning.run import finetune
 from bertsmith.inference.minimal_pairs import read_pairs
 from bertsmith.inference.model import Model
+from bertsmith.instances.holdout_split import DocumentSplit
 from bertsmith.io import atomic
 from bertsmith.models.parameter_count import encoder_parameter_terms
+from bertsmith.objectives.language_modeling import MaskedLM
+from bertsmith.objectives.objective import evaluate_objective
+from bertsmith.pretraining.data import PretrainData
+from bertsmith.pretraining.model import swap_labels
 from bertsmith.pretraining.paper_settings import differences_from_paper
 from bertsmith.pretraining.resolve_settings import settings_type_of_file
 from bertsmith.pretraining.run import pretrain
@@ -80,6 +86,7 @@ class Ablation(BaseModel, frozen=True):
         model = self._pretrain(row, seed)
         held_out = model.report["held_out"]
         metrics = {name: float(held_out[name]) for name in self.recipe.losses if name in held_out}
+        metrics |= self._measure_other_sentence_task(model)
         second_row = self.recipe.second_encoder.get(row)
         second_encoder = None if second_row is None else self._pretrain(second_row, seed)
         for name, task in self.tasks.items():
@@ -101,6 +108,38 @@ class Ablation(BaseModel, frozen=True):
         settings[ablation_recipe.SEED] = seed
         shards = Shards.open(self.data)
         return pretrain(shards, run, preset=preset, settings=settings, resume=holds_run(run))
+
+    def _measure_other_sentence_task(self, model: Model) -> dict[str, float]:
+        """Return the accuracy of the head for pairs on the task that it was not trained on (Lan et al. 2020).
+
+        Empty if the recipe does not ask for it, or if the model has no such head.
+        """
+        if not model.folder.has("pair"):
+            return {}
+        other = "sop" if model.folder.sentence_task == "nsp" else "nsp"
+        if (name := f"{other}_accuracy") not in self.recipe.losses:
+            return {}
+        file = model.path / SETTINGS
+        changes = {
+            "sentence_task": other,
+            "nsp_sampling": "other_document",
+            "nsp_balance": False,
+            "is_next_label": 0,
+        }
+        settings = settings_type_of_file(file).from_file(file).changed({"data": changes})
+        shards = Shards.open(self.data)
+        split = DocumentSplit.from_settings(shards, settings.data)
+        batches = PretrainData(shards, split, settings).validation_batches
+        objective = MaskedLM.from_settings(
+            model.encoder, torch.Generator(), settings.data, settings.objective
+        )
+        for part, module in objective.named_children():
+            model.folder.load_into(part, module)
+        if model.folder.is_next_label:
+            swap_labels(objective.pair)
+        if "" not in batches:  # no document is held out
+            return {}
+        return {name: evaluate_objective(objective.eval(), model.encoder, batches[""], model.context)[name]}
 
     def row_setup(self, row: str, seed: int) -> RowSetup:
         """Return the pre-training of a row that is finished with this seed."""

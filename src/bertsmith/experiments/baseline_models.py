@@ -235,7 +235,8 @@ def train_baseline(
         documents = _training_documents(shards, data, max_tokens, seed)
         if recipe.kind == "ngram":
             return _train_ngram(recipe, folder, shards, documents)
-        return _train_word_vectors(recipe, folder, shards, documents, seed)
+        limits = {"seed": seed, "max_minutes": settings.get("train.max_minutes")}
+        return _train_word_vectors({**limits, **recipe.settings}, folder, shards, documents)
     if recipe.kind == "one_hot":
         return _one_hot_vectors(shards)
     assert base is not None
@@ -266,7 +267,7 @@ def _training_documents(
     documents = DocumentSplit.from_settings(shards, data).train
     if max_tokens is None or count_document_tokens(shards, documents) <= max_tokens:
         return documents
-    shuffled = documents[np.argsort(rng.uniform(seed, "documents of a comparison", documents))]
+    shuffled = documents[rng.permutation(seed, "documents of a comparison", len(documents))]
     sizes = np.diff(document_token_offsets(shards))[shuffled]
     num_documents = 1 + int(np.searchsorted(np.cumsum(sizes), max_tokens))
     return np.sort(shuffled[:num_documents])
@@ -286,16 +287,15 @@ def _train_ngram(
 
 
 def _train_word_vectors(
-    recipe: ModelRecipe, folder: Path, shards: Shards, documents: NDArray[np.int64], seed: int
+    settings: dict[str, Any], folder: Path, shards: Shards, documents: NDArray[np.int64]
 ) -> VectorBaseline:
     target = folder / "model"
 
     def train() -> None:
-        settings = {"seed": seed, **recipe.settings}
         train_word_vectors(shards, documents=documents, **settings).save(target)
 
     seconds, vectors = _train_once(folder, train), WordVectors.load(target)
-    tokens = vectors.report["tokens"] * vectors.report["settings"]["num_train_epochs"]
+    tokens = round(vectors.report["tokens"] * vectors.report["settings"]["num_train_epochs"])
     return VectorBaseline(vectors.vectors.size, "words", tokens, seconds, vectors, shards.tokenizer)
 
 

@@ -126,8 +126,9 @@ def baselines(
         analogies: A file of analogies, four words per line.
         senses: A table with the columns word, text, and sense.
         few_labels: Numbers of training examples per class; the first task is repeated with each.
-        minutes: The minutes of training, divided equally among the pre-trained models of a seed; with several
-            jobs, models are trained at the same time. Measuring comes on top. None: 30, unless `tokens` are given.
+        minutes: The minutes of training, divided equally among the pre-trained models and word vectors of a seed;
+            with several jobs, models are trained at the same time. Measuring comes on top. None: 30, unless
+            `tokens` are given.
         tokens: The tokens that each pre-trained model reads, instead of minutes.
         seeds: The number of seeds 0, 1, …
         settings: Settings of all pre-training runs.
@@ -148,7 +149,8 @@ def baselines(
     ablation_recipe.check_no_seed(changes, argument="settings")
     jobs = jobs or hardware.available_cores()
     budget = _budget(table, names, minutes, tokens, jobs)
-    files = MeasureFiles.read(tasks, pairs, word_pairs, analogies, senses, few_labels, table.agreement_gaps)
+    synthetic = table.agreement_gaps, table.cloze_sides
+    files = MeasureFiles.read(tasks, pairs, word_pairs, analogies, senses, few_labels, *synthetic)
     _check_measures(table, location)
     arguments = {
         "recipe": table.model_dump(mode="json"),
@@ -183,9 +185,9 @@ def _budget(
         raise InputError("two_budgets", message, argument="tokens", hint=hint)
     if tokens is not None:
         return {"train.max_tokens": tokens}
-    num_pretrained = sum(recipe.models[name].is_trained_by_pretrain for name in names)
+    num_timed = max(1, sum(recipe.models[name].has_time_budget for name in names))
     minutes = _DEFAULT_MINUTES if minutes is None else minutes
-    return {"train.max_minutes": minutes * min(jobs, max(1, num_pretrained)) / max(1, num_pretrained)}
+    return {"train.max_minutes": minutes * min(jobs, num_timed) / num_timed}
 
 
 def _prepare(corpus: Shards | Sources, out: Path) -> Shards:

@@ -10,6 +10,7 @@ from pydantic import Field
 
 from bertsmith.errors import InputError
 from bertsmith.experiments.ablation_recipe import check_folders_differ, check_no_seed
+from bertsmith.experiments.synthetic_tasks import Side
 from bertsmith.settings import Settings, read_yaml
 
 HISTORY = Path(__file__).parent / "history.yaml"
@@ -43,6 +44,11 @@ class ModelRecipe(Settings):
     def is_trained_by_pretrain(self) -> bool:
         """True for a neural model that is not another one of the recipe."""
         return self.kind == "pretrained" and self.base is None
+
+    @property
+    def has_time_budget(self) -> bool:
+        """True for a model that `minutes` limit: one of `pretrain`, or word vectors."""
+        return self.is_trained_by_pretrain or self.kind == "word_vectors"
 
 
 class Claim(Settings):
@@ -78,6 +84,10 @@ class BaselinesRecipe(Settings):
     measures: list[str] | None = Field(None, description="the measures; none: all that the given files allow")
     agreement_gaps: list[int] = Field(
         default_factory=list, description="distances of a synthetic long-distance agreement task, in words"
+    )
+    cloze_sides: list[Side] = Field(
+        default_factory=list,
+        description="sides of the evidence in a synthetic cloze task: left, right, or both",
     )
     claims: list[Claim] = Field(default_factory=list)
     published: list[PublishedScore] = Field(default_factory=list)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from bertsmith.tasks.fitted_task import FittedTask, check_max_length
 from bertsmith.tasks.registry import Task
 from bertsmith.tasks.results import Metrics
 from bertsmith.tasks.windows import TextStats
+from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.training.budget import TrainingBudget
 from bertsmith.training.callbacks import EarlyStopping, ReduceLROnPlateau, TrainerCallback
 from bertsmith.training.checkpoint import load_best_weights
@@ -131,7 +133,7 @@ class FinetuneJob:
 
     def prepare(self) -> None:
         """Encode the examples, choose the kernels, which depend on the number of updates, and load the teacher."""
-        tokenizer = self.base.tokenizer
+        tokenizer = self.tokenizer
         with self.timer.step("encoding"):
             self.items = self.task.encode(self.examples.train, tokenizer)
             self.validation_items = self.task.encode(self.examples.validation, tokenizer)
@@ -153,6 +155,11 @@ class FinetuneJob:
                 self.settings.teacher, self.base, self.task, self.context
             )
         self.objective = with_auxiliary_lm(self.objective, self.base.folder, train, self.context)
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The base's tokenizer, which adds special tokens."""
+        return self.base.tokenizer.with_end_tokens()
 
     @property
     def module(self) -> TrainModule:
@@ -254,11 +261,11 @@ class FinetuneJob:
     def evaluate_test(self) -> Metrics:
         """Return the metrics of the test examples, with the decoder as the validation examples calibrated it."""
         task, examples = self.task, self.examples.test
-        items = task.encode(examples, self.base.tokenizer)
+        items = task.encode(examples, self.tokenizer)
         with self.timer.step("the test"):
             outputs = task.model.run(self.encoder, items, self.context)
             predictions = task.decoder.decode(outputs, items, examples)
-            return task.score(predictions, examples, task.text_stats(self.base.tokenizer, items, examples))
+            return task.score(predictions, examples, task.text_stats(self.tokenizer, items, examples))
 
     def evaluate_in_training(self) -> EvaluationResult:
         """Evaluate, and return the metrics for the log and the decoder's state."""
@@ -318,7 +325,7 @@ class FinetuneJob:
         }
 
     def _write_model(self, record: dict[str, Any]) -> None:
-        run_folder.write_models(self.out, self.task.model.export(self.encoder), self.base.tokenizer, record)
+        run_folder.write_models(self.out, self.task.model.export(self.encoder), self.tokenizer, record)
 
 
 def _content_digest(items: Sequence[Item]) -> str:

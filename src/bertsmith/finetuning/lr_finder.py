@@ -158,7 +158,7 @@ def find_rate(
                 str(context.device), context.precision, seed, for_training=True
             )
             encoder, fitted_task = build_model(declaration, base.folder, run_settings, metadata, seed_context)
-            items = items or fitted_task.encode(examples, base.tokenizer)
+            items = items or fitted_task.encode(examples, base.tokenizer.with_end_tokens())
             if train_settings.freeze_encoder:  # the first seed computes the states
                 folder = Path(features)
                 encoder = cached_encoder(base.folder, encoder, fitted_task, items, seed_context, folder)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bertsmith.errors import InputError
-from bertsmith.inference.precision import CheckedModel
+from bertsmith.inference.language_model import LanguageModel
 from bertsmith.inference.predictor import not_finite_error
 from bertsmith.inference.task_predictor import TaskInterface
 from bertsmith.io.sources import Source
@@ -27,7 +27,7 @@ if TYPE_CHECKING:  # each verb imports only what it needs
     Explain = Callable[..., Explanation]
 
 
-class ExplainableModel(CheckedModel, TaskInterface):
+class ExplainableModel(LanguageModel, TaskInterface):
     """A model whose single answers can be explained."""
 
     def explain(

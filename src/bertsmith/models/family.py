@@ -69,6 +69,7 @@ class HeadStructure:
         direction_halves: True if, in a model that is not causal, the first half of a hidden state depends on the
             tokens before it only, and the second half on those after it, so that sequence heads read the first
             half of the last token and the second half of the first one.
+        mean_state: True if no hidden state depends on the whole sequence, so that sequence heads read their mean.
     """
 
     masked_act: str | None = None
@@ -83,6 +84,7 @@ class HeadStructure:
     pooler: bool = True
     lm_directions: int = 1
     direction_halves: bool = False
+    mean_state: bool = False
 
 
 @dataclass(frozen=True)

@@ -162,8 +162,10 @@ class FeatureExtractor(nn.Module):
         For a BiLSTM, and an encoder whose states have a half for each direction, it is the last state of each
         direction: the forward half at the last token and the backward half at the first. The paper does not say
         which states table 5 uses; only there has each half read the whole sequence. For two encoders it is each
-        one's last state.
+        one's last state. For an NNLM, whose states depend on a few tokens each, it is the mean of all states.
         """
+        if has_mean_state(self._config) and not self._recurrent:
+            return _means(self(encoder, packed), packed)
         rows = summary_rows(self._config, packed)
         if self._two_encoders:
             other_rows = summary_rows(self.beside.encoder.config, packed)
@@ -199,11 +201,18 @@ def has_direction_halves(config: ModelConfig) -> bool:
     return not config.causal and get_family(config.model_type).heads.direction_halves
 
 
+def has_mean_state(config: ModelConfig) -> bool:
+    """Return True if sequence heads read the mean of the hidden states."""
+    return get_family(config.model_type).heads.mean_state
+
+
 def sequence_states(config: ModelConfig, states: Tensor, packed: Packed) -> Tensor:
     """Return the state of each sequence, [B, H], of the last hidden states of all tokens, [N, H].
 
     It is what `FeatureExtractor.sequence_features` returns for an encoder.
     """
+    if has_mean_state(config):
+        return _means(states, packed)
     if not has_direction_halves(config):
         return states[summary_rows(config, packed)]
     size = config.hidden_size // 2
@@ -251,7 +260,12 @@ def pool(encoder: Encoder, packed: Packed, pooling: Pooling) -> Tensor:
     """
     if pooling == "cls":
         return encoder(packed, rows=packed.first_token_rows).float()  # type: ignore[no-any-return]
-    states = torch.split(encoder(packed).float(), packed.lengths.tolist())
+    states = encoder(packed).float()
     if pooling == "max":
-        return torch.stack([state.amax(0) for state in states])
-    return torch.stack([state.mean(0) for state in states])
+        return torch.stack([state.amax(0) for state in torch.split(states, packed.lengths.tolist())])
+    return _means(states, packed)
+
+
+def _means(states: Tensor, packed: Packed) -> Tensor:
+    """Return the mean state of each sequence, [B, H]."""
+    return torch.stack([state.mean(0) for state in torch.split(states, packed.lengths.tolist())])

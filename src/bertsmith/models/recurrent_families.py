@@ -80,12 +80,12 @@ def _architectures(prefix: str) -> dict[frozenset[str], str]:
     }
 
 
-def _causal_architectures(prefix: str) -> dict[frozenset[str], str]:
+def _causal_architectures(prefix: str, state: str = "LastToken") -> dict[frozenset[str], str]:
     return {
         frozenset({"encoder", "masked"}): f"{prefix}LMHeadModel",
-        frozenset({"encoder", "pooler", "classifier"}): f"{prefix}ForLastTokenSequenceClassification",
-        frozenset({"encoder", "classifier"}): f"{prefix}ForUnpooledLastTokenSequenceClassification",
-        frozenset({"encoder", "pooler", "chooser"}): f"{prefix}ForLastTokenMultipleChoice",
+        frozenset({"encoder", "pooler", "classifier"}): f"{prefix}For{state}SequenceClassification",
+        frozenset({"encoder", "classifier"}): f"{prefix}ForUnpooled{state}SequenceClassification",
+        frozenset({"encoder", "pooler", "chooser"}): f"{prefix}For{state}MultipleChoice",
     }
 
 
@@ -269,14 +269,14 @@ NNLM = Family(
     model_type="nnlm",
     names=partial(_names, "nnlm"),
     architectures=_architectures("Nnlm"),
-    causal=_causal_architectures("Nnlm"),
+    causal=_causal_architectures("Nnlm", "MeanState"),
     tokenizer="wordpiece",
     # With its decoder, which is not tied, 11,287,322 parameters for 30,522 pieces.
     presets={"nnlm-mini": {**_sizes(1, 320, 128), "embedding_size": 48}},
     structure={**_STRUCTURE, "num_hidden_layers": 1, "causal": True, "tie_word_embeddings": False},
     required=("embedding_size",),
     defaults=_DEFAULTS,
-    heads=HeadStructure(lm_transform=False, decoder_size=_nnlm_decoder_size),
+    heads=HeadStructure(lm_transform=False, decoder_size=_nnlm_decoder_size, mean_state=True),
     pretraining=_PRETRAINING,
     training=_TRAINING,
     objective="causal",

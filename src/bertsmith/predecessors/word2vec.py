@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from bertsmith import rng
+from bertsmith import hardware, rng
 from bertsmith.corpus.shards import IntArray
 from bertsmith.errors import InputError, option
 from bertsmith.formatting import pluralize
@@ -35,6 +35,7 @@ logger = logging.getLogger(__name__)
 
 _LOSSES = ("negative_sampling", "hierarchical_softmax", "softmax")  # in the order of the kernel's constants
 _MAX_SENTENCE_WORDS = 10_000  # of longer sentences, the learning rate would change too rarely
+_TRIAL_WORDS = 200_000  # whose time says how many epochs fit into max_minutes
 _BLOCK_WORDS = 1_000_000  # between two calls of the kernel, after which an interrupt is noticed
 _ROWS_PER_BLOCK = 65_536  # of initial vectors, whose random numbers take memory
 _SAMPLING_POWER = 0.75  # of the counts of words, for negative samples
@@ -58,7 +59,14 @@ class Word2VecSettings(Settings):
     negatives: int = Field(
         5, ge=1, le=1_000, description="negative samples, from the counts of words to the 0.75"
     )
-    num_train_epochs: int = Field(5, ge=1, description="passes over the corpus")
+    num_train_epochs: float = Field(
+        5, gt=0, description="passes over the corpus; of a part of a pass, its first sentences"
+    )
+    max_minutes: float | None = Field(
+        None,
+        gt=0,
+        description="maximum time, reading included: after a trial on the first words, as many epochs as fit",
+    )
     learning_rate: float = Field(
         0.025, gt=0, le=1, description="first rate, which decreases linearly to 0.0001 of it"
     )
@@ -97,7 +105,8 @@ def train_word_vectors(
     """Train word vectors.
 
     The sentences are lines of text, see `read_words`. The mean loss of a prediction is logged after each epoch,
-    and is in the report of the result. The result is the same for any number of processors.
+    and is in the report of the result. The result is the same for any number of processors. The settings in the
+    report repeat the training: after `max_minutes` they have the number of epochs that fitted.
 
     Args:
         corpus: Files, folders, or data in memory, as in `prepare`; prepared data (`Shards` or its folder); or
@@ -116,7 +125,7 @@ def train_word_vectors(
         InputError: The corpus is empty, no word is frequent enough, a setting is invalid, `initial` has other
             sizes, training diverged, or Numba is missing.
     """
-    settings = Word2VecSettings.of(keywords, "settings")
+    start, settings = hardware.clock(), Word2VecSettings.of(keywords, "settings")
     if (error := missing_numba_error()) is not None:
         raise error
     if isinstance(initial, str | Path):
@@ -132,7 +141,15 @@ def train_word_vectors(
         "training on %s of %s", pluralize(len(words.ids), "word"), pluralize(len(words.words), "type")
     )
     state = _TrainingState.create(words, initial, settings)
-    losses = [state.train_epoch(epoch) for epoch in range(settings.num_train_epochs)]
+    if settings.max_minutes is not None:
+        speed, num_words = state.measure_speed(), len(words.ids)
+        seconds = 60 * settings.max_minutes - (hardware.clock() - start)
+        epochs = max(seconds * speed, min(_TRIAL_WORDS, num_words)) / num_words
+        changes = {"num_train_epochs": min(settings.num_train_epochs, epochs), "max_minutes": None}
+        settings = settings.model_copy(update=changes)
+        logger.info("%s words/s: %.3g epochs", f"{speed:,.0f}", settings.num_train_epochs)
+        state = _TrainingState.create(words, initial, settings)
+    losses = [state.train_epoch(epoch) for epoch in range(math.ceil(settings.num_train_epochs))]
     return state.result({"settings": settings.model_dump(), "tokens": len(words.ids), "losses": losses})
 
 
@@ -215,10 +232,22 @@ class _TrainingState:
         ).astype(np.uint64)
         self._sentence_ends = _divide_sentences(self.corpus.sentence_ends)
 
+    def measure_speed(self) -> float:
+        """Return the words per second of the first words, which are trained on twice: the kernel may compile."""
+        last = max(1, int(np.searchsorted(self._sentence_ends, _TRIAL_WORDS, side="right")))
+        seconds = 0.0
+        for _ in range(2):
+            start = hardware.clock()
+            self._train_block(0, 0, last, 0)
+            seconds = hardware.clock() - start
+        return float(self._sentence_ends[last - 1]) / max(seconds, 1e-9)
+
     def train_epoch(self, epoch: int) -> float:
-        """Train on all sentences, and return the mean loss of a prediction."""
+        """Train on all sentences, or as many as the last epoch has, and return the mean loss of a prediction."""
         start = time.monotonic()
+        num_words = min(1.0, self.settings.num_train_epochs - epoch) * len(self.corpus.ids)
         ends = self._sentence_ends
+        ends = ends[: max(1, int(np.searchsorted(ends, num_words, side="right")))]
         total_loss, predictions, first = 0.0, 0, 0
         while first < len(ends):
             begin = int(ends[first - 1]) if first else 0
@@ -230,13 +259,13 @@ class _TrainingState:
                 raise InputError(
                     "training_diverged", "training diverged", argument="learning_rate", hint=hint
                 )
-        if not predictions:
+        if not predictions and not epoch:
             message = "no sentence has two words of the vocabulary that subsampling keeps"
             hint = f"use more text, or set {option('subsampling', '0')} to keep every word"
             raise InputError("no_word_pair", message, argument="corpus", hint=hint)
-        speed = len(self.corpus.ids) / max(time.monotonic() - start, 1e-9)
-        mean, epochs = total_loss / predictions, self.settings.num_train_epochs
-        logger.info("epoch %d of %d: loss %.4f, %s words/s", epoch + 1, epochs, mean, f"{speed:,.0f}")
+        speed = int(ends[-1]) / max(time.monotonic() - start, 1e-9)
+        mean, epochs = total_loss / max(predictions, 1), self.settings.num_train_epochs
+        logger.info("epoch %d of %.3g: loss %.4f, %s words/s", epoch + 1, epochs, mean, f"{speed:,.0f}")
         return mean
 
     def _train_block(self, epoch: int, first: int, last: int, begin: int) -> tuple[float, int]:

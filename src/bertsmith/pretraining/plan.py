@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Unpack
 
 from bertsmith import hardware
 from bertsmith.corpus.shards import Shards
+from bertsmith.device import ComputeContext
 from bertsmith.instances.settings import MEAN_FILL_RATIO
 from bertsmith.keywords import PretrainKeywords
 from bertsmith.notebook import Result
@@ -59,7 +60,7 @@ class PretrainPlan(Result):
         parameters: The number of trained parameters.
         seconds: The estimated seconds on this machine, without evaluations; None if they were not measured.
         seconds_are: The basis of that estimate.
-        memory_bytes: The bytes of weights, gradients, and optimizer state; activations are not counted.
+        memory_bytes: The bytes of weights, gradients, and optimizer state, and about those of the activations.
         disk_bytes: The maximum bytes of the model and the checkpoints.
     """
 
@@ -159,9 +160,24 @@ def _plan(data: PretrainData, *, benchmark: bool) -> PretrainPlan:
         parameters=parameters,
         seconds=sum(all_seconds) if all_seconds else None,
         seconds_are=basis,
-        memory_bytes=hardware.training_bytes(parameters),
+        memory_bytes=hardware.training_bytes(parameters) + _activation_bytes(settings),
         disk_bytes=parameters * (_WEIGHT_BYTES + num_checkpoints * _CHECKPOINT_BYTES),
     )
+
+
+def _activation_bytes(settings: PretrainSettings) -> int:
+    """Return about how many bytes the backward pass needs of a batch whose sequences have the maximum length.
+
+    A layer keeps 18H + 4F bytes a token in bf16 (Korthikanti et al. 2022, section 4.1, without the attention
+    weights, which no kernel stores), and twice as many in fp32. Each token to predict has V logits in fp32.
+    """
+    config, data, train = settings.model, settings.data, settings.train
+    length = max(data.sequence_length, data.long_sequence_length or 0)
+    tokens = train.batch_tokens or train.batch_size * length
+    bytes_per_number = 1 if ComputeContext.for_training(train).precision == "bf16" else 2
+    layer = (18 * config.hidden_size + 4 * config.intermediate_size) * bytes_per_number
+    logits = 1.0 if config.causal else data.mlm_probability
+    return int(tokens * (config.num_hidden_layers * layer + logits * config.vocab_size * 4))
 
 
 def _with_length(settings: PretrainSettings, length: int) -> PretrainSettings:

@@ -171,6 +171,19 @@ def make_added_tokens(special_tokens: Mapping[str, str]) -> list[AddedToken]:
     ]
 
 
+def with_end_tokens(definition: str, end: str) -> str:
+    """Return a tokenizer.json whose template has the end token before, between, and after texts."""
+    backend = tokenizers.Tokenizer.from_str(definition)
+    template = processors.TemplateProcessing(
+        single=f"{end} $A {end}",
+        pair=f"{end} $A {end} $B {end}",
+        special_tokens=[(end, backend.token_to_id(end))],
+    )
+    previous = backend.post_processor  # which trims offsets
+    backend.post_processor = template if previous is None else processors.Sequence([previous, template])
+    return str(backend.to_str())
+
+
 def vocabulary_files(definition: Mapping[str, Any]) -> dict[str, str]:
     """Return the contents of vocab.json and merges.txt for a byte-level tokenizer.json."""
     model = definition["model"]

@@ -140,6 +140,18 @@ class Tokenizer:
         )
         return cls(backend.to_str(), max_length, special_tokens)
 
+    def with_end_tokens(self) -> Tokenizer:
+        """Return a tokenizer that has its end token before, between, and after texts.
+
+        GPT is fine-tuned with start, delimiter, and extract tokens (Radford et al. 2018, section 3.3), and the
+        vocabulary of GPT-2 has none but its end token. A tokenizer with a template, or without an end token, is
+        returned as it is.
+        """
+        if self._post_processor != PostProcessor() or self.end_token_id is None:
+            return self
+        definition = byte_level_bpe.with_end_tokens(self.definition, self.tokens[self.end_token_id])
+        return Tokenizer(definition, self.max_length, self._source.special_tokens)
+
     def save(self, folder: str | Path) -> None:
         """Write tokenizer.json, tokenizer_config.json, and the vocabulary files of the kind, each atomically."""
         write_folder(Path(folder), self._source, self.tokens)
