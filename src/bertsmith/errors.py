@@ -139,10 +139,12 @@ class BertsmithError(Exception):
         hint: A suggestion to fix the error, in Python's terms; None: there is none.
         exit_code: The command line's exit code.
         is_reported: True if another rank of a run under torchrun reports this error.
+        metavar: The command line's name of the argument if it is positional, such as WORD.
     """
 
     exit_code = 1
     is_reported = False
+    metavar: str | None = None
 
     def __init__(
         self,
@@ -183,6 +185,8 @@ class BertsmithError(Exception):
         if self.argument is None:
             return message
         argument = _render_option(self.argument, None, interface).removesuffix("=…")
+        if interface == "command line":
+            argument = self.metavar or argument
         names = "|".join(map(re.escape, (self.argument, argument)))
         names_argument = re.search(rf"(?<![\w-])({names})(?![\w-])", message)
         return message if names_argument else f"{argument}: {message}"

@@ -702,3 +702,19 @@ def test_a_share_above_one_is_read_back_as_a_percentage(
 def test_an_empty_name_is_not_the_current_folder(call: Call, arguments: tuple[str, ...]) -> None:
     for name in ("", " "):
         refused(call(*arguments, name), 2, arguments[-1], "the name is empty")
+
+
+@pytest.mark.parametrize(
+    ("command", "argument"),
+    [
+        (["push", "bert-mini-uncased-en", "moods", "--dry-run"], "OWNER/NAME"),
+        (["neighbors", "zzz", "bert-mini-uncased-en", "--corpus", "TEXTS"], "WORD"),
+        (["explain", "bert-mini-uncased-en", "a [MASK]", "--target", "zzz"], "--target"),
+    ],
+)
+def test_errors_name_arguments_as_the_usage_does(
+    command: list[str], argument: str, tmp_path: Path, call: Call
+) -> None:
+    (texts := tmp_path / "texts.txt").write_text("a bank\n" * 5)
+    result = call(*(str(texts) if word == "TEXTS" else word for word in command))
+    assert (result.code, result.told.startswith(f"error: {argument}: ")) == (2, True), result.told

@@ -139,6 +139,24 @@ def test_minutes_hold_word_vectors_too(arguments: dict[str, Any], tmp_path: Path
     assert report.models["a"].tokens > 10_000
 
 
+def test_synthetic_tasks_are_measured_without_files(arguments: dict[str, Any], tmp_path: Path) -> None:
+    recipe = """
+    models:
+      left: {preset: bert-tiny-uncased, settings: {objective.name: causal, model.causal: true}}
+      one-hot: {kind: one_hot}
+    measures: [agreement, cloze]
+    agreement_gaps: [2]
+    cloze_sides: [left, right, both]
+    task_settings: {train.max_steps: 2, train.threads: 1}
+    """
+    arguments |= {"recipe": write(tmp_path / "synthetic.yaml", recipe), "tasks": None}
+    report = bs.baselines(**arguments)
+    assert {name: list(scores) for name, scores in report.metrics.items()} == {
+        f"cloze, evidence {side}": ["left"] for side in ("left", "right", "both")
+    }
+    assert list(report.curves["agreement by distance"]["left"]) == ["2"]
+
+
 def test_a_resumed_comparison_keeps_finished_models(arguments: dict[str, Any]) -> None:
     arguments |= {"models": ["unigram", "bert"]}
     first = bs.baselines(**arguments)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -111,6 +112,33 @@ def test_words_have_their_characters(name: str) -> None:
     for word in result.words:
         assert word.source is not None
         assert texts[word.source][word.start : word.end] == word.word
+
+
+def test_words_of_choices_have_their_characters_in_each_sequence() -> None:
+    encoder, task, example = fitted("choose")
+    texts = {"context": TEXT, "choices[0]": "mi", "choices[1]": "lode"}
+    words = explain_task(encoder, task, TOKENIZER, CONTEXT, example, texts).words
+    assert [word.source for word in words] == ["context"] * 4 + ["choices[0]"] + ["context"] * 4 + [
+        "choices[1]"
+    ]
+    assert all(texts[word.source or ""][word.start : word.end] == word.word for word in words)
+
+
+def test_equal_texts_are_found_in_their_order() -> None:
+    encoder, task, example = fitted("embed")
+    texts = {"sentence1": "mi", "sentence2": "mi"}
+    example = replace(example, query="mi", positives=("mi",))
+    words = explain_task(encoder, task, TOKENIZER, CONTEXT, example, texts).words
+    assert [word.source for word in words] == ["sentence1", "sentence2"]
+
+
+def test_unknown_words_are_explained() -> None:
+    encoder, task, example = fitted("classify")
+    text = "kaba 😀"
+    result = explain_task(encoder, task, TOKENIZER, CONTEXT, replace(example, text=text), {"text": text})
+    assert "[UNK]" in result.tokens
+    assert [(word.word, word.start) for word in result.words] == [("kaba", 0), ("😀", 5)]
+    assert all(word.attribution and word.occlusion for word in result.words)
 
 
 @pytest.mark.parametrize(("name", "count"), [("classify", 1), ("answer", 1), ("choose", 2), ("embed", 2)])
@@ -251,6 +279,32 @@ def test_the_command_prints_words_and_writes_the_page(base: bs.Model, tmp_path: 
     document = json.loads(result.stdout)
     assert document == base.explain("kaba [MASK] lode").to_dict()
     assert document["target"] in page.read_text(encoding="utf-8")
+
+
+def test_the_command_reads_choices_as_a_list(base: bs.Model, tmp_path: Path) -> None:
+    rows = [*ROWS["choose"], {"context": "mi", "choices": ["mi", "kaba"], "label": 0}]
+    run, page = tmp_path / "run", tmp_path / "page.html"
+    bs.finetune(
+        "choose", base.path, run, train=rows, validation=rows, max_steps=1, settings=["train.report_to=none"]
+    )
+    command = ["explain", str(run), TEXT, '["mi", "lode", "kaba"]', "--target", "2", "--output", str(page)]
+    result = CliRunner().invoke(bertsmith, command)
+    assert result.exit_code == 0, result.output
+    assert re.sub("<[^>]+>", "", page.read_text()).count(TEXT) == 3
+    words = bs.load(run).explain(context=TEXT, choices=["mi", "lode"]).words
+    assert {word.source for word in words} == {"context", "choices[0]", "choices[1]"}
+
+
+def test_the_page_of_a_model_without_attention_has_none(base: bs.Model, tmp_path: Path) -> None:
+    folder, run, page = tmp_path / "lstm", tmp_path / "run", tmp_path / "page.html"
+    sizes: dict[str, Any] = {"hidden_size": 16, "num_hidden_layers": 1}
+    bs.create_model("lstm-mini", TOKENIZER, folder, **sizes)
+    rows, settings = ROWS["classify"], ["train.report_to=none"]
+    bs.finetune("classify", folder, run, train=rows, validation=rows, max_steps=1, settings=settings)
+    result = CliRunner().invoke(bertsmith, ["explain", str(run), TEXT, "--output", str(page)])
+    assert result.exit_code == 0, result.output
+    assert "Faithfulness" in page.read_text()
+    assert "<script" not in page.read_text()
 
 
 def test_copies_of_an_item_do_not_depend_on_each_other() -> None:

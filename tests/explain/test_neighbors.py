@@ -46,6 +46,13 @@ def test_upper_layers_separate_the_senses_that_a_static_vector_cannot(mini: bs.M
     assert np.mean([a == b for a, b in nearest]) == pytest.approx(accuracy[3])
 
 
+def test_the_embeddings_are_not_the_default_layer_of_clusters(mini: bs.Model) -> None:
+    result = mini.neighbors("bank", BANK)
+    silhouettes = [row.silhouette for row in result.separations if isinstance(row.representation, int)]
+    assert np.argmax(silhouettes) == 0  # of equal positions, as no layer has read the text
+    assert result.layer == 1 + np.argmax(silhouettes[1:])
+
+
 def test_chinese_words_are_found_within_others(tmp_path: Path) -> None:
     with APPLE.open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))

@@ -33,7 +33,13 @@ def moods(base: bs.Model, tmp_path_factory: pytest.TempPathFactory) -> bs.Model:
         folder / "moods",
         train=rows,
         validation=rows[:12],
-        settings=["train.max_steps=2", "train.batch_size=4", "train.threads=1", "train.report_to=none"],
+        settings=[
+            "train.max_steps=2",
+            "train.batch_size=4",
+            "train.threads=1",
+            "train.report_to=none",
+            "task.max_length=20",
+        ],
     )
 
 
@@ -65,6 +71,15 @@ def test_a_card_escapes_labels_and_names_no_folder(moods: bs.Model) -> None:
     card = bs.card(moods)
     assert "<img" not in re.sub("(`+).+?\\1", "", card)  # nothing is markup in code
     assert str(moods.path.parent) not in card
+
+
+def test_a_card_states_how_much_the_task_reads(moods: bs.Model, tmp_path: Path) -> None:
+    assert "up to 20 tokens; longer ones are truncated" in bs.card(moods)
+    moods.save(tmp_path)
+    record = json.loads((tmp_path / "bertsmith.json").read_text())
+    record["settings"]["stride"] = 5
+    (tmp_path / "bertsmith.json").write_text(json.dumps(record))
+    assert "up to 20 tokens; longer ones are read in windows" in bs.card(tmp_path)
 
 
 def test_the_card_of_a_pretrained_model(tmp_path: Path) -> None:
@@ -169,4 +184,4 @@ def test_push_reads_the_links_of_a_hub_cache_only(moods: bs.Model, tmp_path: Pat
 def test_push_checks_the_name_first(moods: bs.Model, name: str) -> None:
     with pytest.raises(InputError) as caught:
         bs.push(moods, name, dry_run=True)
-    assert caught.value.code == "invalid_hub_name"
+    assert (caught.value.code, caught.value.argument) == ("invalid_hub_name", "repository")

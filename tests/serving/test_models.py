@@ -42,6 +42,18 @@ def test_a_damaged_model_does_not_replace_a_sound_one(
         ModelRegistry([str(folder)], "cpu", "fp32")
 
 
+@pytest.mark.parametrize("task", ["classify", "embed"])
+def test_the_maximum_length_is_that_of_the_task(task: str, base: bs.Model, tmp_path: Path) -> None:
+    rows = [{"text": "kaba", "label": "a"}, {"text": "lode", "label": "b"}]
+    if task == "embed":
+        rows = [{"sentence1": "kaba", "sentence2": "lode", "score": str(i)} for i in range(2)]
+    settings = {"max_steps": 1, "max_length": 20, "report_to": "none"}
+    bs.finetune(task, base.path, tmp_path, train=rows, validation=rows, **settings)
+    served = ServedModel.load("model", str(tmp_path), "cpu", "fp32")
+    assert base.folder.config.max_length > 20
+    assert (served.max_length, served.to_dict()["max_length"]) == (20, 20)
+
+
 def test_reloads_are_merged_and_stop_with_the_server(base: bs.Model, monkeypatch: pytest.MonkeyPatch) -> None:
     registry = ModelRegistry([f"a={base.path}", f"b={base.path}"], "cpu", "fp32")
     model, names, may_load = registry["a"], list[str](), threading.Event()

@@ -86,9 +86,17 @@ class Command(click.RichCommand):
         return rest
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; after Ctrl-C, raise Stopped, which says how to continue."""
+        """Run the command; after Ctrl-C, raise Stopped, which says how to continue.
+
+        Errors that a positional argument caused get its name in the usage.
+        """
         try:
             return super().invoke(ctx)
+        except errors.BertsmithError as error:
+            for param in self.params:
+                if isinstance(param, click.Argument) and param.name == error.argument:
+                    error.metavar = param.human_readable_name.removesuffix("...")
+            raise
         except KeyboardInterrupt:
             raise errors.Stopped(signal.SIGINT, "stopped", resume_hint(ctx)) from None
 

@@ -158,7 +158,7 @@ def _split_counts(_: click.Context, parameter: click.Parameter, value: str | Non
 @click.option(
     "--minutes",
     type=options.POSITIVE,
-    help="Minutes of training of all pre-trained models together; measuring comes on top; default: 30.",
+    help="Minutes of training of all models together; measuring comes on top; default: 30.",
 )
 @click.option("--tokens", type=Integer(1), help="Tokens that each model reads, instead of --minutes.")
 @click.option("--seeds", type=Integer(1, 1000), default=1, help="Runs of each model.")
@@ -189,9 +189,9 @@ def baselines(
       bertsmith baselines … --resume
 
     N-grams, NNLM, word2vec, RNN, LSTM, ELMo, GPT, BERT, and static vectors of BERT learn from one corpus. The
-    minutes of training are divided equally among the neural models, which have about the same number of
-    parameters; measuring comes on top. Each run is an ordinary one, such as lstm/0/pretrain in the output folder;
-    report.html has the tables and plots.
+    minutes of training are divided equally among word2vec and the neural models, which have about the same number
+    of parameters; measuring comes on top. Each neural model is an ordinary run, such as lstm/0/pretrain in the
+    output folder; report.html has the tables and plots.
     """
     from bertsmith.experiments.baselines import baselines as compare_baselines
 

@@ -110,7 +110,9 @@ def _print_file(file: Path) -> None:
 @click.option("--steps", type=Integer(1), help="Steps of the integral; default: as many as are needed.")
 @click.option("--against", type=MODEL, metavar="OTHER", help="Explain the answer of this model, too.")
 @click.option("--output", type=FILE, help="Write a page, .html, or plots of words and curves, .png.")
-@click.option("--attention/--no-attention", default=True, help="Whether the page shows attention weights.")
+@click.option(
+    "--attention/--no-attention", default=True, help="Whether the page shows attention weights, if any."
+)
 @options.model_device
 @options.as_json
 def explain(
@@ -133,12 +135,14 @@ def explain(
       bertsmith explain moods "what a dull, lovely day" --target sad --output page.html
       bertsmith explain moods "what a dull, lovely day" --against moods-large
       bertsmith explain bert "Paris is the [MASK] of France."
+      bertsmith explain quiz "What barks?" '["a dog", "a stone"]'
 
     The attribution of a word is the sum of the integrated gradients of its tokens; occlusion is what the output
     loses if the word is replaced by the baseline. The command also prints how far the attributions miss the
-    difference of the outputs for text and baseline, and how faithful their order is, beside random orders. A
-    target is a label, none (no answer), the index of a choice, a token for [MASK], or of tags the index of a word,
-    from 0, also with a label: 2=B-PER. With --against and without --target, each model explains its own answer.
+    difference of the outputs for text and baseline, divided by it (at least 0.001), and how faithful their order
+    is, beside random orders. Choices are a list in JSON. A target is a label, none (no answer), the index of a
+    choice, a token for [MASK], or of tags the index of a word, from 0, also with a label: 2=B-PER. With --against
+    and without --target, each model explains its own answer.
     """
     from bertsmith.explain.page import save_explanations
 

@@ -27,7 +27,9 @@ _CONTEXT = 10  # characters on each side of a word in the terminal
 @options.text_column
 @click.option("--sense-column", metavar="NAME", help="Column of the sense of the word in each text.")
 @click.option(
-    "--layer", type=Integer(0), help="Layer of the neighbors; default: with the highest silhouette."
+    "--layer",
+    type=Integer(0),
+    help="Layer of the neighbors; default: with the highest silhouette, from layer 1 on.",
 )
 @click.option("--max-occurrences", type=Integer(4), default=200, help="Read the first ones only.")
 @click.option("--output", type=FILE, metavar="FILE.png", help="Draw all layers, or write a page (.html).")

@@ -33,13 +33,13 @@ from bertsmith.experiments.ablation_recipe import (
     read_tasks,
 )
 from bertsmith.experiments.baseline_models import Baseline, held_out_chunks
+from bertsmith.experiments.synthetic_tasks import Side, write_agreement, write_cloze
 from bertsmith.finetuning.data import load_examples
 from bertsmith.finetuning.report import FROZEN_ENCODER
 from bertsmith.finetuning.run import finetune
 from bertsmith.finetuning.settings import settings_type
 from bertsmith.inference.minimal_pairs import read_pairs
 from bertsmith.instances.settings import DataSettings
-from bertsmith.io import atomic
 from bertsmith.io.sources import to_source
 from bertsmith.io.tables import read_table
 from bertsmith.models.encoder import Encoder
@@ -63,23 +63,6 @@ _PSEUDO_PERPLEXITY_TOKENS = 2_000  # each of which is a forward pass
 _SPEED_LENGTHS = (8, 32, 128, 512)
 _SPEED_REPEATS = 7
 _PROMPTS = ("The city of", "In the year")
-_FILLERS = (
-    "the",
-    "of",
-    "and",
-    "in",
-    "to",
-    "was",
-    "for",
-    "on",
-    "as",
-    "with",
-    "by",
-    "that",
-    "from",
-    "at",
-    "which",
-)
 _IMPOSSIBLE = -1e9
 _TIE = 1e-9  # nats per pair: equal sums in another order
 
@@ -121,6 +104,7 @@ class MeasureFiles(BaseModel, frozen=True):
         senses: The table of words, texts, and senses.
         few_labels: Numbers of training examples per class, for the first task.
         agreement_gaps: Distances of the agreement task, in words.
+        cloze_sides: The sides of the evidence in the cloze task.
     """
 
     tasks: dict[str, TaskRecipe]
@@ -130,6 +114,7 @@ class MeasureFiles(BaseModel, frozen=True):
     senses: str | None
     few_labels: list[int]
     agreement_gaps: list[int]
+    cloze_sides: list[Side]
 
     @classmethod
     def read(
@@ -141,6 +126,7 @@ class MeasureFiles(BaseModel, frozen=True):
         senses: str | Path | None,
         few_labels: Sequence[int],
         agreement_gaps: Sequence[int],
+        cloze_sides: Sequence[Side],
     ) -> MeasureFiles:
         """Check all files; raise InputError for one that cannot be read."""
         recipes, location = read_tasks(tasks, AblationRecipe(), "tasks")
@@ -165,6 +151,7 @@ class MeasureFiles(BaseModel, frozen=True):
             senses=None if senses is None else str(senses),
             few_labels=list(few_labels),
             agreement_gaps=list(agreement_gaps),
+            cloze_sides=list(cloze_sides),
         )
 
 
@@ -381,35 +368,37 @@ def _count_labels(task: TaskRecipe) -> int:
 
 
 def measure_agreement(baseline: Baseline, context: MeasureContext, result: Measurement) -> None:
-    """Fine-tune to tell at the end of a text which of four words its first sentence has.
-
-    The words between are random, so that the last states must hold the word over the distance.
-    """
-    if baseline.model is None:
-        return
+    """Fine-tune to tell at the end of a text which of four words its first sentence has."""
     for gap in context.files.agreement_gaps:
-        train, validation = (
-            _write_agreement(context.folder / f"agreement-{gap}-{part}.csv", gap, size, seed)
-            for part, size, seed in (("train", 800, 1), ("validation", 400, 2))
-        )
-        length = {"task.max_length": min(512, baseline.model.folder.config.max_length)}
-        task = TaskRecipe(verb="classify", train=str(train), validation=str(validation), settings=length)
-        scores = _score_task(baseline, context, f"agreement {gap}", task)
-        result.curves.setdefault("agreement by distance", {})[str(gap)] = scores[""]
+        write = partial(write_agreement, gap=gap)
+        score = _score_synthetic(baseline, context, "classify", f"agreement {gap}", write)
+        if score is not None:
+            result.curves.setdefault("agreement by distance", {})[str(gap)] = score
 
 
-def _write_agreement(file: Path, gap: int, size: int, seed: int) -> Path:
-    """Write examples of the agreement task: "I was born in china, <gap words> my language is"."""
-    places = {"china": "chinese", "france": "french", "spain": "spanish", "japan": "japanese"}
-    place_ids = rng.integers(seed, "agreement places", len(places), np.arange(size))
-    words = rng.integers(seed, "agreement words", len(_FILLERS), np.arange(size * gap)).reshape(size, gap)
-    lines = ["text,label"]
-    for place, fillers in zip(place_ids.tolist(), words.tolist(), strict=True):
-        country, language = list(places.items())[place]
-        filler = " ".join(_FILLERS[word] for word in fillers)
-        lines.append(f"i was born in {country} . {filler} . my language is,{language}")
-    atomic.write_text(file, "\n".join(lines) + "\n")
-    return file
+def measure_cloze(baseline: Baseline, context: MeasureContext, result: Measurement) -> None:
+    """Fine-tune to fill a gap from the gap's own state, by evidence on the left, on the right, or on both."""
+    for side in context.files.cloze_sides:
+        write = partial(write_cloze, side=side)
+        score = _score_synthetic(baseline, context, "tag", f"cloze {side}", write)
+        if score is not None:
+            result.metrics[f"cloze, evidence {side}"] = score
+
+
+def _score_synthetic(
+    baseline: Baseline, context: MeasureContext, verb: str, name: str, write: Callable[..., Path]
+) -> float | None:
+    """Return the score of a neural model that is fine-tuned on made-up examples."""
+    if baseline.model is None:
+        return None
+    suffix = ".csv" if verb == "classify" else ".tsv"
+    train, validation = (
+        write(context.folder / f"{folder_name(name)}-{part}{suffix}", size=size, seed=seed)
+        for part, size, seed in (("train", 800, 1), ("validation", 400, 2))
+    )
+    length = {"task.max_length": min(512, baseline.model.folder.config.max_length)}
+    task = TaskRecipe(verb=verb, train=str(train), validation=str(validation), settings=length)
+    return _score_task(baseline, context, name, task)[""]
 
 
 def measure_speed(baseline: Baseline, context: MeasureContext, result: Measurement) -> None:
@@ -450,6 +439,7 @@ MEASURES: dict[str, Callable[[Baseline, MeasureContext, Measurement], None]] = {
     "tasks": measure_tasks,
     "few_labels": measure_few_labels,
     "agreement": measure_agreement,
+    "cloze": measure_cloze,
     "speed": measure_speed,
     "samples": measure_samples,
 }

@@ -149,7 +149,8 @@ def baselines(
     ablation_recipe.check_no_seed(changes, argument="settings")
     jobs = jobs or hardware.available_cores()
     budget = _budget(table, names, minutes, tokens, jobs)
-    files = MeasureFiles.read(tasks, pairs, word_pairs, analogies, senses, few_labels, table.agreement_gaps)
+    synthetic = table.agreement_gaps, table.cloze_sides
+    files = MeasureFiles.read(tasks, pairs, word_pairs, analogies, senses, few_labels, *synthetic)
     _check_measures(table, location)
     arguments = {
         "recipe": table.model_dump(mode="json"),

@@ -10,6 +10,7 @@ from pydantic import Field
 
 from bertsmith.errors import InputError
 from bertsmith.experiments.ablation_recipe import check_folders_differ, check_no_seed
+from bertsmith.experiments.synthetic_tasks import Side
 from bertsmith.settings import Settings, read_yaml
 
 HISTORY = Path(__file__).parent / "history.yaml"
@@ -83,6 +84,10 @@ class BaselinesRecipe(Settings):
     measures: list[str] | None = Field(None, description="the measures; none: all that the given files allow")
     agreement_gaps: list[int] = Field(
         default_factory=list, description="distances of a synthetic long-distance agreement task, in words"
+    )
+    cloze_sides: list[Side] = Field(
+        default_factory=list,
+        description="sides of the evidence in a synthetic cloze task: left, right, or both",
     )
     claims: list[Claim] = Field(default_factory=list)
     published: list[PublishedScore] = Field(default_factory=list)

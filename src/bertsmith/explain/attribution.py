@@ -163,8 +163,11 @@ def baseline_ids(item: Item, tokenizer: Tokenizer, baseline: BaselineName) -> ND
 
 
 def is_special(ids: NDArray[np.int64], tokenizer: Tokenizer) -> NDArray[np.bool_]:
-    """Return which tokens are special, the mask token included."""
-    return np.isin(ids, sorted(tokenizer.all_special_ids))
+    """Return which tokens are special, the mask token included, but no unknown words."""
+    special_ids = set(tokenizer.all_special_ids)
+    if tokenizer.kind in ("wordpiece", "unigram"):  # others know all words
+        special_ids.remove(tokenizer.unk_token_id)
+    return np.isin(ids, sorted(special_ids))
 
 
 def _checked(values: NDArray[np.float64]) -> NDArray[np.float64]:

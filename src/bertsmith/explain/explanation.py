@@ -19,6 +19,7 @@ from bertsmith.explain.attention import AttentionMaps, attention_maps
 from bertsmith.explain.attribution import BaselineName, ExplainedOutput, baseline_ids, check_steps, is_special
 from bertsmith.explain.faithfulness import Faithfulness, measure_faithfulness
 from bertsmith.models.encoder import Encoder
+from bertsmith.models.family import get_family
 from bertsmith.models.pretraining_heads import MaskedLMHead
 from bertsmith.notebook import Result
 from bertsmith.tasks.batching import Item, TokenSequence, pack
@@ -33,7 +34,8 @@ class WordAttribution:
 
     Attributes:
         word: The word as it is in the text, or as the tokenizer has it if its place is unknown.
-        source: The name of the input with the word; None if its place is unknown.
+        source: The name of the input with the word, of a list with the index, such as choices[1]; None if its
+            place is unknown.
         start: The index of its first character in the input.
         end: The index behind its last character.
         attribution: The sum of the integrated gradients of its tokens.
@@ -67,8 +69,9 @@ class Explanation(Result):
         faithfulness: That of the attributions of words; None for a single word.
         agreement: Spearman's correlation of attributions and occlusion over the words; None if it is undefined.
         model: The path or name of the model.
-        texts: The inputs that are texts, by name.
-        attention: The attention weights of each sequence that the model reads; empty unless requested.
+        texts: The inputs that are texts, by name; those of a list also with their indices.
+        attention: The attention weights of each sequence that the model reads; empty unless requested, and for a
+            model without attention.
     """
 
     target: str
@@ -130,7 +133,7 @@ def explain_task(
         target: The output, as `Decoder.target` names it; None: that of the answer.
         baseline: The baseline.
         steps: As in `explain_output`.
-        attention: Compute the attention weights, too.
+        attention: Compute the attention weights, too, if the model has any.
 
     Raises:
         InputError: The example is empty or too long, or there is no such output or baseline.
@@ -155,7 +158,7 @@ def explain_task(
     encoders = [encoder, *(module for module in task.model.modules() if isinstance(module, Encoder))]
     embeddings = [module.embeddings.token for module in encoders]
     explained = ExplainedOutput(embeddings, items[0], forward, score, ids, baseline)
-    maps = attention_maps(encoder, tokenizer, context.to_device(pack(items))) if attention else []
+    maps = _attention_maps(encoder, tokenizer, context, items) if attention else []
     return explain_output(explained, name, tokenizer, texts, steps=steps, attention=maps)
 
 
@@ -182,7 +185,7 @@ def explain_mask(
         target: A token; None: the most probable one.
         baseline: The baseline.
         steps: As in `explain_output`.
-        attention: Compute the attention weights, too.
+        attention: Compute the attention weights, too, if the model has any.
 
     Raises:
         InputError: The text has no mask, or is too long, or there is no such token or baseline.
@@ -201,7 +204,7 @@ def explain_mask(
 
     with torch.inference_mode():
         name, score = class_target(forward([item])[0].cpu(), tokenizer.tokens, target)
-    maps = attention_maps(encoder, tokenizer, context.to_device(pack([item]))) if attention else []
+    maps = _attention_maps(encoder, tokenizer, context, [item]) if attention else []
     explained = ExplainedOutput(
         [encoder.embeddings.token], item, forward, score, baseline_ids(item, tokenizer, baseline), baseline
     )
@@ -266,6 +269,15 @@ def explain_output(
     )
 
 
+def _attention_maps(
+    encoder: Encoder, tokenizer: Tokenizer, context: ComputeContext, items: Sequence[Item]
+) -> list[AttentionMaps]:
+    """Return the attention weights of each sequence; none if the family has no attention."""
+    if not get_family(encoder.config.model_type).is_transformer:
+        return []
+    return attention_maps(encoder, tokenizer, context.to_device(pack(items)))
+
+
 def _words(ids: NDArray[np.int64], tokenizer: Tokenizer) -> list[list[int]]:
     """Return the indices of the tokens of each word, special tokens excluded."""
     words: list[list[int]] = []
@@ -282,19 +294,9 @@ def _places(
 ) -> list[tuple[str, str | None, int | None, int | None]]:
     """Return the word, the name of its text, and its characters there, for each word.
 
-    The tokens of a text that stands in the item as a whole are found again. Words of changed or truncated texts
-    have no place.
+    Words of changed or truncated texts have no place.
     """
-    offsets: dict[int, tuple[str, int, int]] = {}  # of tokens
-    first = 0
-    for name, text in texts.items():
-        encoding = tokenizer.encode(text, special_strings="mask")
-        rows = [i for i, source in enumerate(encoding.sequence_ids) if source is not None]
-        part = np.array([encoding.ids[row] for row in rows], dtype=np.int64)
-        start = _find(ids, part, first)
-        if start is not None:
-            first = start + len(part)
-            offsets |= {start + i: (name, *encoding.offsets[row]) for i, row in enumerate(rows)}
+    offsets = _token_offsets(ids, tokenizer, texts)
     places: list[tuple[str, str | None, int | None, int | None]] = []
     for indices in words:
         if indices[0] in offsets:
@@ -306,14 +308,35 @@ def _places(
     return places
 
 
-def _find(ids: NDArray[np.int64], part: NDArray[np.int64], first: int) -> int | None:
-    """Return the index from `first` on at which `part` begins in `ids`; None if it does not occur."""
-    if not len(part):
-        return None
-    starts = (
-        i for i in range(first, len(ids) - len(part) + 1) if np.array_equal(ids[i : i + len(part)], part)
-    )
-    return next(starts, None)
+def _token_offsets(
+    ids: NDArray[np.int64], tokenizer: Tokenizer, texts: Mapping[str, str]
+) -> dict[int, tuple[str, int, int]]:
+    """Return the name and the characters of the text of each token that is in a text as a whole.
+
+    A text follows a special token or another text; the longest is taken, of equal ones the one that occurs less.
+    """
+    tokens_of: dict[str, tuple[NDArray[np.int64], list[tuple[int, int]]]] = {}
+    for name, text in texts.items():
+        encoding = tokenizer.encode(text, special_strings="mask")
+        rows = [i for i, source in enumerate(encoding.sequence_ids) if source is not None]
+        part = np.array([encoding.ids[row] for row in rows], dtype=np.int64)
+        tokens_of[name] = part, [encoding.offsets[row] for row in rows]
+    counts = dict.fromkeys((name for name, (part, _) in tokens_of.items() if len(part)), 0)
+    offsets: dict[int, tuple[str, int, int]] = {}
+    special, i, may_start = is_special(ids, tokenizer), 0, True
+    while i < len(ids):
+        names = sorted(counts, key=lambda name: (-len(tokens_of[name][0]), counts[name])) if may_start else []
+        for name in names:
+            part, part_offsets = tokens_of[name]
+            if np.array_equal(ids[i : i + len(part)], part):
+                offsets |= {i + j: (name, *offset) for j, offset in enumerate(part_offsets)}
+                counts[name] += 1
+                i += len(part)
+                break
+        else:
+            may_start = bool(special[i])
+            i += 1
+    return offsets
 
 
 def _rank_correlation(a: NDArray[np.float64], b: NDArray[np.float64]) -> float | None:

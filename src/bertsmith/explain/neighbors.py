@@ -86,7 +86,8 @@ class WordNeighbors(Result):
 
     Attributes:
         word: The word.
-        layer: The layer of the nearest occurrences: the one with the highest silhouette unless it was chosen.
+        layer: The layer of the nearest occurrences: the one above the embeddings with the
+            highest silhouette unless it was chosen.
         occurrences: The n occurrences.
         separations: Of each layer, of the static vector, and of TF-IDF.
         chance: The expected accuracy of a random neighbor; None without senses.
@@ -188,7 +189,7 @@ def compare_occurrences(
         for name, cosines in similarities.items()
     ]
     if layer is None:
-        layer = max(range(num_layers + 1), key=lambda index: separations[index].silhouette)
+        layer = max(range(1, num_layers + 1), key=lambda index: separations[index].silhouette)
     return WordNeighbors(
         word,
         layer,

@@ -134,12 +134,17 @@ def _draw_curves(faithfulness: Faithfulness, axes: Axes) -> None:
 def _inputs(explanation: Explanation) -> list[tuple[str, list[tuple[str, WordAttribution | None]]]]:
     """Return the parts of each input by its name, "" if it is unknown: its words, and the text between them."""
     inputs = []
-    for name, words in groupby(explanation.words, key=lambda word: word.source or ""):
-        text, end = explanation.texts.get(name, ""), 0
+    for name, words_of_input in groupby(
+        explanation.words, key=lambda word: (word.source or "").partition("[")[0]
+    ):
         parts: list[tuple[str, WordAttribution | None]] = []
-        for word in words:
-            has_place = text and word.start is not None
-            parts += [(text[end : word.start] if has_place else " ", None), (word.word, word)]
-            end = word.end or 0
-        inputs.append((name, [*parts, (text[end:], None)]))
+        for source, words in groupby(words_of_input, key=lambda word: word.source):
+            text, end = explanation.texts.get(source or "", ""), 0
+            parts.append((" ", None))
+            for word in words:
+                has_place = text and word.start is not None
+                parts += [(text[end : word.start] if has_place else " ", None), (word.word, word)]
+                end = word.end or 0
+            parts.append((text[end:], None))
+        inputs.append((name, parts))
     return inputs

@@ -12,7 +12,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from bertsmith.errors import InputError, option
+from bertsmith.errors import InputError
 from bertsmith.formatting import escape_control_characters, format_number
 from bertsmith.inference.model import Model, load
 from bertsmith.models.family import get_family, predicts_from_both_sides, presets
@@ -51,9 +51,7 @@ def card(
     """
     model = load(model)
     name = model.path.resolve().name if name is None else name
-    if not _HUB_NAME.fullmatch(name):
-        message, hint = f"{name!r} is no name of a model on the hub", f"use {option('name')} OWNER/NAME"
-        raise InputError("invalid_hub_name", message, argument="name", hint=hint)
+    check_hub_name(name, "name")
     record, report, info = model.folder.record, model.report, model.info()
     task = get_task(record["task"]) if record.get("task") not in (None, "pretrain") else None
     scores = score_rows(report) if "validation" in report else []
@@ -67,7 +65,8 @@ def card(
         base=_public_name(record.get("base")),
         info=info,
         is_standard=family.is_transformer and model.folder.architecture in family.architectures.values(),
-        max_length=model.folder.config.max_length,
+        max_length=model.task.encoder.max_length if task else model.folder.config.max_length,
+        has_windows=task is not None and getattr(model.task.settings, "stride", None) is not None,
         fills_masks=model.folder.has("masked") and predicts_from_both_sides(model.folder.config),
         labels=[_code_span(label) for label in (model.labels or [])[:_MAX_LABELS]],
         num_labels=len(model.labels or []),
@@ -77,6 +76,13 @@ def card(
         recorded={score_name(k): format_number(v) for k, v in _recorded_scores(record).items()},
         best_baseline=_best_baseline(report),
     )
+
+
+def check_hub_name(name: str, argument: str) -> None:
+    """Raise InputError if a name has characters that the hub does not allow."""
+    if not _HUB_NAME.fullmatch(name):
+        message = f"{name!r} is no name of a model on the hub"
+        raise InputError("invalid_hub_name", message, argument=argument, hint="use OWNER/NAME")
 
 
 def _metadata(model: Model, task: Task | None, name: str, language: str | None, license: str | None) -> str:

@@ -61,8 +61,9 @@ class PaddedModel(nn.Module):
         self.output_names: tuple[str, ...] = ("last_hidden_state",)
         if self.model is not None:
             if type(self.model).logits is TaskModel.logits:
-                message = "the model of this task defines no logits"
-                raise InputError("export_without_logits", message, hint="define TaskModel.logits")
+                message = "the answers of this task are no logits of one graph"
+                hint = "export a model of another task; a task of your own must define TaskModel.logits"
+                raise InputError("export_without_logits", message, hint=hint)
             set_kernel_backend(self.model, REFERENCE)
             for module in list(self.model.modules()):
                 for name, part in module.named_children():

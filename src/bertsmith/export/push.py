@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith.errors import InputError, MachineError
-from bertsmith.export.card import card
+from bertsmith.export.card import card, check_hub_name
 from bertsmith.inference.model import Model, load
 from bertsmith.io.atomic import check_files
 
@@ -46,6 +46,7 @@ def push(
     if "/" not in repository:
         message, hint = f"{repository!r} has no owner", "use OWNER/NAME"
         raise InputError("invalid_hub_name", message, argument="repository", hint=hint)
+    check_hub_name(repository, "repository")
     text = card(model, name=repository, language=language, license=license)
     contents = {_CARD_FILE: text.encode(), **_contents(model)}
     sizes = {

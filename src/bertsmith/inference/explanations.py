@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bertsmith.errors import InputError
-from bertsmith.inference.precision import CheckedModel
+from bertsmith.inference.language_model import LanguageModel
 from bertsmith.inference.predictor import not_finite_error
 from bertsmith.inference.task_predictor import TaskInterface
 from bertsmith.io.sources import Source
+from bertsmith.io.values import parse_collection
 from bertsmith.tasks.registry import TASKS
 
 if TYPE_CHECKING:  # each verb imports only what it needs
@@ -26,7 +27,7 @@ if TYPE_CHECKING:  # each verb imports only what it needs
     Explain = Callable[..., Explanation]
 
 
-class ExplainableModel(CheckedModel, TaskInterface):
+class ExplainableModel(LanguageModel, TaskInterface):
     """A model whose single answers can be explained."""
 
     def explain(
@@ -49,7 +50,7 @@ class ExplainableModel(CheckedModel, TaskInterface):
             baseline: What words are replaced by: "mask" or "pad", the embeddings of [MASK] and [PAD], or "zero".
             steps: The steps of the integral; None: 20, doubled until the attributions sum to the difference of the
                 outputs within 1 %, up to 640.
-            attention: Return the attention weights, too.
+            attention: Return the attention weights, too, if the model has any.
             named_inputs: Inputs by name, as in `predict`.
 
         Returns:
@@ -83,8 +84,18 @@ class ExplainableModel(CheckedModel, TaskInterface):
         if len(inputs) > len(names) or not set(values) <= set(names):
             message = f"the task '{self.task.name}' takes {', '.join(names)}"
             raise InputError("too_many_inputs", message, hint="pass one text for each of them")
+        for name, value in self.task.data.example_inputs().items():
+            if isinstance(value, list) and isinstance(text := values.get(name), str):
+                values[name] = _parse_list(text)
         (example,) = self.predictor.examples({name: [value] for name, value in values.items()})
-        return example, {name: value for name, value in values.items() if isinstance(value, str)}
+        texts = {name: value for name, value in values.items() if isinstance(value, str)}
+        return example, texts | {
+            f"{name}[{i}]": text
+            for name, value in values.items()
+            if isinstance(value, list | tuple)
+            for i, text in enumerate(value)
+            if isinstance(text, str)
+        }
 
     def neighbors(
         self,
@@ -103,7 +114,8 @@ class ExplainableModel(CheckedModel, TaskInterface):
             texts: A file or data in memory; texts without senses are split into sentences.
             text_column: The column of the texts; None: "text".
             sense_column: The column of the word's sense in each text; None: there is none.
-            layer: The layer whose nearest occurrences are returned; None: the one with the highest silhouette.
+            layer: The layer whose nearest occurrences are returned; None: the one above the
+                embeddings with the highest silhouette.
             max_occurrences: The number of occurrences to read.
 
         Returns:
@@ -184,3 +196,9 @@ class ExplainableModel(CheckedModel, TaskInterface):
         if not np.isfinite(maps.weights).all():
             raise not_finite_error(self.path, text, has_precision=False)
         return replace(maps, model=str(self.path))
+
+
+def _parse_list(text: str) -> str | list[str]:
+    """Return the texts of a list in JSON; any other text as it is."""
+    value = parse_collection(text) if text.startswith("[") else None
+    return value if isinstance(value, list) and all(isinstance(part, str) for part in value) else text

@@ -31,9 +31,7 @@ from bertsmith.kernels.backend_selection import select_gpu_backend, select_infer
 from bertsmith.kernels.reference import WeightVersions, set_kernel_backend
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import predicts_from_both_sides
-from bertsmith.models.pretraining_heads import MaskedLMHead
 from bertsmith.models.quantization import copy_encoder, quantize_encoder
-from bertsmith.objectives.objective import GENERATOR
 from bertsmith.packed import Packed
 from bertsmith.settings import read_yaml
 from bertsmith.tokenizer.tokenizer import Tokenizer
@@ -169,34 +167,6 @@ class CheckedModel:
         if predicts_from_both_sides(folder.config):
             return command("fill-mask")
         return command("generate" if folder.config.attention_direction == "before" else "score")
-
-    @cached_property
-    def _vocabulary_head(self) -> MaskedLMHead:
-        """The head with a logit for each token of the vocabulary."""
-        if not self.folder.has("masked"):
-            message = "this model has no masked-LM head, so it cannot predict masked words"
-            hint = f"use {self._usage} with it, or a pre-trained run ({command('pretrain')})"
-            hint += f", or the {GENERATOR} in one with ELECTRA"
-            raise InputError("no_masked_lm_head", message, location=self.path, hint=hint)
-        with torch.inference_mode(False):
-            head = MaskedLMHead(self.folder.config, torch.Generator())
-            self.folder.load_into("masked", head)
-            self._requested_context.prepare_modules(head)
-        return head.eval()
-
-    @property
-    def _mask_head(self) -> MaskedLMHead:
-        """The head that predicts masked words from both sides."""
-        config = self.folder.config
-        if not predicts_from_both_sides(config):
-            way = "in each direction alone"
-            if config.causal:
-                way = "from right to left" if config.backwards else "from left to right"
-            message = f"this model reads {way}, so it cannot predict a word from both sides"
-            other = option("objective.name", "mlm_nsp")
-            hint = f"use {self._usage} with it, or a model that was pre-trained with {other}"
-            raise InputError("model_is_causal", message, location=self.path, hint=hint)
-        return self._vocabulary_head
 
     @property
     def vectors_digest(self) -> str:

@@ -115,6 +115,15 @@ class ServedModel:
         return self._get("score", Scorer)
 
     @property
+    def max_length(self) -> int:
+        """The tokens that are read of an input of the task, or else of a text to embed."""
+        if "predict" in self.routes:
+            return self.predictor.task.encoder.max_length
+        if "embed" in self.routes:
+            return self.embedder.stats.limit
+        return self.model.folder.config.max_length
+
+    @property
     def example(self) -> dict[str, Any]:
         """The inputs of a request with an example of the task, with all that this model needs."""
         task = self.predictor.task
@@ -131,7 +140,7 @@ class ServedModel:
             "created": self.loaded_at,
             "owned_by": "bertsmith",
             "architecture": self.model.folder.architecture,
-            "max_length": config.max_length,
+            "max_length": self.max_length,
             "hidden_size": config.hidden_size,
             "routes": self.routes,
             "missing": self.missing,

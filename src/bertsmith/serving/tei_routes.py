@@ -230,7 +230,7 @@ async def info(request: Request) -> Response:
             "served_model_name": model.name,
             "model_type": model_type,
             "max_concurrent_requests": limits.max_waiting,
-            "max_input_length": model.model.folder.config.max_length,
+            "max_input_length": model.max_length,
             "max_batch_tokens": limits.max_batch_tokens,
             "max_batch_requests": None,
             "max_client_batch_size": limits.max_inputs,

@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bertsmith.errors import InputError, option
+from bertsmith.errors import InputError
 from bertsmith.loss import Loss
 from bertsmith.models.beam_search import Hypothesis, search
 from bertsmith.models.config import ModelConfig
@@ -253,7 +253,7 @@ class TranslationDecoder(Decoder):
     def target(self, output: Tensor, item: Item, name: str | None) -> Target:
         """Raise InputError: the choice of tokens has no gradient."""
         message = "a text that is written token by token is no single number to explain"
-        hint = f"explain a model for another task, or read the attention of the encoder ({option('model')})"
+        hint = "explain a model for another task"
         raise InputError("explanation_unsupported", message, hint=hint)
 
 
