@@ -60,7 +60,7 @@ PAPER_SETTINGS: dict[str, Any] = {
     "train.weight_decay": 0.01,
     "train.max_grad_norm": 1.0,
 }
-_FURTHER_SETTINGS = {
+_FURTHER_SETTINGS: dict[str, dict[str, tuple[str, ...]]] = {
     "train.optim": {"muon": ("train.muon_learning_rate", "train.muon_momentum", "train.muon_weight_decay")},
     "train.lr_scheduler_type": {
         "warmup_stable_decay": ("train.decay_ratio",),
