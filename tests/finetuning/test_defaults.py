@@ -9,6 +9,7 @@ import pytest
 import bertsmith as bs
 import tiny_run
 from bertsmith.finetuning.defaults import default_epochs, default_learning_rate
+from bertsmith.models.family import preset
 
 SETTINGS = ("train.report_to=none", "train.threads=1", "train.kernels=torch")
 
@@ -29,7 +30,11 @@ def run(base: bs.Model, tmp_path_factory: pytest.TempPathFactory) -> bs.Model:
 
 
 def test_small_models_get_higher_rates() -> None:
-    rates = [default_learning_rate(size) for size in (1024, 768, 384, 256, 128, 16)]
+    bert = preset("bert-base-uncased", vocab_size=10)
+    rates = [
+        default_learning_rate(bert.model_copy(update={"hidden_size": size}))
+        for size in (1024, 768, 384, 256, 128, 16)
+    ]
     assert rates == sorted(rates)
     assert rates[:2] == [5e-5, 5e-5]
     assert rates[3] == 2.6e-4
@@ -45,7 +50,7 @@ def test_few_examples_get_more_epochs(updates_per_epoch: int, epochs: int) -> No
 
 def test_the_settings_record_what_was_chosen(run: bs.Model) -> None:
     train = run.report["settings"]["train"]
-    assert train["learning_rate"] == default_learning_rate(run.folder.config.hidden_size)
+    assert train["learning_rate"] == default_learning_rate(run.folder.config)
     assert train["num_train_epochs"] == default_epochs(2)
     assert train["head_probe"] is True
     assert (train["eval_steps"], train["patience"]) == (3, 10)

@@ -11,6 +11,8 @@ import math
 
 from bertsmith.finetuning.settings import FinetuneTrainSettings
 from bertsmith.formatting import pluralize
+from bertsmith.models.config import ModelConfig
+from bertsmith.models.family import get_family
 
 logger = logging.getLogger(__name__)
 
@@ -23,9 +25,12 @@ _MAX_EVALUATIONS = 20
 _PATIENCE = 10  # evaluations
 
 
-def default_learning_rate(hidden_size: int) -> float:
-    """Return the peak learning rate for a hidden size, with two digits: 5e-5 from 768 on, 2.6e-4 at 256."""
-    ratio = max(1.0, _BASE_HIDDEN_SIZE / hidden_size)
+def default_learning_rate(config: ModelConfig) -> float:
+    """Return the peak learning rate of the family or else of the hidden size: 5e-5 from 768 on, 2.6e-4 at 256."""
+    rate = get_family(config.model_type).finetuning_rate
+    if rate is not None:
+        return rate
+    ratio = max(1.0, _BASE_HIDDEN_SIZE / config.hidden_size)
     return float(f"{min(_MAX_RATE, _BASE_RATE * ratio**_RATE_EXPONENT):.1e}")
 
 

@@ -67,7 +67,7 @@ def new_settings(
     values = read_yaml(recipe) if recipe is not None else {}
     values = {**values, "base": path, "files": {**(values.get("files") or {}), **files}}
     settings = settings_type(task).of(values, str(recipe or "settings"))
-    defaults = {"train.learning_rate": default_learning_rate(folder.config.hidden_size)}
+    defaults = {"train.learning_rate": default_learning_rate(folder.config)}
     if "train.learning_rate" in settings_type(task).dotted(values):
         defaults = {}
     settings = settings.changed({**defaults, **compute_setup.without_other_budgets(changes)})

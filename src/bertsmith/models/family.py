@@ -111,6 +111,7 @@ class Family:
         heads: Differences of the heads.
         pretraining: `data` settings of the paper's pre-training where they differ from BERT's; presets set them.
         training: `train` settings for presets without measured ones.
+        finetuning_rate: The default learning rate of fine-tuning; None: that of the hidden size.
         objective: The pre-training objective; presets set it.
         lm_weight: The default weight of an auxiliary language-modeling loss in fine-tuning.
         own_settings: Those of `config.FAMILY_SETTINGS` that the family has.
@@ -138,6 +139,7 @@ class Family:
     heads: HeadStructure = HeadStructure()
     pretraining: Mapping[str, Any] = field(default_factory=dict)
     training: Mapping[str, Any] = field(default_factory=dict)
+    finetuning_rate: float | None = None
     objective: str = "mlm_nsp"
     lm_weight: float = 0.0
     own_settings: tuple[str, ...] = ()

@@ -279,6 +279,7 @@ NNLM = Family(
     heads=HeadStructure(lm_transform=False, decoder_size=_nnlm_decoder_size, mean_state=True),
     pretraining=_PRETRAINING,
     training=_TRAINING,
+    finetuning_rate=_TRAINING["learning_rate"],
     objective="causal",
     own_settings=("context_size", "direct_connections"),
     check_sizes=_check_nnlm,
