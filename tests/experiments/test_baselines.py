@@ -98,6 +98,10 @@ def test_all_kinds_are_measured_alike(arguments: dict[str, Any], tmp_path: Path)
     assert {"gpt", "bert", "embeddings", "untrained"} <= set(report.metrics["moods"])
     assert {"word2vec", "static", "one-hot"} <= set(report.metrics["moods frozen"])
     assert set(report.curves["moods by labels per class"]["bert"]) == {"2", "4"}
+    (table,) = [table for table in report.tables() if table.title == "moods by labels per class"]
+    row = next(row for row in table.rows if row[0] == "bert")
+    assert table.heads == ["model", "2", "4"]
+    assert row[1] == f"{100 * report.curves[table.title]['bert']['2']:.1f}"
     assert [(c.better, c.verdict, c.source) for c in report.claims] == [
         ("bigram", "is undecided", "Shannon 1948")
     ]
@@ -179,6 +183,7 @@ def test_a_resumed_comparison_keeps_finished_models(arguments: dict[str, Any]) -
         ({"minutes": 1.0}, "two_budgets"),
         ({"models": ["lstm"]}, "model_unknown"),
         ({"few_labels": [10], "tasks": None}, "task_missing"),
+        ({"few_labels": [2, 11]}, "too_few_examples"),
         ({"settings": ["train.seed=1"]}, "seed_set"),
         ({"settings": ["model.hidden_size=7"]}, "invalid_setting"),
         ({"recipe": "models: {a: {kind: ngram, settings: {order: 0}}}"}, "invalid_setting"),

@@ -212,9 +212,11 @@ def print_ablation(report: Report) -> None:
 
 
 def print_baselines(report: BaselinesReport) -> None:
-    """Print the tables of the models, their results, and the claims."""
+    """Print the tables of the models, their results, and the claims, and the continuations of prompts."""
     for table in report.tables():
         console.print_table(table.title, table.heads, table.rows)
+    for prompt, samples in report.samples.items():
+        console.print_table(f"{prompt} …", ("model", "continuation"), list(samples.items()))
 
 
 def _print_ablated_metric(report: Report, name: str, rows: Report) -> None:

@@ -38,6 +38,7 @@ from bertsmith.finetuning.data import load_examples
 from bertsmith.finetuning.report import FROZEN_ENCODER
 from bertsmith.finetuning.run import finetune
 from bertsmith.finetuning.settings import settings_type
+from bertsmith.formatting import pluralize
 from bertsmith.inference.minimal_pairs import read_pairs
 from bertsmith.instances.settings import DataSettings
 from bertsmith.io.sources import to_source
@@ -143,6 +144,8 @@ class MeasureFiles(BaseModel, frozen=True):
         if few_labels and not recipes:
             message, hint = "there is no task whose labels could be few", f"name one with {option('tasks')}"
             raise InputError("task_missing", message, argument="few_labels", hint=hint)
+        if few_labels:
+            _check_few_labels(next(iter(recipes.values())), max(few_labels))
         return cls(
             tasks=recipes,
             pairs=None if pairs is None else str(pairs),
@@ -307,7 +310,7 @@ def measure_few_labels(baseline: Baseline, context: MeasureContext, result: Meas
     """Repeat the first task with a sample of training examples, whose size is a number for each class."""
     for name, task in list(context.files.tasks.items())[:1]:
         for per_class in context.files.few_labels:
-            sample = {"files.sample": per_class * _count_labels(task)}
+            sample = {"files.sample": per_class * _count_labels(task)[0]}
             few = task.model_copy(update={"settings": {**task.settings, **sample}})
             scores = _score_task(baseline, context, f"{name} {per_class}", few)
             for kind, score in scores.items():
@@ -360,11 +363,25 @@ def _task_settings(task: TaskRecipe, location: str = "settings") -> Any:
     return settings_type(get_task(task.verb)).of(files, location).changed(task.settings)
 
 
-def _count_labels(task: TaskRecipe) -> int:
+def _count_labels(task: TaskRecipe) -> tuple[int, int]:
+    """Return the numbers of labels and of training examples."""
     settings, declaration = _task_settings(task), get_task(task.verb)
     examples = load_examples(declaration, settings.files, settings.task)
     metrics = create_report(declaration, examples.metadata, settings.task).metrics
-    return len({label for labels in metrics.labels(examples.train) for label in labels})
+    labels = {label for labels in metrics.labels(examples.train) for label in labels}
+    return len(labels), len(examples.train)
+
+
+def _check_few_labels(task: TaskRecipe, per_class: int) -> None:
+    """Raise InputError if the task has fewer training examples."""
+    num_labels, num_examples = _count_labels(task)
+    if per_class * num_labels > num_examples:
+        message = (
+            f"{per_class:,} examples of each of {pluralize(num_labels, 'class', 'classes')} are more than the "
+            f"{pluralize(num_examples, 'example')} of {task.train}"
+        )
+        hint = f"name numbers up to {num_examples // max(num_labels, 1):,}"
+        raise InputError("too_few_examples", message, argument="few_labels", hint=hint)
 
 
 def measure_agreement(baseline: Baseline, context: MeasureContext, result: Measurement) -> None:

@@ -123,7 +123,7 @@ class BaselinesReport(Result):
     published: list[dict[str, Any]]
 
     def tables(self, max_columns: int = 4) -> list[ResultTable]:
-        """Return the table of models, and the metrics in tables of at most `max_columns` columns."""
+        """Return the tables of models, of metrics with at most `max_columns` columns, of curves, and of claims."""
         rows = [
             [
                 name,
@@ -146,6 +146,7 @@ class BaselinesReport(Result):
                 if any(model in cells[name] for name in group)
             ]
             tables.append(ResultTable("", ["model", *group], rows, len(group)))
+        tables += [_curve_table(name, by_model) for name, by_model in self.curves.items()]
         if self.published:
             heads = ["model", "value", "metric", "source"]
             rows = [[str(score[head]) for head in heads] for score in self.published]
@@ -154,6 +155,17 @@ class BaselinesReport(Result):
             heads = ["better", "worse", "metric", "gain", "training", "verdict", "source"]
             tables.append(ResultTable("Claims", heads, list(map(_claim_row, self.claims))))
         return tables
+
+
+def _curve_table(name: str, by_model: Mapping[str, Mapping[str, float]]) -> ResultTable:
+    """Return a table with a row per model, and a column per position."""
+    positions = list(dict.fromkeys(position for points in by_model.values() for position in points))
+    factor = points_factor(name, [value for points in by_model.values() for value in points.values()])
+    rows = [
+        [model, *(f"{factor * points[p]:,.1f}" if p in points else _MISSING for p in positions)]
+        for model, points in by_model.items()
+    ]
+    return ResultTable(name, ["model", *positions], rows, len(positions))
 
 
 def _claim_row(claim: JudgedClaim) -> list[str]:
