@@ -95,6 +95,33 @@ def test_attributions_sum_to_the_difference_of_the_outputs(name: str) -> None:
         assert sum(word.attribution for word in result.words) == pytest.approx(sum(result.attributions))
 
 
+@pytest.mark.parametrize(
+    ("name", "targets"),
+    [
+        ("classify", ["joy", "fear"]),
+        ("tag", ["1=B-PER", "1=E-PER", "1=I-PER", "1=O", "1=S-PER"]),
+        ("choose", ["0", "1"]),
+        ("relate", ["a", "b"]),
+    ],
+)
+def test_the_probabilities_of_all_targets_sum_to_one(name: str, targets: list[str]) -> None:
+    encoder, task, example = fitted(name)
+    results = [
+        explain_task(encoder, task, TOKENIZER, CONTEXT, example, {}, target=target, probability=True)
+        for target in targets
+    ]
+    assert sum(result.output for result in results) == pytest.approx(1)
+    assert all(result.gap < 0.01 for result in results)
+
+
+@pytest.mark.parametrize("name", ["regress", "answer", "embed"])
+def test_outputs_without_a_probability_are_refused(name: str) -> None:
+    encoder, task, example = fitted(name)
+    with pytest.raises(InputError) as caught:
+        explain_task(encoder, task, TOKENIZER, CONTEXT, example, {}, probability=True)
+    assert (caught.value.code, caught.value.argument) == ("no_probability", "probability")
+
+
 @pytest.mark.parametrize("name", ["classify", "regress", "tag"])
 def test_attributions_of_two_encoders_sum_to_the_difference(name: str) -> None:
     encoder, task, example = fitted(name, second_encoder="its run")
@@ -243,8 +270,9 @@ def test_a_text_that_is_not_read_as_a_whole_is_refused() -> None:
 
 
 def test_a_pretrained_model_explains_a_mask(base: bs.Model) -> None:
-    result = base.explain("kaba [MASK] lode")
-    assert result.target == base.fill_mask("kaba [MASK] lode", top_k=1)[0][0].token
+    result, best = base.explain("kaba [MASK] lode"), base.fill_mask("kaba [MASK] lode", top_k=1)[0][0]
+    assert result.target == best.token
+    assert base.explain("kaba [MASK] lode", probability=True).output == pytest.approx(best.score, abs=1e-4)
     assert [word.word for word in result.words] == ["kaba", "lode"]
     with pytest.raises(InputError) as caught:
         base.explain("kaba lode")

@@ -104,6 +104,7 @@ def _print_file(file: Path) -> None:
 @options.model
 @click.argument("texts", nargs=-1, required=True, metavar="TEXT...")
 @click.option("--target", metavar="NAME", help="Output to explain; default: that of the answer.")
+@click.option("--probability", is_flag=True, help="Explain the target's probability instead of its logit.")
 @options.choice(
     "--baseline", "mask", "pad", "zero", default="mask", help="What words are replaced by: an embedding."
 )
@@ -119,6 +120,7 @@ def explain(
     model: str,
     texts: tuple[str, ...],
     target: str | None,
+    probability: bool,
     baseline: Any,
     steps: int | None,
     against: str | None,
@@ -148,7 +150,8 @@ def explain(
 
     _check_output(output)
     has_attention = attention and output is not None and output.lower().endswith(".html")
-    values: dict[str, Any] = {"target": target, "baseline": baseline, "steps": steps}
+    values: dict[str, Any] = {"target": target, "probability": probability}
+    values |= {"baseline": baseline, "steps": steps}
     explanations = [
         options.load_model(name, device).explain(*texts, **values, attention=has_attention)
         for name in ([model] if against is None else [model, against])

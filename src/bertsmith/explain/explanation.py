@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bertsmith.device import ComputeContext
-from bertsmith.errors import InputError
+from bertsmith.errors import InputError, option
 from bertsmith.explain.attention import AttentionMaps, attention_maps
 from bertsmith.explain.attribution import BaselineName, ExplainedOutput, baseline_ids, check_steps, is_special
 from bertsmith.explain.faithfulness import Faithfulness, measure_faithfulness
@@ -24,7 +24,7 @@ from bertsmith.models.pretraining_heads import MaskedLMHead
 from bertsmith.notebook import Result
 from bertsmith.tasks.batching import Item, TokenSequence, pack
 from bertsmith.tasks.fitted_task import FittedTask
-from bertsmith.tasks.targets import class_target
+from bertsmith.tasks.targets import Target, class_target
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
 
@@ -117,6 +117,7 @@ def explain_task(
     texts: Mapping[str, str],
     *,
     target: str | None = None,
+    probability: bool = False,
     baseline: BaselineName = "mask",
     steps: int | None = None,
     attention: bool = False,
@@ -131,6 +132,7 @@ def explain_task(
         example: The example.
         texts: The inputs that are texts, by name, in the order in which the model reads them.
         target: The output, as `Decoder.target` names it; None: that of the answer.
+        probability: Explain the probability of the target instead of its logit.
         baseline: The baseline.
         steps: As in `explain_output`.
         attention: Compute the attention weights, too, if the model has any.
@@ -154,6 +156,12 @@ def explain_task(
     with torch.inference_mode():
         output = forward(items)[0].cpu()
     name, score = task.decoder.target(output, items[0], target)
+    if probability:
+        if task.decoder.probabilities(output) is None:
+            message = f"the task '{task.name}' has no probability of a single output"
+            hint = f"omit {option('probability', True)}"
+            raise InputError("no_probability", message, argument="probability", hint=hint)
+        name, score = _probability(name, score, task.decoder.probabilities)
     ids = baseline_ids(items[0], tokenizer, baseline)
     encoders = [encoder, *(module for module in task.model.modules() if isinstance(module, Encoder))]
     embeddings = [module.embeddings.token for module in encoders]
@@ -170,6 +178,7 @@ def explain_mask(
     text: str,
     *,
     target: str | None = None,
+    probability: bool = False,
     baseline: BaselineName = "mask",
     steps: int | None = None,
     attention: bool = False,
@@ -183,6 +192,7 @@ def explain_mask(
         context: The device.
         text: The text with a mask.
         target: A token; None: the most probable one.
+        probability: Explain the token's probability instead of its logit.
         baseline: The baseline.
         steps: As in `explain_output`.
         attention: Compute the attention weights, too, if the model has any.
@@ -204,11 +214,20 @@ def explain_mask(
 
     with torch.inference_mode():
         name, score = class_target(forward([item])[0].cpu(), tokenizer.tokens, target)
+    if probability:
+        name, score = _probability(name, score, lambda output: output.double().softmax(-1))
     maps = _attention_maps(encoder, tokenizer, context, [item]) if attention else []
     explained = ExplainedOutput(
         [encoder.embeddings.token], item, forward, score, baseline_ids(item, tokenizer, baseline), baseline
     )
     return explain_output(explained, name, tokenizer, {"text": text}, steps=steps, attention=maps)
+
+
+def _probability(
+    name: str, score: Callable[[Tensor], Tensor], probabilities: Callable[[Tensor], Any]
+) -> Target:
+    """Return the probability of a target."""
+    return Target(f"probability of {name}", lambda output: score(probabilities(output)))
 
 
 def explain_output(

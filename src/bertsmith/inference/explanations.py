@@ -34,6 +34,7 @@ class ExplainableModel(LanguageModel, TaskInterface):
         self,
         *inputs: Any,
         target: str | None = None,
+        probability: bool = False,
         baseline: BaselineName = "mask",
         steps: int | None = None,
         attention: bool = False,
@@ -47,6 +48,7 @@ class ExplainableModel(LanguageModel, TaskInterface):
             inputs: The inputs of one example, as in `predict`; two texts for the cosine of their vectors.
             target: The output to explain; None: that of the answer. A label; "none" for no answer; the index of a
                 choice; a token for the mask; of tags the index of a word, from 0, or with a label "2=B-PER".
+            probability: Explain the probability of the target instead of its logit.
             baseline: What words are replaced by: "mask" or "pad", the embeddings of [MASK] and [PAD], or "zero".
             steps: The steps of the integral; None: 20, doubled until the attributions sum to the difference of the
                 outputs within 1 %, up to 640.
@@ -59,7 +61,8 @@ class ExplainableModel(LanguageModel, TaskInterface):
             `attention`; `save("page.html")`.
 
         Raises:
-            InputError: The example is empty, or longer than the model reads; or there is no such output.
+            InputError: The example is empty, or longer than the model reads; or there is no such output or
+                probability.
         """
         from bertsmith.explain.explanation import explain_mask, explain_task
 
@@ -72,7 +75,9 @@ class ExplainableModel(LanguageModel, TaskInterface):
             example, texts = self._example(inputs, named_inputs)
             explain = partial(explain_task, self.encoder, self.task, *shared, example, texts)
         try:
-            explanation = explain(target=target, baseline=baseline, steps=steps, attention=attention)
+            explanation = explain(
+                target=target, probability=probability, baseline=baseline, steps=steps, attention=attention
+            )
         except FloatingPointError:
             raise not_finite_error(self.path, inputs or named_inputs, has_precision=False) from None
         return replace(explanation, model=str(self.path))

@@ -298,9 +298,14 @@ class Decoder(ABC):
         """Return the number to explain in an item's output; None: that of the predicted answer."""
         return class_target(output, self.metadata.get("labels") or ["number"], name)
 
+    def probabilities(self, output: Tensor) -> Tensor | None:
+        """Return the probability of each number of an item's output; None if these are no logits of classes."""
+        return None
+
     def ensemble_output(self, output: Tensor) -> Tensor:
-        """Return one model's contribution to an ensemble: probabilities if decoding uses them."""
-        return output
+        """Return one model's contribution to an ensemble: probabilities if there are any."""
+        probabilities = self.probabilities(output)
+        return output if probabilities is None else probabilities
 
     def combine_outputs(self, outputs: Sequence[Tensor]) -> Tensor:
         """Combine the contributions of several models to one item into the output that `decode` takes."""
@@ -315,8 +320,8 @@ class Decoder(ABC):
 class SoftmaxDecoder(Decoder):
     """A decoder of logits, of which an ensemble averages the probabilities."""
 
-    def ensemble_output(self, output: Tensor) -> Tensor:
-        """Return probabilities."""
+    def probabilities(self, output: Tensor) -> Tensor:
+        """Return the softmax of the logits."""
         return output.double().softmax(-1)
 
     def combine_outputs(self, outputs: Sequence[Tensor]) -> Tensor:

@@ -224,8 +224,8 @@ class ClassificationDecoder(TextDecoder):
             )
         return predictions
 
-    def ensemble_output(self, output: Tensor) -> Tensor:
-        """Return probabilities."""
+    def probabilities(self, output: Tensor) -> Tensor:
+        """Return the softmax of the logits at the calibrated temperature."""
         return (output.double() / self.temperature).softmax(-1)
 
     def combine_outputs(self, outputs: Sequence[Tensor]) -> Tensor:
@@ -269,8 +269,8 @@ class MultilabelDecoder(TextDecoder):
             )
         return predictions
 
-    def ensemble_output(self, output: Tensor) -> Tensor:
-        """Return probabilities."""
+    def probabilities(self, output: Tensor) -> Tensor:
+        """Return the probability of each label."""
         return output.double().sigmoid()
 
     def combine_outputs(self, outputs: Sequence[Tensor]) -> Tensor:

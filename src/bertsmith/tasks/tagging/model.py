@@ -194,9 +194,9 @@ class TagDecoder(Decoder):
         index = item.token_indices[position], label
         return Target(f"{words[position]}={labels[label]}", lambda output: output[index])
 
-    def ensemble_output(self, output: Tensor) -> Tensor:
-        """Return probabilities; with a CRF the emissions."""
-        return output if self.has_crf else output.double().softmax(-1)
+    def probabilities(self, output: Tensor) -> Tensor | None:
+        """Return the probability of each label; None with a CRF, whose emissions depend on each other."""
+        return None if self.has_crf else output.double().softmax(-1)
 
     def combine_outputs(self, outputs: Sequence[Tensor]) -> Tensor:
         """Return the mean of several models' probabilities as logits; with a CRF the mean of the emissions."""
