@@ -259,6 +259,64 @@ def test_the_settings_of_the_paper_are_those_of_its_recipe() -> None:
     assert (settings.data.max_predictions_per_seq, settings.data.long_max_predictions_per_seq) == (20, 77)
 
 
+FURTHER_NAMES = {
+    *("train.muon_learning_rate", "train.muon_momentum", "train.muon_weight_decay", "train.decay_ratio"),
+    *("train.pct_start", "train.lr_decay_factor", "train.lr_milestones", "data.corruption_ratio"),
+    *("data.word_segmenter", "data.span_length_distribution", "data.span_geometric_p"),
+    "data.max_span_length",
+}
+"""Settings that the paper does not have; listed if they are read."""
+NOT_COMPARED = {
+    # sizes and budgets
+    *("model.vocab_size", "model.hidden_size", "model.embedding_size", "model.num_hidden_layers"),
+    *("model.num_attention_heads", "model.intermediate_size", "model.max_position_embeddings"),
+    *("data.sequence_length", "data.long_sequence_length", "data.long_sequence_ratio"),
+    *("data.max_predictions_per_seq", "data.long_max_predictions_per_seq", "data.train_fraction"),
+    *("data.validation_split", "data.max_validation_instances"),
+    *("train.max_steps", "train.max_tokens", "train.max_minutes", "train.num_train_epochs"),
+    *("train.batch_size", "train.batch_tokens", "train.gradient_accumulation_steps"),
+    # other objectives and families, fine-tuning, and the tokenizer
+    *("base", "model.context_size", "model.direct_connections", "model.embedding_type"),
+    *("model.tie_directions", "model.classifier_dropout", "model.pad_token_id"),
+    # this machine, and what is reported
+    *("train.logging_steps", "train.eval_steps", "train.save_steps", "train.save_total_limit"),
+    *("train.seed", "train.precision", "train.kernels", "train.cuda_graphs", "train.deterministic"),
+    *("train.device", "train.threads", "train.dataloader_num_workers", "train.fsdp", "train.report_to"),
+    *("evaluate.pairs", "evaluate.pairs_encoding", "evaluate.pairs_sample"),
+}
+
+
+def test_each_setting_is_compared_with_the_papers_or_is_a_size_or_a_matter_of_the_machine() -> None:
+    settings = new_settings("bert-tiny-uncased", None, {}, tiny_run.tokenizer())
+    assert settings.flat().keys() == {*PAPER_SETTINGS, *FURTHER_NAMES, *NOT_COMPARED}
+    assert not PAPER_SETTINGS.keys() & NOT_COMPARED
+
+
+@pytest.mark.parametrize(
+    ("changes", "differences"),
+    [
+        ({"model.norm": "pre"}, {"model.norm": "pre"}),
+        ({"model.position": "none"}, {"model.position": "none"}),
+        ({"model.hidden_act": "relu"}, {"model.hidden_act": "relu"}),
+        ({"data.nsp_balance": True}, {"data.nsp_balance": True}),
+        ({"data.dupe_factor": 1}, {"data.dupe_factor": 1}),
+        ({"objective.reduction": "sum"}, {"objective.reduction": "sum"}),
+        (
+            {"data.corruption": "deletion", "data.corruption_ratio": 0.1},
+            {"data.corruption": "deletion", "data.corruption_ratio": 0.1},
+        ),
+        ({"data.corruption_ratio": 0.1}, {}),  # of no corruption
+    ],
+    ids=str,
+)
+def test_a_setting_unlike_the_papers_is_listed(
+    changes: dict[str, object], differences: dict[str, object]
+) -> None:
+    recipe = RECIPES[0].parent / "bert-paper.yaml"
+    settings = new_settings(None, recipe, {**changes, "train.warmup_steps": 0.01}, tiny_run.tokenizer())
+    assert differences_from_paper(settings) == differences
+
+
 def test_everything_that_small_models_have_unlike_the_paper_is_listed() -> None:
     settings = new_settings("bert-tiny-uncased", None, {"train.max_minutes": 60}, tiny_run.tokenizer())
     differences = differences_from_paper(settings)

@@ -23,7 +23,15 @@ from bertsmith.cli.main import bertsmith
 from bertsmith.errors import InputError
 from bertsmith.explain.attention import AttentionMaps
 from bertsmith.explain.explanation import Explanation, WordAttribution
-from bertsmith.explain.page import render_attention, render_explanations, save_explanations, save_page
+from bertsmith.explain.faithfulness import Faithfulness
+from bertsmith.explain.page import (
+    plot_explanations,
+    render_attention,
+    render_explanations,
+    save_explanations,
+    save_page,
+)
+from bertsmith.reports import plots
 from bertsmith.reports.page import notebook_frame
 
 ATTACK = "</script><img src=x onerror=\"document.title='attacked'\">"
@@ -331,3 +339,13 @@ def test_a_mask_alone_has_no_words(base: bs.Model) -> None:
     with pytest.raises(InputError) as caught:
         base.explain("[MASK]")
     assert caught.value.code == "no_tokens"
+
+
+def test_the_legend_covers_no_curve(monkeypatch: pytest.MonkeyPatch) -> None:
+    figures: list[Any] = []
+    monkeypatch.setattr(plots, "to_png", figures.append)
+    curve = [0.5, 0.25, 0.0]
+    plot_explanations([explanation(faithfulness=Faithfulness(curve, curve, curve, curve, 0.5, 0.5, 0.5))])
+    figures[0].canvas.draw()
+    axes = figures[0].axes[1]
+    assert axes.get_legend().get_window_extent().padded(-10).y0 >= axes.bbox.y1

@@ -67,6 +67,26 @@ def test_the_passes_are_those_of_the_run(shards: Shards) -> None:
     assert minutes.seconds == pytest.approx(60, rel=0.1)
 
 
+def test_batches_of_tokens_hold_as_many_sequences_as_this_corpus_fits(shards: Shards) -> None:
+    """Each phase's passes and filling are those of its own batches, not of a usual corpus."""
+    long = ["data.long_sequence_length=48", "data.long_sequence_ratio=0.3", "train.batch_tokens=200"]
+    settings = [*tiny_run.SETTINGS, *long, "train.max_steps=30"]
+    plan = bs.plan_pretraining(shards, preset="bert-tiny-uncased", settings=settings, benchmark=False)
+    changes = dict(map(parsed, settings))
+    data = PretrainData.from_shards(
+        shards, new_settings("bert-tiny-uncased", None, changes, shards.tokenizer)
+    )
+    for phase, stream in zip(plan.phases, data.streams, strict=True):
+        updates, start, tokens = 0.0, 0, 0
+        while start < stream.size(0):
+            stop = stream.stop(0, start, 4)
+            tokens += len(stream.batch(0, start, stop).packed.tokens)
+            updates, start = updates + 1 / 2, stop  # two batches for an update
+        assert phase.epochs == pytest.approx(phase.updates / updates)
+        assert data.fill_ratio(stream, phase.sequence_length) == pytest.approx(tokens / (updates * 400))
+    assert [phase.updates for phase in plan.phases] == [21, 9]
+
+
 def parsed(assignment: str) -> tuple[str, object]:
     import yaml
 

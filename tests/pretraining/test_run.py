@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 from pathlib import Path
 
 import numpy as np
@@ -139,6 +140,29 @@ def test_many_documents_of_one_sentence_are_told(tmp_path: Path, caplog: pytest.
     caplog.clear()
     tiny_run.run(shards, tmp_path / "run", "train.max_steps=1")
     assert any("of the pairs are IsNext" in line for line in caplog.messages)
+
+
+@pytest.mark.parametrize("sampling", ["other_document", "same_document"])
+@pytest.mark.parametrize("balance", [False, True])
+def test_too_few_or_too_many_is_next_pairs_are_told_with_their_cause(
+    sampling: str, balance: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Documents of three sentences: single ones are left, and none has a place for B before or after a pair."""
+    file = tmp_path / "corpus.txt"
+    rng = random.Random(0)
+    texts = ["\n".join(" ".join(rng.choices(tiny_run.WORDS, k=6)) + "." for _ in range(3)) for _ in range(60)]
+    file.write_text("\n\n".join(texts) + "\n", encoding="utf-8")
+    shards = bs.prepare([file], tiny_run.tokenizer(), tmp_path / "shards")
+    caplog.clear()
+    changes = {"data.nsp_sampling": sampling, "data.nsp_balance": balance}
+    bs.plan_pretraining(
+        shards, preset="bert-tiny-uncased", settings={**changes, "train.max_steps": 1}, benchmark=False
+    )
+    warnings = [line for line in caplog.messages if "of the pairs are IsNext" in line]
+    assert [("short documents have no sentences" in line) for line in warnings] == (
+        [True] if sampling == "same_document" else [] if balance else [False]
+    )
+    assert all(("data.nsp_balance=true" in line) != balance for line in warnings)
 
 
 def test_equal_documents_fall_on_one_side() -> None:

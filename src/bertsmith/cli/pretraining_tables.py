@@ -77,14 +77,14 @@ def print_plan(plan: Report) -> None:
             "–" if phase["sequences"] is None else f"{phase['sequences']:,}",
             f"{phase['tokens_per_update']:,}",
             f"{phase['updates']:,}",
-            f"{phase['tokens']:.3g}",
+            _format_tokens(phase["tokens"]),
         )
         for phase in plan["phases"]
     ]
     columns = ["length", "sequences", "tokens per update", "updates", "tokens in all"]
     console.print_table("phases; tokens if all sequences are full", columns, rows)
     values = {
-        "tokens": f"{plan['tokens']:.3g}",
+        "tokens": _format_tokens(plan["tokens"]),
         "tokens of this corpus": plan["corpus_tokens"],
         "passes over it": f"{plan['epochs']:,.3g}",
         "trained parameters": plan["parameters"],
@@ -92,9 +92,14 @@ def print_plan(plan: Report) -> None:
         "disk": f"at most {format_bytes(plan['disk_bytes'])}",
     }
     if plan["seconds"] is not None:
-        values["time on this machine"] = f"{plan['seconds'] / 3600:,.3g} hours, without evaluations"
+        values["time on this machine"] = f"{console.format_duration(plan['seconds'])}, without evaluations"
     print_values("the run", values)
     console.print_note(f"time: {plan['seconds_are']}")
+
+
+def _format_tokens(tokens: int) -> str:
+    """Return a count in full, or from a billion on as the paper prints it, such as 1.31e+11."""
+    return f"{tokens:,}" if tokens < 10**9 else f"{tokens:.3g}"
 
 
 def format_metrics(metrics: Mapping[str, float]) -> dict[str, str]:

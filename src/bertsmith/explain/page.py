@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
@@ -126,7 +126,12 @@ def _draw_curves(faithfulness: Faithfulness, axes: Axes) -> None:
     axes.plot(faithfulness.deletion, color=plots.BAR, label="most important first")
     axes.plot(faithfulness.random, color=plots.INK, linestyle=":", label="random order")
     axes.plot(faithfulness.reversed, color=plots.ALERT, linestyle="--", label="least important first")
-    axes.legend(frameon=False, labelcolor=plots.INK, fontsize="small")
+    above: dict[str, Any] = {
+        "loc": "lower left",
+        "bbox_to_anchor": (-0.02, 0.98),
+        "ncols": 2,
+    }  # covers no curve
+    axes.legend(**above, frameon=False, labelcolor=plots.INK, fontsize="small", columnspacing=1)
     axes.set_xlabel("masked words")
     axes.set_ylabel("output")
 

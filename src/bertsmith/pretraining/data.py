@@ -18,6 +18,7 @@ from bertsmith.formatting import pluralize
 from bertsmith.instances.batches import InstanceStream, token_counts
 from bertsmith.instances.epoch_plan import check_batch_tokens
 from bertsmith.instances.holdout_split import VALIDATION_SEED, DocumentSplit
+from bertsmith.instances.settings import DataSettings
 from bertsmith.pretraining.settings import PretrainSettings
 from bertsmith.tokenizer.script_coverage import JOINERS
 from bertsmith.tokenizer.text_check import TextCheck
@@ -92,10 +93,21 @@ class PretrainData:
     @cached_property
     def updates_per_epoch(self) -> float:
         """The number of updates in an epoch of the first phase."""
-        train, stream = self.settings.train, self.streams[0]
+        return self.count_updates_per_epoch(self.streams[0])
+
+    def count_updates_per_epoch(self, stream: InstanceStream) -> float:
+        """Return the number of updates in an epoch of a phase."""
+        train = self.settings.train
         if train.batch_tokens is None:
             return stream.size(0) / (train.batch_size * train.gradient_accumulation_steps)
         return len(stream.fill_stats(0, train.batch_size).tokens) / train.gradient_accumulation_steps
+
+    def fill_ratio(self, stream: InstanceStream, length: int) -> float:
+        """Return the tokens of a phase's epoch, as a ratio of those of full batches."""
+        train = self.settings.train
+        tokens = float(stream.fill_stats(0, train.batch_size).tokens.sum())
+        per_update = (train.batch_tokens or train.batch_size * length) * train.gradient_accumulation_steps
+        return tokens / (self.count_updates_per_epoch(stream) * per_update)
 
     @cached_property
     def tokens_per_update(self) -> float:
@@ -145,7 +157,7 @@ class PretrainData:
             )
             raise InputError("no_instances", message, location=self.shards.folder, hint=hint)
         counts = stream.plan(0).counts
-        _warn_about_labels(counts)
+        _warn_about_labels(counts, self.settings.data)
         if counts["tokens_left_out"]:
             logger.info("%s left out of every instance", pluralize(counts["tokens_left_out"], "token"))
         report = self.batch_report
@@ -206,20 +218,28 @@ def _first_characters(shards: Shards) -> Counter[str]:
     return characters
 
 
-def _warn_about_labels(counts: Mapping[str, int]) -> None:
-    """Log a warning if there are far more or fewer IsNext than NotNext pairs."""
+def _warn_about_labels(counts: Mapping[str, int], data: DataSettings) -> None:
+    """Log a warning, with the cause, if there are far more or fewer IsNext than NotNext pairs."""
     if "is_next" not in counts:
         return
     ratio = counts["is_next"] / max(1, counts["instances"])
-    if abs(ratio - 0.5) > _MAX_LABEL_IMBALANCE:
+    balance = "" if data.nsp_balance else "set data.nsp_balance=true, "
+    if ratio < 0.5 - _MAX_LABEL_IMBALANCE:
         logger.warning(
             "%s of the pairs are IsNext: %s of %s are NotNext because a single sentence was left, which has no "
-            "next one (%s of %s have only one). Set data.nsp_balance=true, use longer documents, or train without "
-            "pairs: %s",
+            "next one (%s of %s have only one); %suse longer documents, or train without pairs: %s",
             f"{ratio:.0%}",
             f"{counts['not_next_of_single_sentences']:,}",
             pluralize(counts["instances"], "pair"),
             f"{counts['documents_of_one_fragment']:,}",
             pluralize(counts["documents"], "document"),
+            balance,
             format_settings(FULL_SENTENCE_SETTINGS),
+        )
+    elif ratio > 0.5 + _MAX_LABEL_IMBALANCE and data.nsp_sampling == "same_document":
+        logger.warning(
+            "%s of the pairs are IsNext: short documents have no sentences before or after such a pair that "
+            "could be its NotNext; %suse longer documents, or data.nsp_sampling=other_document",
+            f"{ratio:.0%}",
+            balance,
         )

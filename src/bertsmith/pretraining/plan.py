@@ -9,7 +9,6 @@ from typing import Any, ClassVar, Unpack
 from bertsmith import hardware
 from bertsmith.corpus.shards import Shards
 from bertsmith.device import ComputeContext
-from bertsmith.instances.settings import MEAN_FILL_RATIO
 from bertsmith.keywords import PretrainKeywords
 from bertsmith.notebook import Result
 from bertsmith.pretraining import resolve_settings
@@ -126,7 +125,8 @@ def _plan(data: PretrainData, *, benchmark: bool) -> PretrainPlan:
     basis = "not measured"
     if benchmark or train.max_minutes is not None:
         estimates = [
-            estimate_update_seconds(_with_length(settings, length)) for length, _ in data.phase_lengths
+            estimate_update_seconds(_with_length(settings, length), data.fill_ratio(stream, length))
+            for (length, _), stream in zip(data.phase_lengths, data.streams, strict=True)
         ]
         seconds_per_update, basis = [seconds for seconds, _ in estimates], estimates[-1][1]
     phases = []
@@ -136,7 +136,6 @@ def _plan(data: PretrainData, *, benchmark: bool) -> PretrainPlan:
         accumulation = train.gradient_accumulation_steps
         sequences = None if train.batch_tokens is not None else train.batch_size * accumulation
         tokens = (train.batch_tokens or train.batch_size * length) * accumulation
-        per_epoch = stream.size(0) / (sequences or max(1.0, tokens / (MEAN_FILL_RATIO * length)))
         phases.append(
             PlannedPhase(
                 sequence_length=length,
@@ -144,7 +143,7 @@ def _plan(data: PretrainData, *, benchmark: bool) -> PretrainPlan:
                 updates=updates,
                 tokens_per_update=tokens,
                 tokens=updates * tokens,
-                epochs=updates / max(1e-9, per_epoch),
+                epochs=updates / data.count_updates_per_epoch(stream),
                 seconds=None if seconds is None else seconds * updates,
             )
         )
