@@ -41,6 +41,12 @@ def test_small_models_get_higher_rates() -> None:
     assert rates[-1] == 1e-3
 
 
+@pytest.mark.parametrize("name", ["nnlm", "rnn", "lstm", "elmo"])
+def test_families_without_normalized_states_get_their_own_rate(name: str) -> None:
+    config = preset(f"{name}-mini", vocab_size=10)
+    assert default_learning_rate(config) >= 1e-3
+
+
 @pytest.mark.parametrize(
     ("updates_per_epoch", "epochs"), [(1, 50), (4, 20), (19, 20), (40, 10), (157, 3), (2000, 3)]
 )
