@@ -40,7 +40,7 @@ CLIENTS = (1, 8, 64)
 ROUNDS, SECONDS = 5, 4.0
 NUM_EQUAL = 100_000  # requests
 NUM_MALFORMED = 100_000
-NUM_IDLE = 9_000  # connections
+NUM_IDLE = 10_000  # connections
 OVERLOAD_FACTOR, OVERLOAD_SECONDS = 10, 60.0
 SIDES = ("bertsmith, bf16", "bertsmith, fp32", "ONNX Runtime", "sentence-transformers")
 POINTS = ("p50", "p95", "p99")
@@ -303,16 +303,25 @@ def attack() -> dict[str, Any]:
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     with server(ours(f"minilm={minilm()}")) as process:
         load(write_requests("short", text_requests()), clients=8, seconds=3)
-        before = resident_bytes(process)
+        sizes = [resident_bytes(process)]
         results: dict[str, Any] = {"1 GB": asyncio.run(send_huge_body())}
+        sizes.append(resident_bytes(process))
         results["vanishing clients"] = asyncio.run(vanish(500))
+        sizes.append(resident_bytes(process))
         results["idle connections"] = asyncio.run(stay_idle())
-        malformed = load(write_requests("malformed", malformed_requests()), clients=32, count=NUM_MALFORMED)
-        results["malformed"] = malformed["statuses"]
+        sizes.append(resident_bytes(process))
+        requests, statuses = write_requests("malformed", malformed_requests()), Counter[str]()
+        for _ in range(10):
+            statuses.update(load(requests, clients=32, count=NUM_MALFORMED // 10)["statuses"])
+            sizes.append(resident_bytes(process))
+        results["malformed"] = statuses
         after = summary(load(FOLDER / "short.jsonl", clients=8, seconds=3))
-        sizes = [before / 1e6, resident_bytes(process) / 1e6]
     log = (FOLDER / "server.log").read_text(encoding="utf-8", errors="replace")
-    return results | {"after": after, "resident_megabytes": sizes, "tracebacks": log.count("Traceback")}
+    return results | {
+        "after": after,
+        "resident_megabytes": [size / 1e6 for size in sizes],
+        "tracebacks": log.count("Traceback"),
+    }
 
 
 def text_requests() -> list[dict[str, Any]]:
@@ -466,7 +475,9 @@ def describe(records: dict[str, Any]) -> str:
             f"{values['vanishing clients']['seconds_until_it']:.2f} s. Beside {idle['connections']:,} idle "
             f"connections, p95 {idle['p95']:.0f} ms. {NUM_MALFORMED:,} malformed bodies: "
             f"{format_counts(values['malformed'])}. "
-            f"Memory {sizes[0]:.0f} MB before and {sizes[1]:.0f} MB after; tracebacks in the log: "
+            f"Memory {sizes[0]:.0f} MB before; after the large body, the vanished clients, and the idle ones "
+            f"{', '.join(f'{size:.0f}' for size in sizes[1:4])} MB; after each tenth of the malformed bodies "
+            f"{', '.join(f'{size:.0f}' for size in sizes[4:])} MB; tracebacks in the log: "
             f"{values['tracebacks']}."
         )
     return "\n\n".join(lines)
