@@ -99,7 +99,7 @@ class Reranker:
             self.label = matches[0] if len(matches) == 1 else None
         if self.label not in labels:
             message = f"there is no label '{label}'" if label else "the label of relevant texts is unknown"
-            hint = f"set {option('rerank_label')} to one of {join_names(labels)}"
+            hint = f"choose {option('rerank_label')}: {join_names(labels)}"
             raise InputError(
                 "rerank_label_unknown", message, location=model.path, argument="rerank_label", hint=hint
             )

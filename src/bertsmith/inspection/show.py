@@ -64,7 +64,7 @@ def show_instance(
     length = resolved.data.long_sequence_length if phase == 2 else resolved.data.sequence_length
     if length is None:
         message = "these settings have only one phase"
-        hint = f"set {option('data.long_sequence_length')}"
+        hint = f"use {option('data.long_sequence_length')}"
         raise InputError("no_second_phase", message, argument="phase", hint=hint)
     split = DocumentSplit.from_settings(shards, resolved.data, allow_empty_validation=not needs_validation)
     if resolved.data.validation_split and not len(split.validation):

@@ -325,7 +325,7 @@ def check_type_vocab_size(settings: DataSettings, uses_segments: bool, type_voca
     if type_vocab_size < 2 and uses_segments and settings.instances in PAIRS:
         message = f"the second segment of a pair needs a segment id of its own, and this is {type_vocab_size}"
         hint = (
-            f"set {option('model.type_vocab_size', '2')}, or train without pairs: "
+            f"use {option('model.type_vocab_size', '2')}, or train without pairs: "
             f"{option('data.instances', 'full_sentences')} and {option('data.sentence_task', 'none')}"
         )
         raise InputError("type_vocab_size_too_small", message, argument="model.type_vocab_size", hint=hint)

@@ -309,8 +309,8 @@ def too_few_documents_error(num_different: int, requirement: str) -> InputError:
         "too_few_documents",
         f"the text has {pluralize(num_different, 'different document')} (near-duplicates count as one, and so do "
         f"the parts of a too long one), and {requirement}",
-        hint=f"give more documents, or separate them by blank lines (or set {option('documents')} of "
-        f"{command('data prepare')}) and prepare again; or set {option('data.sentence_task', 'none')} and "
+        hint=f"give more documents, or separate them by blank lines (or use {option('documents')} of "
+        f"{command('data prepare')}) and prepare again; or use {option('data.sentence_task', 'none')} and "
         f"{option('data.validation_split', '0')}",
     )
 

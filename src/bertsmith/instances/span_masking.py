@@ -53,7 +53,7 @@ class ChineseWordStarts:
             import rjieba
         except ImportError:
             message = "the word segmenter jieba needs a package that is not installed"
-            hint = f"run pip install 'bertsmith[zh]', or set {option('data.word_segmenter', 'none')}"
+            hint = f"run pip install 'bertsmith[zh]', or use {option('data.word_segmenter', 'none')}"
             raise InputError("jieba_missing", message, argument="data.word_segmenter", hint=hint) from None
         self._segment: Callable[[str], list[str]] = rjieba.cut
         self._word_starts = tokenizer.word_starts
@@ -61,7 +61,7 @@ class ChineseWordStarts:
         self._is_chinese = np.array([character != "" for character in self._characters], dtype=np.bool_)
         if not self._is_chinese.any():
             message = "jieba joins Chinese characters, and this vocabulary has none"
-            hint = f"set {option('data.word_segmenter', 'none')}"
+            hint = f"use {option('data.word_segmenter', 'none')}"
             raise InputError("no_chinese_characters", message, argument="data.word_segmenter", hint=hint)
 
     def __call__(self, ids: IntArray) -> BoolArray:

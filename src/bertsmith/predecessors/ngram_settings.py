@@ -56,7 +56,7 @@ class NgramSettings(Settings):
             message = (
                 f"{self.prune} does not begin with 0, is not ascending, or has more than {self.order} numbers"
             )
-            hint = f"to drop rare words, set {option('vocabulary_size')}"
+            hint = f"to drop rare words, use {option('vocabulary_size')}"
             raise InputError("prune_thresholds", message, argument="prune", hint=hint)
         return prune
 
@@ -75,5 +75,5 @@ class NgramSettings(Settings):
             raise InputError("discount_fallback", message, argument="discount_fallback")
         if self.smoothing == "kneser_ney" and not self.sentence_boundaries:
             message = "Kneser–Ney smoothing counts preceding words, and needs the starts of sentences"
-            hint = f"set {option('sentence_boundaries', True)}, or another {option('smoothing')}"
+            hint = f"use {option('sentence_boundaries', True)}, or another {option('smoothing')}"
             raise InputError("boundaries_needed", message, argument="sentence_boundaries", hint=hint)

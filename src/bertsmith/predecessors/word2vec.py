@@ -157,7 +157,7 @@ def _add_new_words(corpus: WordCorpus, initial: WordVectors, settings: Word2VecS
     """Return the corpus with the vocabulary of vectors, and with its own frequent words after it."""
     if initial.vectors.shape[1] != settings.dimensions:
         message = f"the initial vectors have {pluralize(initial.vectors.shape[1], 'dimension')}"
-        hint = f"set {option('dimensions', str(initial.vectors.shape[1]))}"
+        hint = f"use {option('dimensions', str(initial.vectors.shape[1]))}"
         raise InputError("dimensions_differ", message, argument="dimensions", hint=hint)
     lengths = (settings.min_subword, settings.max_subword) if settings.max_subword else None
     if (initial.subwords.lengths if initial.subwords else None) != lengths:
@@ -261,7 +261,7 @@ class _TrainingState:
                 )
         if not predictions and not epoch:
             message = "no sentence has two words of the vocabulary that subsampling keeps"
-            hint = f"use more text, or set {option('subsampling', '0')} to keep every word"
+            hint = f"use more text, or use {option('subsampling', '0')} to keep every word"
             raise InputError("no_word_pair", message, argument="corpus", hint=hint)
         speed = int(ends[-1]) / max(time.monotonic() - start, 1e-9)
         mean, epochs = total_loss / max(predictions, 1), self.settings.num_train_epochs

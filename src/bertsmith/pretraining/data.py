@@ -152,7 +152,7 @@ class PretrainData:
         if not stream.size(0):
             message = "these documents are too short for any instance"
             hint = (
-                f"give longer documents, or set {option('data.sentence_task', 'none')} and "
+                f"give longer documents, or use {option('data.sentence_task', 'none')} and "
                 f"{option('data.instances', 'full_sentences')}"
             )
             raise InputError("no_instances", message, location=self.shards.folder, hint=hint)

@@ -137,7 +137,7 @@ def first_weights(
                 "the value 'local' is for models without a projection between positions and layers, and this "
                 f"model has model.embedding_size={config.embedding_size}"
             )
-            hint = f"set {option('start.attention', 'normal')}"
+            hint = f"use {option('start.attention', 'normal')}"
             raise InputError("local_attention_not_applicable", message, argument="start.attention", hint=hint)
         weight_init.init_local_attention(encoder.blocks[0].attention.qkv.weight, config.num_attention_heads)  # type: ignore[union-attr,arg-type]
     if settings.start.output_bias == "unigram" and token_counts is not None:

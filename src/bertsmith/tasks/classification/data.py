@@ -259,7 +259,7 @@ def split_labels(example: TextExample, separator: str | None) -> list[str]:
     if len(set(labels)) < len(labels) and {label.casefold() for label in labels} <= _IS_TRUE.keys():
         raise _indicators_error(text, example.location)
     if not all(labels):
-        hint = f"separate labels by {separator!r}, or set {option('label_separator')}"
+        hint = f"separate labels by {separator!r}, or use {option('label_separator')}"
         hint = "remove it from the list" if values is not None else hint
         raise InputError("empty_label", f"a label in '{text[:60]}' is empty", hint=hint, **where)
     return labels
