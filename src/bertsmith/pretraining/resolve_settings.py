@@ -242,6 +242,15 @@ def resumed_settings(
     return settings_of_run(run_type, out, named), named
 
 
+def sizes_of_tokenizer(tokenizer: Tokenizer, model_type: str) -> dict[str, int | None]:
+    """Return the settings of a model of a family that its tokenizer decides."""
+    has_padding = "pad_token_id" not in get_family(model_type).structure  # otherwise it has none
+    return {
+        "vocab_size": tokenizer.vocab_size,
+        "pad_token_id": tokenizer.pad_token_id if has_padding else None,
+    }
+
+
 def _new_model_defaults(
     sizes: Mapping[str, Any],
     values: Mapping[str, Any],
@@ -252,11 +261,9 @@ def _new_model_defaults(
     """Return the groups of default settings of a new model; later ones replace earlier ones."""
     family, default_objective = get_family(sizes["model_type"]), _family_objective(sizes)
     objective = objective_type(_objective_name(values, changes, default_objective))
-    has_padding = "pad_token_id" not in family.structure  # otherwise it has none
-    pad_token_id = tokenizer.pad_token_id if has_padding else None
     defaults: list[Mapping[str, Any]] = [
         {"objective": {"name": default_objective}, "model": sizes},
-        {"model": {"vocab_size": tokenizer.vocab_size, "pad_token_id": pad_token_id}},
+        {"model": sizes_of_tokenizer(tokenizer, sizes["model_type"])},
         {"data": family.pretraining, "train": family.training},
     ]
     if recipe is None:

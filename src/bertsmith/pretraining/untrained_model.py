@@ -14,6 +14,7 @@ from bertsmith.inference.model import Model, load
 from bertsmith.io import atomic
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.family import build_encoder, preset
+from bertsmith.pretraining.resolve_settings import sizes_of_tokenizer
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
 
@@ -47,8 +48,8 @@ def create_model(
     replace(MODEL_LAYOUT, argument="output_dir").check_replaceable(out, overwrite=overwrite)
     if not isinstance(tokenizer, Tokenizer):
         tokenizer = Tokenizer.load(locate_tokenizer(str(tokenizer)))
-    of_tokenizer = {"vocab_size": tokenizer.vocab_size, "pad_token_id": tokenizer.pad_token_id}
-    config: ModelConfig = preset(preset_name, **{**of_tokenizer, **settings})
+    sizes = sizes_of_tokenizer(tokenizer, preset(preset_name).model_type)
+    config: ModelConfig = preset(preset_name, **{**sizes, **settings})
     encoder = build_encoder(config, torch.Generator().manual_seed(seed))
     encoder.embeddings.set_tokens(tokenizer.tokens)
     write_folder(out, config, {"encoder": encoder}, tokenizer=tokenizer)

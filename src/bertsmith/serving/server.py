@@ -65,7 +65,9 @@ def serve(
     host = host.strip("[]")  # of an IPv6 address, as in URLs
     if not api_key and auth and not _is_loopback(host):
         message = "other machines can reach this address, so requests need a key"
-        hint = f"give {option('api_key')} or set BERTSMITH_API_KEY; or allow everyone by {option('auth', False)}"
+        hint = (
+            f"give {option('api_key')} or set BERTSMITH_API_KEY; or allow everyone by {option('auth', False)}"
+        )
         raise InputError("api_key_missing", message, argument="host", hint=hint)
     if api_key is not None and (
         not api_key.isascii() or not api_key.isprintable() or " " in api_key or not api_key
