@@ -58,16 +58,19 @@ def test_relations_of_other_sentences(relations: bs.Model) -> None:
 
 
 def write_roles(file: Path, number: int, seed: int) -> Path:
-    """Write sentences in CoNLL-U Plus: who acts stands before the predicate, who does not behind it."""
-    draw = random.Random(seed)
+    """Write sentences of two clauses in CoNLL-U Plus: who acts stands before a predicate, who does not behind it.
+
+    The columns of both predicates differ, so that only the predicate decides which clause has the roles.
+    """
     blocks = []
     for head, verb, tail in sentences(number, seed):
-        others = [(word, "_", "_") for word in draw.choices(VERBS[15:], k=draw.randint(0, 2))]
+        verbs = [VERBS[VERBS.index(verb) % 15], VERBS[15 + VERBS.index(verb) % 15]]
         cells = [
-            *others,
-            (head, "_", "ARG0"),
-            (VERBS[VERBS.index(verb) % 15], "go.01", "V"),
-            (tail, "_", "ARG1"),
+            (head, "_", "ARG0", "_"),
+            (verbs[0], "go.01", "V", "_"),
+            (tail, "_", "ARG1", "ARG0"),
+            (verbs[1], "see.01", "_", "V"),
+            (head, "_", "_", "ARG1"),
         ]
         lines = ["\t".join([str(i), word, *"_" * 8, *rest]) for i, (word, *rest) in enumerate(cells, 1)]
         blocks.append("\n".join(lines) + "\n")
