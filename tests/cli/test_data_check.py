@@ -13,6 +13,7 @@ import pytest
 
 import tiny_run
 from bertsmith.cli.main import main
+from bertsmith.corpus.shards import Shards
 
 ATTACK = "</script><img onerror=alert(1) src=x>"
 
@@ -275,3 +276,17 @@ def test_one_document_has_no_spread(capsys: pytest.CaptureFixture[str], tmp_path
     assert "sentences │ 1, 1 per document" in shown
     assert "(median" not in shown
     assert "documents without a word │ 0" in shown
+
+
+def test_both_verbs_take_the_tokenizer_of_a_model(
+    capsys: pytest.CaptureFixture[str], corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, shards = "bert-mini-uncased-en", corpus.parent / "shards"
+    report, _ = run(capsys, corpus, "--json", "--tokenizer", name, "--no-benchmark")
+    verb = ["data", "prepare", corpus, "--tokenizer", name, "--output-dir", shards, "--workers", 1]
+    monkeypatch.setattr(sys, "argv", ["bertsmith", *map(str, verb)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert not ended.value.code
+    counts = Shards.open(shards).counts
+    assert json.loads(report)["tokenizer"]["tokens"] == counts["tokens"] > 0

@@ -25,7 +25,7 @@ def data() -> None:
 
 @data.command("prepare")
 @options.files
-@click.option("--tokenizer", required=True, type=DIR, help="The folder of a tokenizer.")
+@click.option("--tokenizer", required=True, type=DIR, help="A tokenizer, or a run or model that has one.")
 @options.output_dir
 @options.reading
 @options.language
@@ -62,15 +62,16 @@ def data_prepare(files: tuple[str, ...], output_dir: str, as_json: bool, **argum
     FILES are files, folders, and globs: plain text (.txt, .md, …), .jsonl, .csv, .tsv, or .parquet; all but the
     last also compressed (.gz, .zst, .bz2, .xz). The same command continues an interrupted preparation.
     """
+    from bertsmith.artifacts.locate import locate_tokenizer
     from bertsmith.corpus.checks.structure import hard_wrap_warning, required_settings
     from bertsmith.corpus.prepare import prepare
 
     if arguments["address"] and arguments["engine"] != "ray":
         raise click.UsageError("--address belongs to --engine ray")
-    reading = options.pop_reading(arguments)
+    reading, tokenizer = options.pop_reading(arguments), locate_tokenizer(arguments.pop("tokenizer"))
     with console.ProgressBar("encoding", options.size_of(files)) as bar:
         arguments |= {"output_dir": output_dir, "reading": reading, "progress": bar.update_bytes}
-        shards = prepare(files, **arguments)
+        shards = prepare(files, tokenizer, **arguments)
     if (warning := hard_wrap_warning(files, reading, arguments["language"])) is not None:
         console.print_note(warning)
     if as_json:

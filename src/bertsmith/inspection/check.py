@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from bertsmith import console
+from bertsmith.artifacts.locate import locate_tokenizer
 from bertsmith.corpus.checks.check import CheckOptions, check_files
 from bertsmith.errors import InputError, option
 from bertsmith.formatting import format_percent
@@ -82,7 +83,7 @@ def check_corpus(
     if html is not None:
         atomic.check_output_file(Path(html), overwrite=True, argument="html")
     if tokenizer is not None and not isinstance(tokenizer, Tokenizer):
-        tokenizer = Tokenizer.load(tokenizer)
+        tokenizer = Tokenizer.load(locate_tokenizer(str(tokenizer)))
     options, files = with_keywords(options or CheckOptions(), keywords, check_corpus), to_sources(files)
     report = check_files(
         files, options, tokenizer=tokenizer, against=to_sources(against, "against"), progress=progress
