@@ -98,7 +98,7 @@ def kneser_ney_discounts(
             f"the discounts of Kneser–Ney smoothing cannot be estimated: {n1}, {n2}, {n3}, and {n4} {order}-grams "
             "have a count of 1, 2, 3, and 4"
         )
-        hint = f"use more text without duplicates, or use {option('discount_fallback', (0.5, 1, 1.5))}"
+        hint = f"use more text without duplicates, or {option('discount_fallback', (0.5, 1, 1.5))}"
         raise InputError("discounts_undefined", message, argument="discount_fallback", hint=hint)
     d1, d2, d3 = fallback
     return d1, d2, d3

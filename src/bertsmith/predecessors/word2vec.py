@@ -261,7 +261,7 @@ class _TrainingState:
                 )
         if not predictions and not epoch:
             message = "no sentence has two words of the vocabulary that subsampling keeps"
-            hint = f"use more text, or use {option('subsampling', '0')} to keep every word"
+            hint = f"use more text, or {option('subsampling', '0')} to keep every word"
             raise InputError("no_word_pair", message, argument="corpus", hint=hint)
         speed = int(ends[-1]) / max(time.monotonic() - start, 1e-9)
         mean, epochs = total_loss / max(predictions, 1), self.settings.num_train_epochs
