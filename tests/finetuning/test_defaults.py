@@ -51,13 +51,18 @@ def test_families_without_normalized_states_get_their_own_rate(name: str) -> Non
     ("updates_per_epoch", "epochs"), [(1, 50), (4, 20), (19, 20), (40, 10), (157, 3), (2000, 3)]
 )
 def test_few_examples_get_more_epochs(updates_per_epoch: int, epochs: int) -> None:
-    assert default_epochs(updates_per_epoch) == epochs
+    assert default_epochs(updates_per_epoch, preset("bert-base-uncased", vocab_size=10)) == epochs
+
+
+@pytest.mark.parametrize(("updates_per_epoch", "epochs"), [(1, 50), (19, 20), (157, 8), (2000, 3)])
+def test_small_models_get_more_epochs(updates_per_epoch: int, epochs: int) -> None:
+    assert default_epochs(updates_per_epoch, preset("bert-mini-uncased", vocab_size=10)) == epochs
 
 
 def test_the_settings_record_what_was_chosen(run: bs.Model) -> None:
     train = run.report["settings"]["train"]
     assert train["learning_rate"] == default_learning_rate(run.folder.config)
-    assert train["num_train_epochs"] == default_epochs(2)
+    assert train["num_train_epochs"] == default_epochs(2, run.folder.config)
     assert train["head_probe"] is True
     assert (train["eval_steps"], train["patience"]) == (3, 10)
 

@@ -144,9 +144,9 @@ class FinetuneJob:
         log_texts(self.task, self.examples, self.text_stats["train"])
         if not self.task.model.head_init:
             self.task.model.init_bias(self.items)
-        train = complete_length(self.settings.train, self.updates_per_epoch, can_probe=self._can_probe)
+        config, updates = self.base.folder.config, self.updates_per_epoch
+        train = complete_length(self.settings.train, config, updates, can_probe=self._can_probe)
         self.settings = self.settings.model_copy(update={"train": train})
-        config = self.base.folder.config
         self.context = self.context.with_kernels(self.settings.train, config.hidden_size, self.num_updates())
         self.context.prepare_modules(self.encoder, self.task.model)
         self.trained_encoder, self.objective = self.encoder, self.task.model
