@@ -260,7 +260,8 @@ def report(options: Namespace) -> None:
                     rows.append([name, model, f"{size:,}", len(cells), *points])
     record.write_section(
         "Defaults of fine-tuning",
-        f"""`python benchmarks/finetune_defaults.py`; {record.environment(options.threads)}.
+        f"""`python benchmarks/finetune_defaults.py`; {record.environment(options.threads)}, and
+the machines that the records name.
 
 Accuracy, or F1 of entities for conll2003 and conll2000, in points: the best evaluation on at most
 {MAX_DEV_ROWS:,} dev rows, mean over seeds. "Text" is TF-IDF with a linear model, or for tags the most frequent tag
