@@ -41,7 +41,7 @@ def test_small_models_get_higher_rates() -> None:
     assert rates[-1] == 1e-3
 
 
-@pytest.mark.parametrize("name", ["nnlm", "rnn", "lstm", "elmo"])
+@pytest.mark.parametrize("name", ["nnlm", "lstm", "elmo"])
 def test_families_without_normalized_states_get_their_own_rate(name: str) -> None:
     config = preset(f"{name}-mini", vocab_size=10)
     assert default_learning_rate(config) >= 1e-3

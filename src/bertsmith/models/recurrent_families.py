@@ -40,7 +40,7 @@ _PRETRAINING = {"instances": "full_sentences", "sentence_task": "none"}
 # small BERTs there is no dropout: a text is read about once.
 _DEFAULTS = {"initializer_range": 0.1, "hidden_dropout_prob": 0.0}
 _TRAINING = {"learning_rate": 5e-3, "warmup_steps": 0.05, "adam_beta2": 0.98}
-_FINETUNING_RATE = 1e-3  # those of Transformers are too low
+_FINETUNING_RATE = 1e-3  # those of Transformers are too low; an RNN without gates learns less at this one
 _RNN_TRAINING = {**_TRAINING, "learning_rate": 1e-3}  # 5e-3 saturates states that have no gates
 
 
@@ -170,7 +170,7 @@ def _recurrent_family(
         ),
         pretraining=_PRETRAINING,
         training=training,
-        finetuning_rate=_FINETUNING_RATE,
+        finetuning_rate=_FINETUNING_RATE if gates > 1 else None,
         objective="causal",
         check_sizes=_check_recurrent,
         encoder=partial(_build, name),
