@@ -270,7 +270,7 @@ def test_a_card_shows_what_the_model_can_do(name: str, models: dict[str, Model])
 
 
 def test_an_nnlm_is_fine_tuned_on_words_anywhere_in_a_text(tmp_path: Path) -> None:
-    """With default settings; the label's word is mostly outside the few tokens that the last state depends on."""
+    """With default settings; the last four tokens, on which the last state depends, are always the same."""
     sizes = {"hidden_size": 60, "intermediate_size": 20, "embedding_size": 10, "context_size": 4}
     base = bs.create_model("nnlm-mini", tiny_run.tokenizer(), tmp_path / "nnlm", **sizes)
     rows = [
@@ -281,6 +281,4 @@ def test_an_nnlm_is_fine_tuned_on_words_anywhere_in_a_text(tmp_path: Path) -> No
     model = bs.finetune(
         "classify", base, tmp_path / "run", train=rows[:180], validation=rows[180:], settings=settings
     )
-    assert (
-        model.evaluate(rows[180:]).accuracy > 0.9
-    )  # chance is 0.33, and the last four tokens are always the same
+    assert model.evaluate(rows[180:]).accuracy > 0.9  # chance is 0.33

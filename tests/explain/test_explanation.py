@@ -306,6 +306,8 @@ def test_the_command_prints_words_and_writes_the_page(base: bs.Model, tmp_path: 
     result = CliRunner().invoke(bertsmith, arguments)
     document = json.loads(result.stdout)
     assert document == base.explain("kaba [MASK] lode").to_dict()
+    result = CliRunner().invoke(bertsmith, [*arguments, "--probability"])
+    assert json.loads(result.stdout) == base.explain("kaba [MASK] lode", probability=True).to_dict()
     assert document["target"] in page.read_text(encoding="utf-8")
 
 

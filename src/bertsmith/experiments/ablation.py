@@ -129,7 +129,9 @@ class Ablation(BaseModel, frozen=True):
         settings = settings_type_of_file(file).from_file(file).changed({"data": changes})
         shards = Shards.open(self.data)
         split = DocumentSplit.from_settings(shards, settings.data)
-        batches = PretrainData(shards, split, settings).validation_batches
+        batches = PretrainData(shards, split, settings).validation_batches.get("")
+        if batches is None:  # no document is held out
+            return {}
         objective = MaskedLM.from_settings(
             model.encoder, torch.Generator(), settings.data, settings.objective
         )
@@ -137,9 +139,7 @@ class Ablation(BaseModel, frozen=True):
             model.folder.load_into(part, module)
         if model.folder.is_next_label:
             swap_labels(objective.pair)
-        if "" not in batches:  # no document is held out
-            return {}
-        return {name: evaluate_objective(objective.eval(), model.encoder, batches[""], model.context)[name]}
+        return {name: evaluate_objective(objective.eval(), model.encoder, batches, model.context)[name]}
 
     def row_setup(self, row: str, seed: int) -> RowSetup:
         """Return the pre-training of a row that is finished with this seed."""

@@ -126,12 +126,9 @@ def _draw_curves(faithfulness: Faithfulness, axes: Axes) -> None:
     axes.plot(faithfulness.deletion, color=plots.BAR, label="most important first")
     axes.plot(faithfulness.random, color=plots.INK, linestyle=":", label="random order")
     axes.plot(faithfulness.reversed, color=plots.ALERT, linestyle="--", label="least important first")
-    above: dict[str, Any] = {
-        "loc": "lower left",
-        "bbox_to_anchor": (-0.02, 0.98),
-        "ncols": 2,
-    }  # covers no curve
-    axes.legend(**above, frameon=False, labelcolor=plots.INK, fontsize="small", columnspacing=1)
+    # Above the axes, where it covers no curve.
+    place: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (-0.02, 0.98), "ncols": 2}
+    axes.legend(**place, frameon=False, labelcolor=plots.INK, fontsize="small", columnspacing=1)
     axes.set_xlabel("masked words")
     axes.set_ylabel("output")
 

@@ -172,7 +172,7 @@ class LanguageModel(CheckedModel):
             bad_column: The column of bad sentences; None: "bad" or "sentence_bad".
             group_columns: The columns to group by; empty: "phenomenon" and "paradigm" if they exist.
             encoding: The encoding of a file that is not UTF-8.
-            sample: Score only so many pairs, in proportion to the groups.
+            sample: The number of pairs to score, drawn in proportion to the groups; None: all.
             seed: The seed of the sample.
 
         Returns:
