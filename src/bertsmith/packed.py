@@ -59,6 +59,19 @@ class Packed:
         """The row of each sequence's last token, long [B]; no sequence may be empty."""
         return self.cu_seqlens[1:].long() - 1
 
+    @property
+    def row_bounds(self) -> tuple[Tensor, Tensor]:
+        """The first row of each row's sequence, and the row after its last one, long [N]."""
+        ends = np.cumsum(self.lengths)
+        starts, ends = (
+            torch.from_numpy(np.repeat(rows, self.lengths)) for rows in (ends - self.lengths, ends)
+        )
+        return copy_to_device(starts, self.tokens.device), copy_to_device(ends, self.tokens.device)
+
+    def mean(self, rows: Tensor) -> Tensor:
+        """Return the mean of each sequence's rows, [N, H] → [B, H]; each is reduced separately."""
+        return torch.stack([part.mean(0) for part in torch.split(rows, self.lengths.tolist())])
+
     @classmethod
     def from_lists(cls, tokens: Sequence[Sequence[int]], segments: Sequence[Sequence[int]]) -> Packed:
         """Pack lists of ids.
