@@ -1,4 +1,4 @@
-"""The export of fine-tuned recurrent models; tests/conformance/test_recurrent_families.py has that of all families."""
+"""The export of fine-tuned recurrent models; test_recurrent_families.py has that of all families."""
 
 from __future__ import annotations
 
