@@ -18,6 +18,7 @@ from bertsmith.cli.main import bertsmith
 from bertsmith.errors import InputError
 from bertsmith.export import verification
 from bertsmith.export.formats import FORMATS
+from bertsmith.export.sample_texts import SAMPLE_TEXTS
 
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -168,6 +169,31 @@ def test_nothing_is_written_if_an_output_differs(
         bs.export_model(finetuned("classify", base, root), tmp_path / "out")
     assert error.value.code == "export_differs"
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("text", ["Rain.", SAMPLE_TEXTS[-1]])
+def test_a_model_without_a_task_is_compared_on_sample_texts(
+    text: str, base: bs.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = base.tokenizer.encode(text).ids
+
+    def open_changed(file: Path) -> Any:
+        def run(inputs: Any) -> dict[str, Any]:
+            rows = inputs["input_ids"]
+            is_text = (
+                (rows[:, : len(ids)] == ids).all(1) if rows.shape[1] >= len(ids) else np.zeros(len(rows))
+            )
+            return {name: values + is_text[:, None, None] for name, values in session(inputs).items()}
+
+        session = original.open(file)
+        return run
+
+    original = FORMATS["onnx"]
+    assert "sample texts" in bs.export_model(base, tmp_path / "same").files[0]["checked_on"]
+    monkeypatch.setitem(FORMATS, "onnx", original._replace(open=open_changed))
+    with pytest.raises(InputError) as error:
+        bs.export_model(base, tmp_path / "out")
+    assert error.value.code == "export_differs"
 
 
 def test_what_cannot_be_exported_is_an_error(

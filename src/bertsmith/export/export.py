@@ -41,9 +41,9 @@ def export_model(
 
     The exported file has the encoder with the heads of the task, and the outputs of transformers: `logits`,
     `start_logits` and `end_logits` for spans, or `last_hidden_state` for a model without heads. Each file is
-    compared with the original: on up to 1,000 labeled examples if there are any, and on random tokens. Nothing is
-    written if an output in fp32 differs by more than 0.0001, or if the score in int8 is outside of its 95 %
-    bootstrap interval.
+    compared with the original: on up to 1,000 labeled examples if there are any, on sample texts, and on random
+    tokens. Nothing is written if an output in fp32 differs by more than 0.0001, or if the score in int8 is outside
+    of its 95 % bootstrap interval.
 
     Args:
         model: A run, a model folder, or a published name.

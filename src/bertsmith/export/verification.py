@@ -13,13 +13,14 @@ from torch import Tensor
 from bertsmith.errors import InputError, option
 from bertsmith.export.exported_model import ExportedModel, ExportedPredictor, items_of
 from bertsmith.export.padded_model import PaddedModel
+from bertsmith.export.sample_texts import SAMPLE_TEXTS
 from bertsmith.inference.model import Model
 from bertsmith.inference.precision import random_texts, validation_file
 from bertsmith.inference.significance import score_interval
 from bertsmith.inference.task_predictor import TaskPredictor
 from bertsmith.io.sources import Source, name_of
 from bertsmith.packed import Packed
-from bertsmith.tasks.batching import Item, Outputs, TaskBatch, pack, run_batched
+from bertsmith.tasks.batching import Item, Outputs, TaskBatch, TokenSequence, pack, run_batched
 
 MAX_DIFFERENCE = 1e-4
 """The largest difference of an output in fp32 that is not an error."""
@@ -37,10 +38,10 @@ class _Answers(NamedTuple):
 
 
 class Verifier:
-    """Compares exported files with the original on labeled examples, and on random tokens.
+    """Compares exported files with the original on labeled examples, sample texts, and random tokens.
 
     Attributes:
-        source: A description of the examples; None without examples.
+        source: A description of the examples, or of the sample texts.
     """
 
     def __init__(
@@ -58,7 +59,7 @@ class Verifier:
             InputError: `data` cannot be read, or the model can be compared on examples only and there are none.
         """
         self._original, self._model = original, model
-        self.source: str | None = None
+        self.source = f"{len(SAMPLE_TEXTS)} sample texts and random tokens"
         self._predictor: TaskPredictor | None = None
         self._examples: Sequence[Any] = []
         self._items: Sequence[Item] = []
@@ -67,7 +68,9 @@ class Verifier:
         elif data is not None:
             message = "the model has no task, so it has no score on labeled data"
             raise InputError("export_data_without_task", message, argument="data", hint="omit it")
-        self._samples = [] if model.token_inputs else _random_items(original)
+        texts = [] if model.token_inputs else _text_items(original)
+        self._num_texts = len(texts)
+        self._samples = [] if model.token_inputs else [*texts, *_random_items(original)]
         start = perf_counter()
         self._sample_outputs = self._run_original(self._samples)
         self._sample_seconds = perf_counter() - start
@@ -77,13 +80,13 @@ class Verifier:
 
         Raises:
             InputError: In fp32 an output differs by more than `MAX_DIFFERENCE`; in int8 the score is outside of
-                its bootstrap interval, or without examples the cosine of an output is below 0.995.
+                its bootstrap interval, or without examples the cosine of the output of a text is below 0.995.
         """
         exported.run((self._samples or self._items)[:16])  # the first run is slow
         start = perf_counter()
         pairs = list(zip(self._sample_outputs, exported.run(self._samples).per_item, strict=True))
         seconds, seconds_before = perf_counter() - start, self._sample_seconds
-        report: dict[str, Any] = {"checked_on": self.source or "random tokens"}
+        report: dict[str, Any] = {"checked_on": self.source}
         if self._predictor is not None:
             answers = _answer(
                 ExportedPredictor(**vars(self._predictor), exported=exported), self._items, self._examples
@@ -96,10 +99,11 @@ class Verifier:
             message = f"an output differs by {report['difference']:.2g}, more than {MAX_DIFFERENCE:g}"
             raise self._error(message)
         if is_int8 and self._predictor is None:
-            cosine = min(float(torch.cosine_similarity(a.flatten(), b.flatten(), 0)) for a, b in pairs)
+            texts = pairs[: self._num_texts] or pairs
+            cosine = min(float(torch.cosine_similarity(a.flatten(), b.flatten(), 0)) for a, b in texts)
             report["cosine"] = cosine
             if not cosine >= _MIN_INT8_COSINE:
-                message = f"the cosine of an output in int8 with that in fp32 is {cosine:.4f}"
+                message = f"the cosine of the output of a text in int8 with that in fp32 is {cosine:.4f}"
                 raise self._error(message)
         return report | {"seconds": seconds, "seconds_before": seconds_before}
 
@@ -159,6 +163,13 @@ def _answer(predictor: TaskPredictor, items: Sequence[Item], examples: Sequence[
     outputs = predictor.forward(items)
     seconds = perf_counter() - start
     return _Answers(outputs, predictor.decode(outputs, items, examples), seconds)
+
+
+def _text_items(model: Model) -> list[Item]:
+    """Return the sample texts."""
+    encodings = model.tokenizer.encode_batch(SAMPLE_TEXTS, max_length=model.folder.config.max_length)
+    items = [Item(i, (TokenSequence.from_encoding(encoding),)) for i, encoding in enumerate(encodings)]
+    return [item for item in items if item.size]
 
 
 def _random_items(model: Model) -> list[Item]:
