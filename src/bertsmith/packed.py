@@ -63,10 +63,11 @@ class Packed:
     def row_bounds(self) -> tuple[Tensor, Tensor]:
         """The first row of each row's sequence, and the row after its last one, long [N]."""
         ends = np.cumsum(self.lengths)
-        starts, ends = (
-            torch.from_numpy(np.repeat(rows, self.lengths)) for rows in (ends - self.lengths, ends)
+        starts, ends = (np.repeat(bounds, self.lengths) for bounds in (ends - self.lengths, ends))
+        device = self.tokens.device
+        return copy_to_device(torch.from_numpy(starts), device), copy_to_device(
+            torch.from_numpy(ends), device
         )
-        return copy_to_device(starts, self.tokens.device), copy_to_device(ends, self.tokens.device)
 
     def mean(self, rows: Tensor) -> Tensor:
         """Return the mean of each sequence's rows, [N, H] → [B, H]; each is reduced separately."""
