@@ -316,7 +316,7 @@ def test_a_text_that_spells_a_missing_value_is_empty_in_a_delimited_file(
 
 
 @pytest.mark.parametrize(
-    "text", ["['the sun', 'sings']", '{"a": 1}', "['the sun' 'sings']", "('a', 'b')", "[1, 2]"]
+    "text", ["['the sun', 'sings']", '{"a": 1}', "['the sun' 'sings']", "('a', 'b')", "[1, 2]", "b'a'"]
 )
 @pytest.mark.parametrize("name", ["csv", *FORMATS])
 def test_texts_that_are_printed_lists_are_reported(
@@ -483,3 +483,83 @@ def test_advice_for_inputs_names_only_inputs(task: str) -> None:
         data.from_inputs({name: [["a", "b"]] for name in inputs if name != "text_pair"}, ["text 1"])
     assert (caught.value.code in ("not_a_string", "bad_span"), caught.value.location) == (True, "text 1")
     assert {*re.findall(r"(\w+)=", caught.value.hint_for("python") or "")} <= {*inputs}
+
+
+PRINTED_VALUES = [
+    "b'joy'",
+    "np.str_('joy')",
+    "tensor(1)",
+    "Counter({'joy': 1})",
+    "Index(['joy'], dtype='object')",
+]
+RELATION = {"text": "The rain falls.", "head": [4, 8], "tail": [9, 14]}
+
+
+@pytest.mark.parametrize("label", [*PRINTED_VALUES, "['joy', 'hope']", "{'joy': 1}"])
+def test_a_printed_value_is_no_label_of_any_task(label: str) -> None:
+    classify = [{"text": "a", "label": label}, {"text": "b", "label": "sad"}]
+    relate = [{**RELATION, "relation": label}, {**RELATION, "relation": "Other"}]
+    embed = [{"text": "a", "second": "b", "label": label}, {"text": "a", "second": "c", "label": "same"}]
+    for task, rows in (("classify", classify), ("relate", relate), ("embed", embed)):
+        assert (error_of(rows, task).code, str(error_of(rows, task).location)[-2:]) == ("not_a_string", ":1")
+
+
+@pytest.mark.parametrize("relation", ["Cause-Effect(e1,e2)", "(0, 30]", "[joy]"])
+def test_brackets_in_a_relation_are_no_list(relation: str) -> None:
+    rows = [{**RELATION, "relation": relation}, {**RELATION, "relation": "Other"}]
+    assert read(rows, "relate")[0][0].relation == relation
+
+
+@pytest.mark.parametrize("label", ["\u200b", "\ufeff"])
+def test_an_invisible_label_is_missing(label: str) -> None:
+    rows = [{"text": "a", "label": label}, {"text": "b", "label": "sad"}]
+    assert error_of(rows).code == "empty_label"
+    assert error_of([{**RELATION, "relation": label}], "relate").code == "relation_missing"
+
+
+def test_printed_lists_are_reported_for_questions_and_choices(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    questions = [{"question": "['a']", "context": "Snow falls.", "answer": "Snow"}]
+    choices = [{"context": "['a']", "choices": ["b", "c"], "label": 0}]
+    for task, rows, column in (("answer", questions, "question"), ("choose", choices, "context")):
+        caplog.clear()
+        read(rows, task)
+        assert f"'{column}' has 1 printed list" in caplog.text
+    (tmp_path / "a.csv").write_text("context,question,choice0,choice1,label\nNaN,What?,a,b,0\n")
+    caplog.clear()
+    assert read(tmp_path / "a.csv", "choose")[0][0].context == ""
+    assert "'context' has 1 missing value" in caplog.text
+
+
+def test_pairs_with_one_text_are_reported() -> None:
+    rows = [{"text": "a", "second": None, "label": "x"}, {"text": "b", "second": "c", "label": "y"}]
+    examples, metadata = read(rows, second_column="second")
+    declaration = get_task("classify")
+    data = declaration.part("data")(
+        declaration.settings_type.of({"second_column": "second"}, "test"), metadata
+    )
+    (warning,) = data.read_warnings(examples)
+    assert (warning.kind, list(warning.locations)) == ("pairs with an empty text", ["data (in memory):1"])
+
+
+def test_digits_with_underscores_are_no_number() -> None:
+    assert (
+        error_of([{"text": "a", "label": "1_5"}, {"text": "b", "label": "2"}], "regress").code
+        == "not_a_number"
+    )
+
+
+def test_integers_beyond_64_bits_in_a_data_frame() -> None:
+    class Frame:
+        """As pandas: Arrow refuses the column, and the values are Python's."""
+
+        columns = ("text", "label")
+
+        def to_dict(self, orient: str) -> dict[str, list[Any]]:
+            return {"text": ["a", "b"], "label": [10**400, 2]}
+
+        def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+            raise OverflowError("Python int too large to convert to C long")
+
+    assert error_of(Frame(), "regress").code == "number_too_large"

@@ -325,3 +325,56 @@ def test_spans_in_cells_are_read(tmp_path: Path, spans: str) -> None:
 
 def test_tags_without_prefixes_beside_o_are_reported() -> None:
     assert fit("PER", "O", "LOC", "O")[1]["tags without a scheme"].locations
+
+
+@pytest.mark.parametrize(
+    ("cells", "tags"),
+    [
+        ('"Ada walks","[1, 0]"', ("1", "0")),
+        ("\"['Ada', 'walks']\",\"[1 0]\"", ("1", "0")),
+        ('"Ada walks","B-PER, O"', ("B-PER", "O")),
+        ('"Ada walks","B-PER;O"', ("B-PER", "O")),
+        ('", walks",", VB"', (",", "VB")),
+    ],
+)
+def test_a_list_of_tags_in_a_cell(tmp_path: Path, cells: str, tags: tuple[str, ...]) -> None:
+    (example,) = read(tmp_path / "a.csv", f"words,tags\n{cells}\n")
+    assert example.tags == tags
+
+
+def test_parentheses_are_words(tmp_path: Path) -> None:
+    (example,) = read(tmp_path / "a.csv", 'words,tags\n"( Ada )","( NN )"\n')
+    assert example.words == ("(", "Ada", ")")
+
+
+def test_a_separator_line_is_no_header(tmp_path: Path) -> None:
+    assert pairs(read(tmp_path / "a.csv", "sep=;\nword;tag\nAda;B-PER\n")) == [["Ada/B-PER"]]
+
+
+@pytest.mark.parametrize("tag", ["NaN", "null"])
+def test_a_missing_tag_is_an_error_unless_it_is_named(tag: str) -> None:
+    with pytest.raises(InputError) as caught:
+        fit("NN", tag)
+    assert (caught.value.code, str(caught.value.location)[-6:]) == ("empty_label", "word 2")
+    assert tag in fit("NN", tag, names=["NN", tag])[0]["labels"]
+
+
+@pytest.mark.parametrize("text", ["[Ada](PER) walks\n", "The_DT dog_NN runs_VB\n"])
+def test_other_texts_with_tags_are_named(tmp_path: Path, text: str) -> None:
+    with pytest.raises(InputError) as caught:
+        read(tmp_path / "a.txt", text * 2)
+    assert caught.value.code == "other_tag_format"
+
+
+def test_annotations_of_label_studio_that_were_skipped_or_repeat(tmp_path: Path) -> None:
+    def task(*annotations: dict[str, Any]) -> dict[str, Any]:
+        return {"data": {"text": "Ada walks"}, "annotations": annotations}
+
+    span = {"value": {"start": 0, "end": 3, "text": "Ada", "labels": ["PER"]}}
+    done, skipped = {"result": [span]}, {"result": [span], "was_cancelled": True}
+    assert pairs(read(tmp_path / "a.json", json.dumps([task(skipped), task(done, skipped)]))) == [
+        ["Ada/B-PER", "walks/O"]
+    ]
+    with pytest.raises(InputError) as caught:
+        read(tmp_path / "a.json", json.dumps([task(done, {"result": []})]))
+    assert caught.value.code == "several_annotations"

@@ -36,6 +36,7 @@ TEXT_DELIMITERS = ";,|"
 QUOTED_FIELD = re.compile(r'\s*"(?:[^"]|"")*"\s*')
 """A field in RFC 4180 quotes."""
 _SUFFIX_DELIMITERS = {".csv": ",", ".tsv": "\t", ".txt": "\t"}
+_OTHER_SUFFIXES = (".xls", ".ods", ".xml", ".yaml", ".yml", ".arff", ".pkl", ".html", ".docx", ".pdf")
 _CSV_ALTERNATIVES = "\t;|"  # delimiters of a .csv in place of commas
 _MAX_HINT_COLUMNS = 40
 _MAX_NAME_CHARACTERS = 40
@@ -85,9 +86,15 @@ def detect_delimiter(
         utf8_blocks(path, encoding)
         mark = repr(_csv_delimiter(lines))
         message = f"the suffix '{suffix}' does not determine what separates columns"
-        hint = f"add {option('delimiter', mark)}"
+        is_table = suffix not in _OTHER_SUFFIXES
+        hint = f"add {option('delimiter', mark)}" if is_table else "convert the file to .csv or .jsonl"
         raise InputError("delimiter_unknown", message, location=path, argument="delimiter", hint=hint)
     return _SUFFIX_DELIMITERS[suffix]
+
+
+def is_separator_line(line: str) -> bool:
+    """Return True for a line such as `sep=;`, which names the delimiter."""
+    return _SEPARATOR_LINE.fullmatch(line.strip(" \r")) is not None
 
 
 def _first_lines(path: str | Path, encoding: str | None, number: int) -> list[str]:
@@ -279,7 +286,7 @@ def read_rows(
 def read_records(lines: LineReader, delimiter: str) -> Iterator[tuple[list[Line], list[str]]]:
     """Yield the lines and the fields of each record; skip blank lines, and add bad records to `lines.errors`."""
     source = iter(lines)
-    first = [line for line in islice(source, 1) if not _SEPARATOR_LINE.fullmatch(line.text.strip(" \r"))]
+    first = [line for line in islice(source, 1) if not is_separator_line(line.text)]
     first += islice(source, 1 - len(first))
     source = chain(first, source)
     if delimiter == "\t" and not any(_has_quoting(lines.path, line.text) for line in first):

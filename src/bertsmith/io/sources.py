@@ -257,11 +257,11 @@ def _arrow_table(data: Any, name: str) -> Any:
 
     try:
         return pa.table(data)
-    except (pa.ArrowException, TypeError, ValueError):
+    except (pa.ArrowException, OverflowError, TypeError, ValueError):
         pass
     try:  # a single column
         return pa.table({"text": pa.chunked_array(data)})
-    except (pa.ArrowException, TypeError, ValueError) as error:
+    except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
         message = f"Arrow cannot read it ({str(error).splitlines()[0]})"
         raise InputError("bad_arrow", message, location=name, hint=f"give {_EXPECTED}") from None
 

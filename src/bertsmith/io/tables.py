@@ -178,9 +178,8 @@ class Table:
         """
         texts = self.strings(name, argument, note, hint)
         located = [(text, row.location) for text, row in zip(texts, self, strict=True)]
-        missing = [(text, at) for text, at in located if self.is_delimited and text in MISSING_TEXTS]
-        consequence = "read as an empty text; a .jsonl can have it as a word"
-        _warn_of_texts(name, missing, "missing value", consequence)
+        if self.is_delimited:
+            warn_of_missing_texts(name, located)
         warn_of_printed_lists(name, located)
         return ["" if self.is_delimited and text in MISSING_TEXTS else text for text in texts]
 
@@ -199,6 +198,12 @@ class Table:
 
     def _json_lines(self) -> Iterator[bytes]:
         return (json.dumps(dict(row.values), default=str).encode("ascii") + b"\n" for row in self)
+
+
+def warn_of_missing_texts(column: str, texts: Iterable[tuple[str, str]]) -> None:
+    """Log texts of a delimited file that stand for a missing value; each comes with its location."""
+    missing = [(text, location) for text, location in texts if text in MISSING_TEXTS]
+    _warn_of_texts(column, missing, "missing value", "read as an empty text; a .jsonl can have it as a word")
 
 
 def warn_of_printed_lists(column: str, texts: Iterable[tuple[str, str]]) -> None:
@@ -313,7 +318,7 @@ def json_rows(source: str | Path | Table, encoding: str | None = None) -> Iterat
         if not isinstance(values, dict):
             hint = "write an array of objects, one for each row"
             raise InputError("not_an_object", "this is not an object", location=location, hint=hint)
-        if document is values and all(isinstance(value, list | dict) for value in values.values()):
+        if document is values and values and all(isinstance(v, list | dict) for v in values.values()):
             message = f"this is one object with {join_names(values)}, not one object for each row"
             hint = "write an array of objects, as pandas' to_json(orient='records') does"
             raise InputError("not_rows", message, location=source, hint=hint)

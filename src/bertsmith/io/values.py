@@ -44,8 +44,11 @@ _BRACKETS = ("[]", "()", "{}")
 _ADJACENT_STRINGS = re.compile(r"""['"]\s+['"]""")  # a printed NumPy array, whose strings Python would join
 _NUMPY_INTEGERS = re.compile(r"\[\s*\d+(\s+\d+)+\s*\]")
 _CONSTRUCTOR = re.compile(
-    r"(c|list|tuple|set|frozenset|character|integer|(?:np\.)?array)\((.*?)(?:,\s*dtype=[^,]*)?\)", re.DOTALL
+    r"(c|list|tuple|set|frozenset|deque|character|integer|(?:\w+\.)?(?:array|tensor)|np\.\w+|(?:Datetime|Multi|Range)?Index|Series"
+    r"|OrderedDict|Counter|dict_\w+)\((.*?)(?:,\s*dtype=[^,]*)?\)",
+    re.DOTALL,
 )
+_BYTES = re.compile(r"""b(['"]).*\1""", re.DOTALL)
 _MAX_SHOWN_CHARACTERS = 60
 
 
@@ -124,9 +127,9 @@ def display_text(value: Any) -> str:
 
 
 def is_printed_collection(text: str) -> bool:
-    """Return True for a list or an object as JSON, Python, or NumPy prints it."""
+    """Return True for a list, an object, or bytes as JSON, Python, or NumPy prints them."""
     text = text.strip()
-    is_enclosed = text[:1] + text[-1:] in _BRACKETS
+    is_enclosed = text[:1] + text[-1:] in _BRACKETS or bool(_BYTES.fullmatch(text))
     return is_enclosed and (bool(_ADJACENT_STRINGS.search(text)) or parse_collection(text) is not None)
 
 
@@ -153,10 +156,11 @@ def without_constructor(text: str) -> str:
     return inner if inner.startswith(("[", "(", "{")) else f"[{inner}]"
 
 
-def parse_collection(text: str) -> list[Any] | dict[Any, Any] | None:
-    """Return the list or object that a cell contains as JSON, Python, or R prints it; None for other text."""
+def parse_collection(text: str) -> list[Any] | dict[Any, Any] | bytes | None:
+    """Return the list, object, or bytes that a cell has as JSON, Python, or R prints it; None for other text."""
     text = without_constructor(text)
-    if text[:1] not in ("[", "(", "{") or _ADJACENT_STRINGS.search(text):
+    is_printed = text[:1] in ("[", "(", "{") or _BYTES.fullmatch(text)
+    if not is_printed or _ADJACENT_STRINGS.search(text):
         return None
     for parse in (load_json, ast.literal_eval):
         try:
@@ -167,5 +171,25 @@ def parse_collection(text: str) -> list[Any] | dict[Any, Any] | None:
             return dict(value)
         if is_unordered(value):
             return sorted(value, key=str)
-        return list(value) if isinstance(value, list | tuple) else None
+        return list(value) if isinstance(value, list | tuple) else value if isinstance(value, bytes) else None
     return None
+
+
+def is_unreadable_list(text: str) -> bool:
+    """Return True for a cell that looks like a list of strings, if `parse_collection` cannot read it."""
+    return without_constructor(text).startswith("[") and ("'" in text or '"' in text)
+
+
+def parse_label(text: str) -> Any:
+    """Return the list, object, or bytes in the cell of a label; None for a label, such as (0, 30] or [joy]."""
+    value, array = parse_collection(text), parse_array(text) or ()
+    if text.startswith("(") and not any(isinstance(item, str) for item in value or ()):
+        return None
+    return [text] if value is None and (len(array) > 1 or is_unreadable_list(text)) else value
+
+
+def to_label(value: Any, name: str, location: str, argument: str) -> str:
+    """Return a label as `to_text` does, without spaces around; a printed list is no label, either."""
+    text = to_text(value, name, location, argument).strip()
+    printed = parse_label(text)
+    return text if printed is None else to_text(printed, name, location, argument)

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from bertsmith.errors import InputError
 from bertsmith.formatting import join_names, pluralize, shorten
+from bertsmith.io.tables import warn_of_printed_lists
 from bertsmith.io.values import is_blank, to_text
 from bertsmith.tasks.labels import LabelMap
 from bertsmith.tasks.results import DataSummary, Diagnostic, MetricTable
@@ -189,13 +190,15 @@ def check_examples(examples: Sequence[Any], source: Any, noun: str) -> None:
     """Raise InputError if a source has no examples, or if their ids repeat.
 
     Args:
-        examples: Examples; an `id` is optional, and may be None.
+        examples: Examples; an `id` is optional, and may be None. Log texts that are printed lists.
         source: The source of the examples.
         noun: The plural name of the examples.
     """
     if not examples:
         hint = f"give a file with at least one {noun.removesuffix('s')}"
         raise InputError("no_examples", f"this file has no {noun}", location=source, hint=hint)
+    for name in ("text", "question", "context"):
+        warn_of_printed_lists(name, [(getattr(e, name, ""), e.location) for e in examples])
     first: dict[str, str] = {}
     for example in examples:
         id = getattr(example, "id", None)

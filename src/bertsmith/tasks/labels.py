@@ -152,7 +152,7 @@ def parse_number(label: str | None, location: str) -> float:
     """
     label = label or ""
     try:
-        value = float(label.replace("\u2212", "-"))  # the minus sign of typography
+        value = float(label.replace("\u2212", "-").replace("_", "x"))  # Python reads 1_5 as 15
     except ValueError:
         value = math.nan
     if abs(value) <= _MAX_NUMBER:

@@ -45,17 +45,28 @@ def read_task_table(source: Source, settings: Any, *, labeled: bool) -> Table:
 
 
 def without_rejected(table: Table) -> Table:
-    """Return a labeled table without the rows that an annotator rejected or ignored in Prodigy."""
+    """Return a labeled table without the rows that an annotator rejected (Prodigy) or skipped (Label Studio)."""
     answers = [row.values.get("answer") for row in table] if "answer" in table.columns else []
+    if not answers and "annotations" in table.columns:
+        answers = ["ignore" if _is_skipped(row.values.get("annotations")) else "accept" for row in table]
     num_accepted = answers.count("accept")
     if num_accepted == len(answers) or any(answer not in _PRODIGY_ANSWERS for answer in answers):
         return table
     rejected = pluralize(len(answers) - num_accepted, "row")
-    logger.warning("%s: %s rejected or ignored in Prodigy, and left out", table.name, rejected)
+    logger.warning(
+        "%s: %s rejected, ignored, or skipped by the annotator, and left out", table.name, rejected
+    )
     rows = [row for row, answer in zip(table, answers, strict=True) if answer == "accept"]
     accepted = Table(table.name, table.columns, rows)
     accepted.in_memory, accepted.is_delimited = table.in_memory, table.is_delimited
     return read_table(accepted)
+
+
+def _is_skipped(annotations: Any) -> bool:
+    """Return True if all annotations of a text in Label Studio were cancelled."""
+    if not isinstance(annotations, list) or not annotations:
+        return False
+    return all(isinstance(item, Mapping) and item.get("was_cancelled") for item in annotations)
 
 
 def rename_columns(

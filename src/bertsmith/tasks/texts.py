@@ -119,7 +119,7 @@ class TextData(TaskData):
         examples = []
         for row, text, second, label in zip(table, texts, seconds, labels, strict=True):
             stripped, values = None if label is None else label.strip(), None if has_lines else row.texts
-            if stripped == "" and not self.allow_empty_label:
+            if stripped is not None and is_blank(stripped) and not self.allow_empty_label:
                 raise missing_label_error("", row.location)
             names = _DELIMITERS.split(stripped or "") if self.allow_empty_label else [stripped or ""]
             if (length := max(map(len, names))) > _MAX_LABEL_LENGTH:
@@ -169,15 +169,17 @@ class TextData(TaskData):
         return {settings.text_column: example.text, settings.label_column: example.label, **second}
 
     def read_warnings(self, examples: Sequence[TextExample]) -> list[Diagnostic]:
-        """Report labels that lost white space."""
-        stripped = [example for example in examples if example.label_stripped]
-        if not stripped:
-            return []
-        shown = [f"'{example.label}' ({example.location})" for example in stripped]
-        message = f"{pluralize(len(stripped), 'label')} with spaces around, which are left out"
-        return [
-            Diagnostic("spaces around labels", message, [example.location for example in stripped], shown)
-        ]
+        """Report labels that lost white space, and pairs with one text."""
+        warnings = []
+        if stripped := [example for example in examples if example.label_stripped]:
+            shown = [f"'{example.label}' ({example.location})" for example in stripped]
+            message = f"{pluralize(len(stripped), 'label')} with spaces around, which are left out"
+            locations = [example.location for example in stripped]
+            warnings.append(Diagnostic("spaces around labels", message, locations, shown))
+        if single := [e for e in examples if e.second is not None and is_blank(e.text) != is_blank(e.second)]:
+            message = f"one text of {pluralize(len(single), 'pair')} is empty"
+            warnings.append(Diagnostic("pairs with an empty text", message, [e.location for e in single]))
+        return warnings
 
     def fit_metadata(
         self, examples: Sequence[TextExample], label_names: LabelNames | None

@@ -14,7 +14,15 @@ from bertsmith.artifacts.folder import ModelFolder
 from bertsmith.errors import InputError, command, option
 from bertsmith.formatting import format_bytes, join_names, pluralize
 from bertsmith.io.tables import Table
-from bertsmith.io.values import is_unordered, parse_array, parse_collection, to_text, without_constructor
+from bertsmith.io.values import (
+    is_blank,
+    is_unordered,
+    is_unreadable_list,
+    parse_array,
+    parse_collection,
+    parse_label,
+    to_text,
+)
 from bertsmith.tasks.base import Metadata
 from bertsmith.tasks.data_checks import LabelCounts, label_spellings
 from bertsmith.tasks.labels import (
@@ -100,12 +108,7 @@ class ClassificationData(TextData):
         """Return the list or object in a cell; None for a label, such as (0, 30] or [joy]."""
         if self.allow_empty_label:
             return _parse_label_list(text, self.settings.label_separator)
-        value, array = parse_collection(text), parse_array(text) or ()
-        if text[0] == "(" and not any(isinstance(item, str) for item in value or ()):
-            return None
-        if value is None and (len(array) > 1 or _is_unreadable_list(text)):
-            return [text]
-        return value
+        return parse_label(text)
 
     @property
     def _indicator_columns(self) -> list[str]:
@@ -211,7 +214,7 @@ class ClassificationData(TextData):
         )
 
 
-def _parse_label_list(text: str, separator: str) -> list[Any] | dict[Any, Any] | None:
+def _parse_label_list(text: str, separator: str) -> list[Any] | dict[Any, Any] | bytes | None:
     """Return the list or object in a cell with several labels; None for labels between separators."""
     value = parse_collection(text)
     array = None if isinstance(value, dict) and value else parse_array(text, separator)
@@ -231,11 +234,6 @@ def _labels_with_separator(labels: Sequence[str]) -> list[str]:
     return []
 
 
-def _is_unreadable_list(text: str) -> bool:
-    """Return True for a cell that looks like a list of strings, if `parse_collection` cannot read it."""
-    return without_constructor(text).startswith("[") and ("'" in text or '"' in text)
-
-
 def split_labels(example: TextExample, separator: str | None) -> list[str]:
     """Return the labels of an example as the file has them.
 
@@ -251,14 +249,14 @@ def split_labels(example: TextExample, separator: str | None) -> list[str]:
     text, where = example.label.strip(), {"location": example.location, "argument": "label_column"}
     if (values := _parse_label_list(text, separator)) is not None:
         labels = [to_text(value, "label", **where).strip() for value in values]
-    elif _is_unreadable_list(text):
+    elif is_unreadable_list(text):
         message, hint = f"the list of labels {text[:60]} cannot be read", 'write a JSON list: ["joy", "hope"]'
         raise InputError("not_a_label_list", message, hint=hint, **where)
     else:
         labels = [label.strip() for label in text.split(separator)] if text else []
     if len(set(labels)) < len(labels) and {label.casefold() for label in labels} <= _IS_TRUE.keys():
         raise _indicators_error(text, example.location)
-    if not all(labels):
+    if any(map(is_blank, labels)):
         hint = f"separate labels by {separator!r}, or use {option('label_separator')}"
         hint = "remove it from the list" if values is not None else hint
         raise InputError("empty_label", f"a label in '{text[:60]}' is empty", hint=hint, **where)

@@ -20,7 +20,7 @@ from bertsmith.errors import InputError, option
 from bertsmith.formatting import join_names
 from bertsmith.io.sources import Source
 from bertsmith.io.tables import Table, warn_of_printed_lists
-from bertsmith.io.values import MISSING_SPELLINGS, is_blank
+from bertsmith.io.values import MISSING_SPELLINGS, is_blank, to_label
 from bertsmith.tasks.base import Example, Metadata, TaskData
 from bertsmith.tasks.data_checks import check_examples
 from bertsmith.tasks.labels import LabelNames, missing_label_error, parse_number
@@ -330,10 +330,10 @@ def _read_rows(table: Table, settings: EmbedSettings, *, labeled: bool) -> list[
     examples = []
     for row, text, second, label, negative in zip(table, *columns, strict=True):
         location = row.location
-        if label is not None and (not label.strip() or label in MISSING_SPELLINGS):
+        if label is not None and (is_blank(label) or label in MISSING_SPELLINGS):
             raise missing_label_error(label, location)
         positives, negatives = (() if value is None else (value,) for value in (second, negative))
-        label = None if label is None else label.strip()
+        label = None if label is None else to_label(label, "label", location, "label_column")
         values = None if table.is_plain else row.texts
         examples.append(EmbeddingExample(text or "", positives, negatives, label, location, values))
     return examples

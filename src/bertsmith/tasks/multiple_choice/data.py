@@ -20,7 +20,7 @@ from bertsmith.formatting import pluralize
 from bertsmith.io.compression import format_suffix
 from bertsmith.io.jsonl import read_json
 from bertsmith.io.sources import Source
-from bertsmith.io.tables import Table, has_json_lines, is_json_source, json_rows
+from bertsmith.io.tables import Table, has_json_lines, is_json_source, json_rows, warn_of_missing_texts
 from bertsmith.io.values import MISSING_TEXTS, is_blank, parse_array, parse_collection, to_text
 from bertsmith.tasks.base import Example, Metadata, TaskData
 from bertsmith.tasks.data_checks import check_examples
@@ -123,8 +123,11 @@ def read_choices(source: Source, settings: ChooseSettings, *, labeled: bool) -> 
         for row in json_rows(source, encoding):
             yield from _read_questions(row.values, row.location, settings, labeled=labeled)
     else:
-        for row in read_task_table(source, settings, labeled=labeled):
-            texts = {*_CONTEXTS, "question", settings.context_column, settings.question_column}
+        table = read_task_table(source, settings, labeled=labeled)
+        texts = {*_CONTEXTS, "question", settings.context_column, settings.question_column}
+        for column in filter(texts.__contains__, table.columns):
+            warn_of_missing_texts(column, [(row.values[column], row.location) for row in table])
+        for row in table:
             missing = {n: "" for n, value in row.values.items() if n in texts and value in MISSING_TEXTS}
             example = question_of_row({**row.values, **missing}, row.location, settings, labeled=labeled)
             yield replace(example, table_row=row.texts)

@@ -191,7 +191,9 @@ class AnswerText(_Object):
 
     text: str = Field(min_length=1)
     answer_start: Annotated[
-        int | None, Field(ge=0), BeforeValidator(lambda value: None if value == "" else value)
+        int | None,
+        Field(ge=0),
+        BeforeValidator(lambda value: None if str(value) in {"", *MISSING_TEXTS} else value),
     ] = None
 
 

@@ -21,7 +21,7 @@ from bertsmith.io.jsonl import load_json
 from bertsmith.io.sources import Source
 from bertsmith.io.tables import Row, is_json_source, json_rows, read_table
 from bertsmith.io.text_io import read_lines
-from bertsmith.io.values import is_blank, to_text
+from bertsmith.io.values import is_blank, to_label, to_text
 from bertsmith.metrics.relations import has_direction
 from bertsmith.tasks.base import Example, Metadata, TaskData
 from bertsmith.tasks.data_checks import check_examples, label_spellings
@@ -124,8 +124,8 @@ def example_of_row(row: Row, settings: RelateSettings, *, labeled: bool) -> Rela
     usual_names |= {"label": _LABELS} if labeled else {}
     values = rename_columns(row.values, settings, usual_names, location)
     relation, id = first_value(values, _LABELS), to_text(values.get("id"), "id", location)
-    relation = to_text(relation, "relation", location, "label_column").strip()
-    if labeled and not relation:
+    relation = to_label(relation, "relation", location, "label_column")
+    if labeled and is_blank(relation):
         message = "the relation is missing"
         hint = f"give each row one, or name its column with {option('label_column')}: {', '.join(values)}"
         raise InputError("relation_missing", message, location=location, argument="label_column", hint=hint)

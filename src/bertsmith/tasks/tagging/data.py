@@ -22,6 +22,7 @@ from bertsmith.io.compression import format_suffix
 from bertsmith.io.sources import Source
 from bertsmith.io.tables import Table
 from bertsmith.io.text_io import read_lines
+from bertsmith.io.values import MISSING_SPELLINGS
 from bertsmith.metrics.tagging import (
     OUTSIDE,
     OUTSIDE_TYPOS,
@@ -40,7 +41,14 @@ from bertsmith.metrics.tagging import (
 )
 from bertsmith.models.task_heads import FORBIDDEN_SCORE, ChainScores
 from bertsmith.tasks.base import Metadata, TaskData
-from bertsmith.tasks.labels import LabelMap, LabelMetadata, LabelNames, label_metadata, sorted_labels
+from bertsmith.tasks.labels import (
+    LabelMap,
+    LabelMetadata,
+    LabelNames,
+    check_spellings,
+    label_metadata,
+    sorted_labels,
+)
 from bertsmith.tasks.settings import TagSettings
 from bertsmith.tasks.tagging.rows import (
     check_columns,
@@ -132,6 +140,8 @@ class TagData(TaskData):
         roles = any(example.predicate is not None for example in examples)
         location = examples[0].location
         metadata = fit_tag_metadata(tags, self.settings.scheme, label_names, location, roles=roles)
+        if label_names is None and not MISSING_SPELLINGS.isdisjoint(metadata["labels"]):
+            check_spellings((t, e.word_location(i)) for e in examples for i, t in enumerate(e.tags or ()))
         splits = {"characters": has_han_characters(examples), "split_text": has_split_words(examples)}
         return {**metadata, "decoder": self.settings.decoder, **splits}
 

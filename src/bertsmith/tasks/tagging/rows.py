@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from bertsmith.errors import InputError, option
 from bertsmith.formatting import pluralize
 from bertsmith.io.compression import format_suffix
-from bertsmith.io.delimited import detect_delimiter
+from bertsmith.io.delimited import detect_delimiter, is_separator_line
 from bertsmith.io.sources import Source
 from bertsmith.io.tables import Row, Table, is_json_source, read_table
 from bertsmith.io.text_io import read_lines
@@ -44,8 +44,10 @@ _EMPTY = (None, "")
 _OTHER_FORMATS = {  # by their first lines
     "a TSV file of WebAnno or INCEpTION": r"#FORMAT=WebAnno TSV",
     "an annotation file of brat": r"T\d+\t\S+ \d+ \d+|[REAMN]\d+\t\S+ \S|E\d+\t\S+:T\d|#\d+\tAnnotatorNotes",
-    "text with inline tags": r"<START:|[^\t]*<(\w[\w.-]*)(\s[^<>]*)?>[^\t]*</\1>|<\w[^<>]*>\s*$",
-    "text of words with tags (word/TAG)": r"(\S+/[A-Z][\w$-]*(\s+|$)){2,}$|(\S+/[a-z]\w*(\s+|$)){3,}$",
+    "text with inline tags": r"<START:|[^\t]*<(\w[\w.-]*)(\s[^<>]*)?>[^\t]*</\1>|<\w[^<>]*>\s*$"
+    r"|[^\t]*\[[^]]+\]\(\w+\)",
+    "text of words with tags (word/TAG)": r"(\S+/[A-Z][\w$-]*(\s+|$)){2,}$|(\S+/[a-z]\w*(\s+|$)){3,}$"
+    r"|(\S+_[A-Z][\w$-]*(\s+|$)){3,}$",
 }
 _HEAD_CHARACTERS = 2000  # of a line, by which a format is recognized
 _OTHER_FORMAT_HINT = (
@@ -61,6 +63,7 @@ _LISTS_HINT = (
 _BRACKETS = re.compile(r"(\([^()*]+)?(\*\)?|\))")  # the tags of CoNLL-2012
 _TAG = re.compile(r"O|[BIESLUWM]-.+")
 _NESTED_TAGS = re.compile(r"(O|[BIESLUMW]-\S+?)[|/+,;&](O|[BIESLUMW]-\S+)")
+_COMMA_BEHIND_TAG = re.compile(r"\w[,;]")
 _CONFIDENCE = re.compile(r"[01]?\.\d+(e-\d+)?|[01]")
 
 
@@ -71,16 +74,17 @@ def read_named_rows(source: Source, settings: TagSettings, *, labeled: bool) -> 
         table = read_table(source, encoding=encoding)
         table = without_rejected(table) if labeled else table
         return list(_sentences(table, settings, labeled=labeled))
-    number, first_line = next(
-        ((n, line) for n, line in read_lines(source, encoding) if line.strip()), (1, "")
+    is_csv = suffix == ".csv"
+    lines = (
+        (n, x) for n, x in read_lines(source, encoding) if x.strip() and not (is_csv and is_separator_line(x))
     )
+    number, first_line = next(lines, (1, ""))
     other_formats = (
         name for name, form in _OTHER_FORMATS.items() if re.match(form, first_line.strip()[:_HEAD_CHARACTERS])
     )
     if labeled and (name := next(other_formats, None)):
         message, location = f"this is {name}, not a word and its tag on each line", f"{source}:{number}"
         raise InputError("other_tag_format", message, location=location, hint=_OTHER_FORMAT_HINT)
-    is_csv = suffix == ".csv"
     delimiter = (detect_delimiter(source, encoding=encoding) if is_csv else None) or "\t"
     names = [name.strip('"') for name in first_line.split(delimiter)]
     column_names = {c for c in (settings.word_column, settings.tag_column) if c and not is_integer(c)}
@@ -208,6 +212,10 @@ def _example(cells: _Cells, settings: TagSettings, *, labeled: bool) -> TagExamp
         column_value(row.values, key, argument, location)
     text = text.get("text") if isinstance(text, dict) else text  # of Label Studio
     has_spans = tags == [] or _are_spans(tags)
+    annotations = [a for a in tags if isinstance(a, dict) and "result" in a] if has_spans else []
+    if labeled and sum(not annotation.get("was_cancelled") for annotation in annotations) > 1:
+        message, hint = "this text has several annotations", "export one annotation of each text"
+        raise InputError("several_annotations", message, location=location, hint=hint)
     if labeled and has_spans and isinstance(text, str):
         return _example_of_spans(text, tags, location)
     text, tags = _parse_arrays(text, tags) or (text, tags)
@@ -215,7 +223,7 @@ def _example(cells: _Cells, settings: TagSettings, *, labeled: bool) -> TagExamp
     predicate = row.values.get(field_name(settings.predicate_column, "predicate"))
     predicate = parse_predicate(predicate, words, location)
     if isinstance(text, str) and isinstance(tags, str):
-        tags = parse_words(tags, location, keys[1])
+        tags = _parse_tag_cell(tags, len(words), location, keys[1])
     if labeled:
         return TagExample(words, _parse_tags(tags, words, keys[1], location), location, predicate=predicate)
     has_tags = isinstance(tags, list | tuple) and len(tags) == len(words) and not has_spans
@@ -226,8 +234,17 @@ def _example(cells: _Cells, settings: TagSettings, *, labeled: bool) -> TagExamp
 
 def _parse_arrays(words: Any, tags: Any) -> list[Any] | None:
     """Return the lists of cells such as {Ada,walks} and {B-PER,O}; None for other values."""
-    arrays = [parse_array(cell) if isinstance(cell, str) else None for cell in (words, tags)]
+    are_cells = isinstance(words, str) and isinstance(tags, str) and not words.startswith("(")
+    arrays = [parse_array(cell) if are_cells else None for cell in (words, tags)]
     return None if None in arrays else arrays
+
+
+def _parse_tag_cell(text: str, num_words: int, location: str, key: str) -> Sequence[Any]:
+    """Return the tags of a cell: a list, also without quotes, or tags between spaces or commas."""
+    tags = parse_array(text)
+    if tags is None and _COMMA_BEHIND_TAG.search(text) and not text.startswith(_LISTS):
+        tags = re.split(r"[,;\s]+", text.strip())
+    return tags if tags is not None and len(tags) == num_words else parse_words(text, location, key)
 
 
 def _are_spans(value: Any) -> bool:
@@ -239,7 +256,7 @@ def _spans(value: Any) -> Iterator[tuple[Any, ...]]:
     """Yield (start, end, label, text or None) of the spans of spaCy, doccano, Prodigy, and Label Studio."""
     for item in value["entities"] if isinstance(value, Mapping) else value:
         if isinstance(item, Mapping) and isinstance(item.get("result"), list):
-            yield from _spans(item["result"])
+            yield from () if item.get("was_cancelled") else _spans(item["result"])
         elif isinstance(item, Mapping):
             item = item["value"] if isinstance(item.get("value"), Mapping) else item
             label = item.get("label", item.get("labels"))

@@ -202,6 +202,10 @@ class _Layout(NamedTuple):
             hint = (
                 f"its columns are {', '.join(names) or f'1 to {width}'}; choose one with {option(argument)}"
             )
+            if width == 1:
+                hint = (
+                    "separate the word and its tag by a tab; if a comma does, let the file's name end in .csv"
+                )
             raise InputError("column_missing", message, location=location, argument=argument, hint=hint)
 
         word = index_of("word_column")
