@@ -212,12 +212,13 @@ class CheckedModel:
             predictor_class: Its class.
             compare: Compares predictors in fp32 and int8.
             batch_size: The maximum number of sequences per forward pass.
-            **fields: The other fields of the class.
+            **fields: The other fields of the class; a `tokenizer` replaces the model's.
         """
 
         def create(encoder: Encoder, context: ComputeContext) -> PredictorT:
             context = with_batch_size(context, batch_size)
-            return predictor_class(encoder, self.tokenizer, context, path=self.path, **fields)
+            values = {"tokenizer": self.tokenizer, "context": context, "path": self.path, **fields}
+            return predictor_class(encoder, **values)
 
         if self.precision != INT8:
             predictor = create(self.encoder, self.context)
