@@ -373,11 +373,11 @@ def _write_sample(task: TaskRecipe, per_class: int, file: Path, seed: int) -> Pa
     settings, declaration = _task_settings(task), get_task(task.verb)
     examples, labels = _training_labels(task)
     data = declaration.part("data")(settings.task, {})
-    left = Counter({label: per_class for names in labels for label in names})
+    missing = Counter({label: per_class for names in labels for label in names})
     rows = []
     for i in rng.permutation(seed, "few labels", len(examples)).tolist():
-        if any(left[label] > 0 for label in labels[i]):
-            left.subtract(labels[i])
+        if any(missing[label] > 0 for label in labels[i]):
+            missing.subtract(labels[i])
             rows.append(json.dumps(data.to_row(examples[i]), ensure_ascii=False) + "\n")
     atomic.write_text(file, "".join(rows))
     return file
