@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -322,12 +323,12 @@ def _places(
 ) -> list[tuple[str, str | None, int | None, int | None]]:
     """Return the word, the name of its text, and its characters there, for each word.
 
-    Words of changed or truncated texts have no place.
+    Words that were added to a text, such as markers, have no place.
     """
     offsets = _token_offsets(ids, tokenizer, texts)
     places: list[tuple[str, str | None, int | None, int | None]] = []
     for indices in words:
-        if indices[0] in offsets:
+        if indices[0] in offsets and indices[-1] in offsets:
             name, start_char, _ = offsets[indices[0]]
             end_char = offsets[indices[-1]][2]
             places.append((texts[name][start_char:end_char], name, start_char, end_char))
@@ -339,9 +340,10 @@ def _places(
 def _token_offsets(
     ids: NDArray[np.int64], tokenizer: Tokenizer, texts: Mapping[str, str]
 ) -> dict[int, tuple[str, int, int]]:
-    """Return the name and the characters of the text of each token that is in a text as a whole.
+    """Return the name and the characters of the text of each token that is in a text.
 
     A text follows a special token or another text; the longest is taken, of equal ones the one that occurs less.
+    In a text that was changed, such as by markers, sequences of tokens have places.
     """
     tokens_of: dict[str, tuple[NDArray[np.int64], list[tuple[int, int]]]] = {}
     for name, text in texts.items():
@@ -364,6 +366,12 @@ def _token_offsets(
         else:
             may_start = bool(special[i])
             i += 1
+    for name in (name for name, count in counts.items() if not count):
+        part, part_offsets = tokens_of[name]
+        matcher = SequenceMatcher(None, ids.tolist(), part.tolist(), autojunk=False)
+        for row, start, size in matcher.get_matching_blocks():
+            places = {row + j: (name, *part_offsets[start + j]) for j in range(size)}
+            offsets = places | offsets
     return offsets
 
 

@@ -140,10 +140,7 @@ class Engine:
         if len(requests) > limits.max_inputs:
             message = f"there are {len(requests):,} inputs, more than {limits.max_inputs:,}"
             raise InputError("too_many_inputs", message, hint="send several requests")
-        if self.num_waiting >= limits.max_waiting:
-            message = f"{self.num_waiting:,} requests are waiting"
-            raise MachineError("queue_full", message, hint="try again later")
-        self._check_queue()
+        self.check_queue()
         self.num_waiting += 1
         self.metrics.waiting_requests.set(self.num_waiting)
         try:
@@ -177,7 +174,7 @@ class Engine:
         if (tokens := sum(sizes)) > limits.max_tokens:
             message = f"the inputs cost {tokens:,} tokens, more than {limits.max_tokens:,}"
             raise InputError("too_many_tokens", message, hint="send fewer or shorter inputs")
-        self._check_queue(tokens)
+        self._check_waiting_tokens(tokens)
         job = _Job(predictor, requests, prepared, sizes, asyncio.get_running_loop().create_future())
         self._queue.append(job)
         self._has_jobs.set()
@@ -189,7 +186,14 @@ class Engine:
             if not job.is_taken:
                 self._queue.remove(job)
 
-    def _check_queue(self, tokens: int = 0) -> None:
+    def check_queue(self) -> None:
+        """Raise MachineError (`queue_full`) if no further request may wait."""
+        if self.num_waiting >= self.limits.max_waiting:
+            message = f"{self.num_waiting:,} requests are waiting"
+            raise MachineError("queue_full", message, hint="try again later")
+        self._check_waiting_tokens()
+
+    def _check_waiting_tokens(self, tokens: int = 0) -> None:
         """Raise MachineError if too many tokens wait, or for too long, to add a request with more tokens."""
         limits, waiting = self.limits, self._waiting_tokens
         if waiting and waiting + tokens > limits.max_waiting_tokens:
