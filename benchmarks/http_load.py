@@ -95,7 +95,8 @@ class Connection:
         result.add(status, time.perf_counter() - start, body, request)
 
     async def _exchange(self, data: bytes) -> tuple[int, bytes]:
-        if self._writer is None:
+        if self._writer is None or self._reader.at_eof():  # the server has closed it
+            self.close()
             self._reader, self._writer = await asyncio.open_connection(HOST, self._port)
         self._writer.write(data)
         head = (await self._reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower()

@@ -281,6 +281,7 @@ def overload() -> dict[str, Any]:
         before = summary(load(requests, clients=8, seconds=5))
         rate = OVERLOAD_FACTOR * before["per_second"]
         result = load(requests, rate=rate, seconds=OVERLOAD_SECONDS)
+        refused = sorted(result["refused_seconds"])
         start = time.perf_counter()
         first = summary(load(requests, clients=1, count=1))
         recovery = time.perf_counter() - start
@@ -290,6 +291,7 @@ def overload() -> dict[str, Any]:
         "before": before,
         "rate": rate,
         "overload": summary(result),
+        "refused_p99": refused[int(0.99 * (len(refused) - 1))] if refused else None,
         "first": first,
         "recovery": recovery,
         "after": after,
@@ -464,7 +466,8 @@ def describe(records: dict[str, Any]) -> str:
             f"Overload: {values['rate']:.0f} texts of some 200 tokens a second for {OVERLOAD_SECONDS:.0f} s, "
             f"{OVERLOAD_FACTOR} times the {before['per_second']:.0f} that 8 clients get (p95 "
             f"{before['p95']:.0f} ms): statuses {format_counts(during['statuses'])}; accepted ones p50 "
-            f"{during['p50'] / 1e3:.1f} s, p99 {during['p99'] / 1e3:.1f} s; an answer {values['recovery']:.2f} s "
+            f"{during['p50'] / 1e3:.1f} s, p99 {during['p99'] / 1e3:.1f} s; refused ones p99 "
+            f"{values['refused_p99']:.2f} s; an answer {values['recovery']:.2f} s "
             f"after it; then p95 {values['after']['p95']:.0f} ms."
         )
     if values := records.get("attack"):

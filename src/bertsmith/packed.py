@@ -59,6 +59,20 @@ class Packed:
         """The row of each sequence's last token, long [B]; no sequence may be empty."""
         return self.cu_seqlens[1:].long() - 1
 
+    @property
+    def row_bounds(self) -> tuple[Tensor, Tensor]:
+        """The first row of each row's sequence, and the row after its last one, long [N]."""
+        ends = np.cumsum(self.lengths)
+        starts, ends = (np.repeat(bounds, self.lengths) for bounds in (ends - self.lengths, ends))
+        device = self.tokens.device
+        return copy_to_device(torch.from_numpy(starts), device), copy_to_device(
+            torch.from_numpy(ends), device
+        )
+
+    def mean(self, rows: Tensor) -> Tensor:
+        """Return the mean of each sequence's rows, [N, H] → [B, H]; each is reduced separately."""
+        return torch.stack([part.mean(0) for part in torch.split(rows, self.lengths.tolist())])
+
     @classmethod
     def from_lists(cls, tokens: Sequence[Sequence[int]], segments: Sequence[Sequence[int]]) -> Packed:
         """Pack lists of ids.

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -246,10 +247,27 @@ def test_words_are_added_to_a_model(name: str, models: dict[str, Model], tmp_pat
     assert (first != second).any() == (name == "characters")  # both were [UNK], and characters differ
 
 
-def test_export_is_refused(models: dict[str, Model], tmp_path: Path) -> None:
-    with pytest.raises(InputError) as caught:
-        bs.export_model(models["lstm"], tmp_path / "onnx")
-    assert caught.value.code == "export_recurrent"
+@pytest.mark.parametrize("name", SIZES)
+def test_exported_hidden_states_of_mixed_lengths_equal_the_original(
+    name: str, models: dict[str, Model], tmp_path: Path
+) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    model = models[name]
+    (file,) = bs.export_model(model, tmp_path / "out").files
+    assert file["difference"] <= 1e-4
+    session = onnxruntime.InferenceSession(tmp_path / "out" / "onnx" / "model.onnx")
+    draw = np.random.default_rng(0)
+    for lengths in ([1], [1, 2], [9, 1, 30, 9], [2, 64, 3]):
+        rows = [draw.integers(5, model.tokenizer.vocab_size, n).tolist() for n in lengths]
+        length = max(lengths)
+        inputs = {
+            "input_ids": np.array([row + [0] * (length - len(row)) for row in rows]),
+            "attention_mask": np.array([[1] * n + [0] * (length - n) for n in lengths]),
+        }
+        (padded,) = session.run(["last_hidden_state"], inputs)
+        expected = model.encoder(bs.Packed.from_lists(rows, [[0] * n for n in lengths])).detach().numpy()
+        states = np.concatenate([states[:n] for states, n in zip(padded, lengths, strict=True)])
+        np.testing.assert_allclose(states, expected, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", SIZES)

@@ -325,6 +325,20 @@ def test_the_command_reads_choices_as_a_list(base: bs.Model, tmp_path: Path) -> 
     assert {word.source for word in words} == {"context", "choices[0]", "choices[1]"}
 
 
+def test_words_between_markers_have_their_place_in_the_text(tmp_path: Path) -> None:
+    text = "The <e1>mayor</e1> of Springfield met @ noon with <e2>Ada</e2>, @home."
+    rows = [{"text": text, "label": label} for label in "ab"]
+    run = bs.finetune(
+        "relate", "bert-mini-uncased-en", tmp_path / "run", train=rows, validation=rows, max_steps=1,
+        settings=["train.report_to=none"],
+    )  # fmt: skip
+    words = run.explain(text, steps=1).words
+    placed = [word for word in words if word.source is not None]
+    assert [word.word for word in words if word.source is None] == ["@", "@", "#", "#"]
+    assert " ".join(word.word for word in placed) == "The mayor of Springfield met @ noon with Ada , @ home ."
+    assert all(word.word == text[word.start : word.end] for word in placed)
+
+
 def test_the_page_of_a_model_without_attention_has_none(base: bs.Model, tmp_path: Path) -> None:
     folder, run, page = tmp_path / "lstm", tmp_path / "run", tmp_path / "page.html"
     sizes: dict[str, Any] = {"hidden_size": 16, "num_hidden_layers": 1}

@@ -199,14 +199,11 @@ def test_a_model_without_a_task_is_compared_on_sample_texts(
 def test_what_cannot_be_exported_is_an_error(
     base: bs.Model, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    moods, recurrent = (
-        finetuned("classify", base, root),
-        finetuned("classify", base, root, "task.head=bilstm"),
-    )
+    moods, translator = finetuned("classify", base, root), finetuned("translate", base, root)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "notes.txt").write_text("mine")
     cases: list[tuple[str, dict[str, Any]]] = [
-        ("export_recurrent", {"model": recurrent}),
+        ("export_without_logits", {"model": translator}),
         ("unknown_export_format", {"to": "tflite"}),
         ("output_exists", {"output_dir": tmp_path / "full"}),
         ("export_data_without_task", {"model": base, "data": validation(moods)}),

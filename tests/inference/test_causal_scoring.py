@@ -137,3 +137,20 @@ def test_pairs_on_a_runs_way(tmp_path: Path) -> None:
         tiny_run.make_shards(tmp_path), tmp_path / "run", *causal, "train.max_steps=2", evaluate_pairs=pairs
     )
     assert run.score_pairs(pairs)["variant"] == "left_to_right"
+
+
+def test_the_only_special_token_of_gpt2_is_before_a_text(shared_data: Path, tmp_path: Path) -> None:
+    """A folder of transformers, whose tokenizer adds no special token and has no mask."""
+    library, tokenizer = transformers(), bs.Tokenizer.load(shared_data / "vocabs/gpt2")
+    sizes = {"n_positions": 16, "n_embd": 32, "n_head": 4, "n_layer": 1, "initializer_range": 0.3}
+    torch.manual_seed(5)
+    reference = library.GPT2LMHeadModel(library.GPT2Config(**sizes)).eval()
+    reference.save_pretrained(tmp_path)
+    tokenizer.save(tmp_path)
+    text = "The river sings 河."
+    ids = torch.tensor([[tokenizer.end_token_id, *tokenizer.encode(text).ids]])
+    with torch.no_grad():
+        logs = reference(ids).logits[0, :-1].log_softmax(-1)
+    score = bs.load(tmp_path, precision="fp32").score(text)
+    assert score.tokens == ids.shape[1] - 1
+    assert score.score == pytest.approx(float(logs.gather(1, ids[0, 1:, None]).sum()), abs=1e-4)

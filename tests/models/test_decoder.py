@@ -11,7 +11,7 @@ from torch import Tensor
 
 from bertsmith.models.attention import attention_weights
 from bertsmith.models.config import ModelConfig
-from bertsmith.models.cross_attention import AttentionScore, PairLayout
+from bertsmith.models.cross_attention import AttentionScore, CrossAttention, PairLayout
 from bertsmith.models.decoder import EncodedSource, RecurrentDecoder, TargetDecoder, TransformerDecoder
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import build_encoder, preset
@@ -51,6 +51,33 @@ def made(name: str) -> tuple[Encoder, TargetDecoder]:
 
 def packed_of(rows: list[list[int]]) -> Packed:
     return Packed.from_lists(rows, [[0] * len(row) for row in rows])
+
+
+@pytest.mark.parametrize("name", [name for name in DECODERS if name != "none"])
+@torch.no_grad()
+def test_attention_weights_are_those_that_average_the_source(name: str) -> None:
+    encoder, decoder = made(name)
+    packed, targets = packed_of(SOURCES[:1]), packed_of(TARGETS[:1])
+    source = EncodedSource(encoder(packed), packed)
+    averages: list[tuple[Tensor, Tensor]] = []  # of each layer, before the output projection, by both
+
+    def record(module: torch.nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        if isinstance(module, AttentionScore):
+            averages.append((module.weights(*inputs[:2])[0] @ inputs[1], output))
+            return
+        _, values = inputs[1].chunk(2, -1)
+        heads = values.view(len(values), module.num_heads, -1).transpose(0, 1)
+        mean = (module.weights(*inputs[:2]) @ heads).transpose(0, 1).flatten(1)
+        averages.append((module.output(mean), output))
+
+    for module in decoder.modules():
+        if isinstance(module, AttentionScore | CrossAttention):
+            module.register_forward_hook(record)
+    weights = decoder.attention_weights(encoder.embeddings, targets, source)
+    assert len(weights) == len(averages) == (2 if name in CONFIGS else 1)
+    for layer, (expected, output) in zip(weights, averages, strict=True):
+        assert layer.shape[1:] == (4, 5)
+        torch.testing.assert_close(expected, output, atol=1e-5, rtol=1e-5)
 
 
 def outputs_of(encoder: Encoder, decoder: TargetDecoder, sources: list[list[int]], targets: list[list[int]]):

@@ -108,7 +108,9 @@ def test_files_of_other_tools(tmp_path: Path) -> None:
     without = ARPA.replace("-1.0 <unk>\n", "").replace("1=4", "1=3")
     (tmp_path / "model.arpa").write_text(without, encoding="utf-8")
     model = NgramModel.read_arpa(tmp_path / "model.arpa")
-    assert model.probability("b") == pytest.approx(1e-100, rel=1e-3, abs=0)
+    model.write_arpa(tmp_path / "again.arpa")
+    for same in (model, NgramModel.read_arpa(tmp_path / "again.arpa")):
+        assert same.probability("b") == pytest.approx(1e-100, rel=1e-3, abs=0)
 
 
 @pytest.mark.parametrize(

@@ -80,6 +80,8 @@ def test_a_request_that_takes_too_long_gets_504_and_one_too_many_429(
         wait_until(lambda: client.state.engine.num_waiting == 1)
         reply = client.post(EMBED, BODY)
         assert (reply.status, reply.code, reply.headers["retry-after"]) == (429, "queue_full", "1")
+        assert client.post(EMBED, {"no": "field"}).status == 429  # the body is not read
+        assert client.get("/v1/models").status == 200
         assert (slow.result().status, slow.result().code) == (504, "timeout")
         may_run.set()
 

@@ -188,6 +188,54 @@ def test_a_request_that_would_wait_too_long_is_refused_at_once() -> None:
     run(test, max_batch_tokens=1, max_queue_seconds=0.12)
 
 
+async def compute_in(seconds: float, engine: Engine, predictor: Upper, text: str) -> None:
+    """Have a text answered, which takes this time."""
+    threading.Timer(seconds, predictor.may_run.set).start()
+    await engine.answer(predictor, [text])
+    predictor.may_run.clear()
+
+
+async def waiting(engine: Engine, predictor: Upper, text: str) -> asyncio.Task[Any]:
+    """Send a text, and wait until it is in the queue."""
+    task = asyncio.create_task(engine.answer(predictor, [text]))
+    while engine.metrics.registry.get_sample_value("bertsmith_waiting_tokens") != len(text):
+        await asyncio.sleep(0.001)
+    return task
+
+
+def test_a_full_queue_refuses_before_a_text_is_tokenized() -> None:
+    @dataclass(frozen=True)
+    class Untokenized(Upper):
+        def preprocess(self, requests: Sequence[str]) -> list[Word]:
+            raise AssertionError("the text was tokenized")
+
+    async def test(engine: Engine, predictor: Upper) -> None:
+        await compute_in(0.2, engine, predictor, "x")
+        task = await waiting(engine, predictor, "aaaa")  # takes 0.8 s
+        with pytest.raises(MachineError) as error:
+            await engine.answer(Untokenized(), ["b"])
+        assert error.value.code == "queue_full"
+        predictor.may_run.set()
+        await task
+
+    run(test, max_batch_tokens=1, max_queue_seconds=0.5)
+
+
+def test_the_queue_is_measured_in_tokens_and_not_in_batches() -> None:
+    """A burst after a small batch, which took a fraction of the time of a full one, may not fill the queue."""
+
+    async def test(engine: Engine, predictor: Upper) -> None:
+        await compute_in(0.1, engine, predictor, "x" * 1_024)
+        task = await waiting(engine, predictor, "a" * 4_096)  # takes 0.4 s
+        with pytest.raises(MachineError) as error:
+            await engine.answer(predictor, ["b"])
+        assert error.value.code == "queue_full"
+        predictor.may_run.set()
+        await task
+
+    run(test, max_batch_tokens=8_192, max_queue_seconds=0.3)
+
+
 def test_what_is_too_large_is_refused_before_it_is_computed() -> None:
     async def test(engine: Engine, predictor: Upper) -> None:
         predictor.may_run.set()

@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -177,10 +178,36 @@ def test_a_frozen_encoder_and_an_empty_text(base: bs.Model, tmp_path: Path) -> N
     }  # fmt: skip
 
 
-def test_explanations_need_a_number(base: bs.Model, learned: bs.Model) -> None:
-    with pytest.raises(bs.InputError) as caught:
-        learned.explain("je suis")
-    assert caught.value.code == "explanation_unsupported"
+def test_the_text_and_each_of_its_tokens_are_explained(learned: bs.Model, tmp_path: Path) -> None:
+    prediction = learned.predict(SOURCES[0])
+    explanation = learned.explain(SOURCES[0], attention=True)
+    assert explanation.target == prediction.translation == TARGETS[0]
+    assert explanation.output == pytest.approx(5 * prediction.score, abs=1e-4)  # the tokens and [SEP]
+    assert explanation.gap < 0.01
+    assert [word.word for word in explanation.words] == SOURCES[0].split()
+    token = learned.explain(SOURCES[0], target="3")
+    assert token.target == "3=student"
+    assert token.gap < 0.01
+    assert max(abs(value) for value in token.attributions) > 0
+    *_, maps = explanation.attention
+    if "recurrent_decoder" in learned.folder.parts and learned.task.settings.attention_score == "none":
+        assert not maps.title
+        return
+    assert maps.title
+    assert maps.tokens == [*explanation.tokens, "[CLS]", *TARGETS[0].split()]
+    own, weights = maps.weights[..., :5, :], maps.weights[..., 5:, :]
+    assert not own.any()
+    assert not weights[..., 5:].any()
+    np.testing.assert_allclose(weights.sum(-1), 1, atol=1e-5)
+    explanation.save(tmp_path / "page.html")
+    assert maps.title in (tmp_path / "page.html").read_text(encoding="utf-8")
+
+
+def test_what_a_translator_cannot_explain(learned: bs.Model) -> None:
+    for options, code in (({"target": "9"}, "unknown_target"), ({"probability": True}, "no_probability")):
+        with pytest.raises(bs.InputError) as caught:
+            learned.explain(SOURCES[0], **options)
+        assert caught.value.code == code
 
 
 def test_the_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

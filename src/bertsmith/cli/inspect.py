@@ -143,8 +143,8 @@ def explain(
     loses if the word is replaced by the baseline. The command also prints how far the attributions miss the
     difference of the outputs for text and baseline, divided by it (at least 0.001), and how faithful their order
     is, beside random orders. Choices are a list in JSON. A target is a label, none (no answer), the index of a
-    choice, a token for [MASK], or of tags the index of a word, from 0, also with a label: 2=B-PER. With --against
-    and without --target, each model explains its own answer.
+    choice, a token for [MASK], of tags the index of a word, from 0, also with a label: 2=B-PER, or the index of a
+    token of a translation. With --against and without --target, each model explains its own answer.
     """
     from bertsmith.explain.page import save_explanations
 

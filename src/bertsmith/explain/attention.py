@@ -10,7 +10,9 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
+from torch import Tensor
 
 from bertsmith.device import ComputeContext
 from bertsmith.errors import InputError
@@ -35,6 +37,7 @@ class AttentionMaps:
         layers: The indices of the layers, from 0.
         heads: The indices of the heads, from 0.
         model: The path or name of the model.
+        title: What they are besides the attention of a text to itself.
     """
 
     tokens: list[str]
@@ -44,6 +47,7 @@ class AttentionMaps:
     layers: list[int]
     heads: list[int]
     model: str = ""
+    title: str = ""
 
     @property
     def special(self) -> NDArray[np.bool_]:
@@ -82,7 +86,8 @@ class AttentionMaps:
             before and after the texts), on `punctuation`, on the `previous` and `next` token, and on the token
             `itself`. The weight of a token on a comma after it counts as `punctuation` and as `next`.
         """
-        indices = np.flatnonzero(~self.special)
+        attends = self.weights.any((0, 1, 3))  # in cross-attention the tokens of the target do
+        indices = np.flatnonzero(~self.special & attends)
         columns, rows = np.arange(len(self.tokens)), indices[:, None]
         is_cls = self.special & (columns == 0)
         masks = {  # of [rows, columns], of columns, or weights of cells
@@ -189,21 +194,42 @@ def attention_maps(encoder: Encoder, tokenizer: Tokenizer, packed: Packed) -> li
     with torch.inference_mode():
         weights = encoder.attention_maps(packed)  # of each layer and sequence
     sequences = np.split(packed.tokens.cpu().numpy(), packed.cu_seqlens[1:-1].tolist())
-    result = []
-    for i, ids in enumerate(sequences):
-        special = np.isin(ids, [tokenizer.cls_token_id, tokenizer.sep_token_id])
-        behind_separator = np.cumsum(ids == tokenizer.sep_token_id) > 0
-        result.append(
-            AttentionMaps(
-                [tokenizer.tokens[token] for token in ids],
-                np.where(special, -1, behind_separator).astype(np.int8),
-                np.array([_is_punctuation(tokenizer.decode([token])) for token in ids]) & ~special,
-                torch.stack([layer[i] for layer in weights]).float().cpu().numpy(),
-                list(range(len(weights))),
-                list(range(weights[0][i].shape[0])),
-            )
-        )
-    return result
+    return [_maps(tokenizer, ids, [layer[i] for layer in weights]) for i, ids in enumerate(sequences)]
+
+
+def cross_attention_maps(
+    tokenizer: Tokenizer,
+    source_ids: NDArray[np.int64],
+    target_ids: NDArray[np.int64],
+    weights: Sequence[Tensor],
+) -> AttentionMaps:
+    """Return the attention of a target text to its source as the maps of both texts one after the other.
+
+    Args:
+        tokenizer: The tokenizer.
+        source_ids: The tokens of the source, [S].
+        target_ids: The tokens of the target, [T].
+        weights: For each layer the weights [A, T, S].
+    """
+    padding = (0, len(target_ids), len(source_ids), 0)  # the tokens of the source attend to nothing
+    maps = _maps(
+        tokenizer, np.concatenate([source_ids, target_ids]), [F.pad(layer, padding) for layer in weights]
+    )
+    return replace(maps, title="from the written text to its source")
+
+
+def _maps(tokenizer: Tokenizer, ids: NDArray[np.int64], weights: Sequence[Tensor]) -> AttentionMaps:
+    """Return the weights of each layer, [A, T, T], with the tokens."""
+    special = np.isin(ids, [tokenizer.cls_token_id, tokenizer.sep_token_id])
+    behind_separator = np.cumsum(ids == tokenizer.sep_token_id) > 0
+    return AttentionMaps(
+        [tokenizer.tokens[token] for token in ids],
+        np.where(special, -1, behind_separator).astype(np.int8),
+        np.array([_is_punctuation(tokenizer.decode([token])) for token in ids]) & ~special,
+        torch.stack(list(weights)).float().cpu().numpy(),
+        list(range(len(weights))),
+        list(range(weights[0].shape[0])),
+    )
 
 
 def _is_punctuation(text: str) -> bool:

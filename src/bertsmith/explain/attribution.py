@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple, get_args
+from functools import partial
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -186,13 +187,20 @@ def _with_ids(item: Item, ids: NDArray[np.int64]) -> Item:
 
 @contextmanager
 def _replaced_outputs(embeddings: Sequence[Embedding], output: Tensor) -> Iterator[None]:
-    """Let embeddings return these vectors, [N, E] side by side, for whatever they look up."""
+    """Let embeddings return these vectors, [N, E] side by side, for what they look up first.
+
+    What they look up later are the tokens of a decoder.
+    """
     with ExitStack() as hooks:
         parts = torch.split(output, [embedding.weight.shape[1] for embedding in embeddings], 1)
         for embedding, part in zip(embeddings, parts, strict=True):
-            handle = embedding.register_forward_hook(lambda *_, part=part: part)
+            handle = embedding.register_forward_hook(partial(_next_output, iter([part])))
             hooks.callback(handle.remove)
         yield
+
+
+def _next_output(outputs: Iterator[Tensor], *_: Any) -> Tensor | None:
+    return next(outputs, None)  # None keeps the output of the module
 
 
 def check_steps(steps: int | None) -> None:

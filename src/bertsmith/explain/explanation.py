@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -15,14 +16,14 @@ from torch import Tensor
 
 from bertsmith.device import ComputeContext
 from bertsmith.errors import InputError, option
-from bertsmith.explain.attention import AttentionMaps, attention_maps
+from bertsmith.explain.attention import AttentionMaps, attention_maps, cross_attention_maps
 from bertsmith.explain.attribution import BaselineName, ExplainedOutput, baseline_ids, check_steps, is_special
 from bertsmith.explain.faithfulness import Faithfulness, measure_faithfulness
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import get_family
 from bertsmith.models.pretraining_heads import MaskedLMHead
 from bertsmith.notebook import Result
-from bertsmith.tasks.batching import Item, TokenSequence, pack
+from bertsmith.tasks.batching import Item, TaskBatch, TokenSequence, pack
 from bertsmith.tasks.fitted_task import FittedTask
 from bertsmith.tasks.targets import Target, class_target
 from bertsmith.tokenizer.tokenizer import Tokenizer
@@ -150,23 +151,32 @@ def explain_task(
         )
         raise InputError("text_too_long", message, hint="use a shorter text")
 
+    def collate(copies: Sequence[Item]) -> TaskBatch:
+        return context.to_device(task.model.collate(copies))
+
     def forward(copies: Sequence[Item]) -> Sequence[Tensor]:
-        return task.model.outputs(encoder, context.to_device(task.model.collate(copies)))
+        return task.model.outputs_to_explain(encoder, collate(copies))
 
     with torch.inference_mode():
-        output = forward(items)[0].cpu()
-    name, score = task.decoder.target(output, items[0], target)
+        item = task.model.item_to_explain(items[0], task.model.outputs(encoder, collate(items))[0].cpu())
+        output = forward([item])[0].cpu()
+    name, score = task.decoder.target(output, item, target)
     if probability:
         if task.decoder.probabilities(output) is None:
             message = f"the task '{task.name}' has no probability of a single output"
             hint = f"omit {option('probability', True)}"
             raise InputError("no_probability", message, argument="probability", hint=hint)
         name, score = _probability(name, score, task.decoder.probabilities)
-    ids = baseline_ids(items[0], tokenizer, baseline)
+    ids = baseline_ids(item, tokenizer, baseline)
     encoders = [encoder, *(module for module in task.model.modules() if isinstance(module, Encoder))]
     embeddings = [module.embeddings.token for module in encoders]
-    explained = ExplainedOutput(embeddings, items[0], forward, score, ids, baseline)
+    explained = ExplainedOutput(embeddings, item, forward, score, ids, baseline)
     maps = _attention_maps(encoder, tokenizer, context, items) if attention else []
+    if attention:
+        with torch.inference_mode():
+            tokens, weights = task.model.cross_attention(encoder, collate([item]))
+        if weights:
+            maps.append(cross_attention_maps(tokenizer, explained.ids, tokens.cpu().numpy(), weights))
     return explain_output(explained, name, tokenizer, texts, steps=steps, attention=maps)
 
 
@@ -313,12 +323,12 @@ def _places(
 ) -> list[tuple[str, str | None, int | None, int | None]]:
     """Return the word, the name of its text, and its characters there, for each word.
 
-    Words of changed or truncated texts have no place.
+    Words that were added to a text, such as markers, have no place.
     """
     offsets = _token_offsets(ids, tokenizer, texts)
     places: list[tuple[str, str | None, int | None, int | None]] = []
     for indices in words:
-        if indices[0] in offsets:
+        if indices[0] in offsets and indices[-1] in offsets:
             name, start_char, _ = offsets[indices[0]]
             end_char = offsets[indices[-1]][2]
             places.append((texts[name][start_char:end_char], name, start_char, end_char))
@@ -330,9 +340,10 @@ def _places(
 def _token_offsets(
     ids: NDArray[np.int64], tokenizer: Tokenizer, texts: Mapping[str, str]
 ) -> dict[int, tuple[str, int, int]]:
-    """Return the name and the characters of the text of each token that is in a text as a whole.
+    """Return the name and the characters of the text of each token that is in a text.
 
     A text follows a special token or another text; the longest is taken, of equal ones the one that occurs less.
+    In a text that was changed, such as by markers, sequences of tokens have places.
     """
     tokens_of: dict[str, tuple[NDArray[np.int64], list[tuple[int, int]]]] = {}
     for name, text in texts.items():
@@ -355,6 +366,12 @@ def _token_offsets(
         else:
             may_start = bool(special[i])
             i += 1
+    for name in (name for name, count in counts.items() if not count):
+        part, part_offsets = tokens_of[name]
+        matcher = SequenceMatcher(None, ids.tolist(), part.tolist(), autojunk=False)
+        for row, start, size in matcher.get_matching_blocks():
+            places = {row + j: (name, *part_offsets[start + j]) for j in range(size)}
+            offsets = places | offsets
     return offsets
 
 

@@ -83,7 +83,10 @@ def _attention_views(explanation: Explanation) -> list[AttentionView]:
     """Return a view for each sequence that the model reads."""
     count = len(explanation.attention)
     titles = [f"sequence {i + 1} of {count}" if count > 1 else "" for i in range(count)]
-    return [attention_view(*pair) for pair in zip(explanation.attention, titles, strict=True)]
+    return [
+        attention_view(maps, maps.title or title)
+        for maps, title in zip(explanation.attention, titles, strict=True)
+    ]
 
 
 def plot_explanations(explanations: Sequence[Explanation]) -> bytes:

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from bertsmith.errors import InputError
 from bertsmith.kernels.reference import REFERENCE, set_kernel_backend
 from bertsmith.models.encoder import Encoder
-from bertsmith.models.family import get_family
-from bertsmith.models.padded import PaddedBatch, PaddedEncoder
+from bertsmith.models.padded import PaddedBatch, PaddedEncoder, replace_modules
 from bertsmith.tasks.base import TaskModel
 from bertsmith.tasks.batching import TaskBatch
 
@@ -44,18 +43,11 @@ class PaddedModel(nn.Module):
             model: The model of the task; None for an encoder alone.
 
         Raises:
-            InputError: The model cannot be computed on padded batches.
+            InputError: The task has no `TaskModel.logits`.
         """
         super().__init__()
-        if not get_family(encoder.config.model_type).is_transformer:
-            family = encoder.config.model_type
-            message = f"models of the family {family} read packed sequences, which ONNX does not have"
-            raise InputError("export_recurrent", message, hint="export a Transformer")
         self.encoder = PaddedEncoder(encoder)
         self.model = model if model is not None and model.heads else None
-        if self.model is not None and any(isinstance(module, nn.RNNBase) for module in self.model.modules()):
-            message = "a BiLSTM reads packed sequences, which ONNX does not have"
-            raise InputError("export_recurrent", message, hint="fine-tune a model with the linear head")
         self.token_inputs: Mapping[str, int] = {}
         self.shared_names: tuple[str, ...] = ()
         self.output_names: tuple[str, ...] = ("last_hidden_state",)
@@ -65,10 +57,7 @@ class PaddedModel(nn.Module):
                 hint = "export a model of another task; a task of your own must define TaskModel.logits"
                 raise InputError("export_without_logits", message, hint=hint)
             set_kernel_backend(self.model, REFERENCE)
-            for module in list(self.model.modules()):
-                for name, part in module.named_children():
-                    if isinstance(part, Encoder):
-                        setattr(module, name, PaddedEncoder(part))
+            replace_modules(self.model)
             self.token_inputs = self.model.token_inputs
             self.shared_names = tuple(self.model.shared_outputs())
             self.output_names = (*self.model.logit_names, *self.shared_names)

@@ -47,7 +47,8 @@ class ExplainableModel(LanguageModel, TaskInterface):
         Args:
             inputs: The inputs of one example, as in `predict`; two texts for the cosine of their vectors.
             target: The output to explain; None: that of the answer. A label; "none" for no answer; the index of a
-                choice; a token for the mask; of tags the index of a word, from 0, or with a label "2=B-PER".
+                choice; a token for the mask; of tags the index of a word, from 0, or with a label "2=B-PER";
+                of a written text, which is explained as a whole, the index of a token.
             probability: Explain the probability of the target instead of its logit.
             baseline: What words are replaced by: "mask" or "pad", the embeddings of [MASK] and [PAD], or "zero".
             steps: The steps of the integral; None: 20, doubled until the attributions sum to the difference of the

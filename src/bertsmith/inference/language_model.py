@@ -122,7 +122,8 @@ class LanguageModel(CheckedModel):
         from bertsmith.inference.scoring import Scorer, default_variant
 
         head, variant = self._vocabulary_head, variant or default_variant(self.folder.config)
-        return self._create_predictor(Scorer, compare_scores, batch_size, head=head, variant=variant)
+        options = {"head": head, "variant": variant, "tokenizer": self.tokenizer.with_end_tokens()}
+        return self._create_predictor(Scorer, compare_scores, batch_size, **options)
 
     def score(self, texts: Any, *, variant: Variant | None = None, batch_size: int | None = None) -> Any:
         """Score texts by their pseudo-log-likelihood (Salazar et al. 2020): the sum of log p(token | the others).

@@ -160,7 +160,7 @@ class CheckedModel:
     def _usage(self) -> str:
         """A reference to a command that this model serves, for hints."""
         folder, task = self.folder, self.folder.record.get("task")
-        if task != "embed" and (task or folder.labels):
+        if task not in ("embed", "pretrain") and (task or folder.labels):
             return command("predict")
         if task == "embed" or not folder.has("masked"):
             return command("embed")
@@ -212,12 +212,13 @@ class CheckedModel:
             predictor_class: Its class.
             compare: Compares predictors in fp32 and int8.
             batch_size: The maximum number of sequences per forward pass.
-            **fields: The other fields of the class.
+            **fields: The other fields of the class; a `tokenizer` replaces the model's.
         """
 
         def create(encoder: Encoder, context: ComputeContext) -> PredictorT:
             context = with_batch_size(context, batch_size)
-            return predictor_class(encoder, self.tokenizer, context, path=self.path, **fields)
+            values = {"tokenizer": self.tokenizer, "context": context, "path": self.path, **fields}
+            return predictor_class(encoder, **values)
 
         if self.precision != INT8:
             predictor = create(self.encoder, self.context)

@@ -229,7 +229,7 @@ class TokenPredictor(Predictor):
             compute: Returns [M, …] for the hidden states [M, H] and the ids [M] of M predicted tokens.
             offset: The distance from a token to the row whose hidden state predicts it.
         """
-        encoder, mask_id = self.context.autocast_encoder(self.encoder), self.tokenizer.mask_token_id
+        encoder = self.context.autocast_encoder(self.encoder)
 
         def collate(batch: Sequence[PredictedTokens]) -> TaskBatch:
             packed = pack(batch)
@@ -237,7 +237,9 @@ class TokenPredictor(Predictor):
             rows = np.concatenate([start + item.rows for start, item in zip(starts, batch, strict=True)])
             labels = packed.tokens[rows]
             for start, item in zip(starts.tolist(), batch, strict=True):
-                packed.tokens[start + item.rows[0] : start + item.mask_end] = mask_id
+                if item.mask_end:
+                    masked = slice(start + item.rows[0], start + item.mask_end)
+                    packed.tokens[masked] = self.tokenizer.mask_token_id
             tensors = {"rows": torch.from_numpy(rows + offset), "labels": labels}
             return TaskBatch(packed, tuple(len(item.rows) for item in batch), tensors, {})
 

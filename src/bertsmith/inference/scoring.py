@@ -106,7 +106,7 @@ class Scorer(TokenPredictor):
         variant: The tokens that are masked together.
 
     Raises:
-        InputError: The variant does not fit the model, or the vocabulary lacks a mask token.
+        InputError: The variant does not fit the model, or the vocabulary lacks the mask or start token.
     """
 
     chunk_size: ClassVar[int] = 128  # texts, each of which is many copies
@@ -129,7 +129,11 @@ class Scorer(TokenPredictor):
             message = "the directions of this model have their own outputs, which have no common score"
             hint = f"use a model that was pre-trained with {option('model.tie_directions', True)}"
             raise InputError("directions_not_tied", message, location=self.path, hint=hint)
-        _ = self.tokenizer.mask_token_id
+        if not self._directions:
+            _ = self.tokenizer.mask_token_id
+        elif not self.tokenizer.encode("").ids:
+            message = "this vocabulary has no start token, from which the first token of a text is predicted"
+            raise InputError("special_token_undefined", message, hint="use a tokenizer with an end token")
         if self.max_tokens < 1:
             limit = pluralize(self.encoder.config.max_length, "token")
             message = f"the model reads {limit}, too few for the special tokens and a text"

@@ -130,6 +130,13 @@ class CrossAttention(nn.Module):
             outputs.append(context.transpose(1, 2).flatten(2))
         return self.output(layout.join(outputs))  # type: ignore[no-any-return]
 
+    def weights(self, x: Tensor, keys_and_values: Tensor) -> Tensor:
+        """Return the attention weights of a single pair, fp32 [A, t, T]."""
+        keys, _ = keys_and_values.chunk(2, -1)
+        q, k = (self._split_heads(states[None])[0] for states in (self.query(x), keys))
+        weights: Tensor = (q * q.shape[-1] ** -0.5 @ k.transpose(1, 2)).float().softmax(-1)
+        return weights
+
     def _split_heads(self, x: Tensor) -> Tensor:
         """Split [b, t, H] into heads, [b, A, t, H / A]."""
         return x.view(*x.shape[:2], self.num_heads, -1).transpose(1, 2)
@@ -168,6 +175,10 @@ class AttentionScore(nn.Module):
         else:
             scores = (q * q.shape[-1] ** -0.5) @ k.transpose(1, 2)
         return scores
+
+    def weights(self, queries: Tensor, states: Tensor) -> Tensor:
+        """Return the attention weights of a single pair, fp32 [1, t, T]."""
+        return self.scores(queries[None], states[None]).float().softmax(-1)
 
     def forward(self, queries: Tensor, states: Tensor, layout: PairLayout) -> Tensor:
         """Return the mean of the source states weighted by the softmax of the scores, [M, H].

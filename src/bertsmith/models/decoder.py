@@ -115,6 +115,24 @@ class TargetDecoder(nn.Module, ABC):
     def step(self, embeddings: Embeddings, tokens: Tensor, state: DecoderState) -> Tensor:
         """Add a token, long [n], to each hypothesis, and return the outputs at these tokens, [n, E]."""
 
+    def attention_weights(
+        self, embeddings: Embeddings, targets: Packed, source: EncodedSource
+    ) -> list[Tensor]:
+        """Return the weights of the attention from one target to its source: for each layer a tensor [A, t, T]."""
+        weights: list[Tensor] = []
+
+        def record(module: Any, inputs: Any, _: Any) -> None:
+            weights.append(module.weights(*inputs[:2]))
+
+        modules = [m for m in self.modules() if isinstance(m, CrossAttention | AttentionScore)]
+        handles = [module.register_forward_hook(record) for module in modules]
+        try:
+            self(embeddings, targets, source)
+        finally:
+            for handle in handles:
+                handle.remove()
+        return weights
+
     def logits(self, outputs: Tensor, token_embeddings: Tensor) -> Tensor:
         """Compute logits [M, V] of outputs [M, E]; the decoder has no output bias."""
         return linear(outputs, token_embeddings, None)

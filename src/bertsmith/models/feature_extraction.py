@@ -67,14 +67,14 @@ class BiLSTM(nn.Module):
             for parameter in self.lstm.parameters():  # torch's distribution, but from the run's generator
                 nn.init.uniform_(parameter, -bound, bound, generator=generator)
 
-    def forward(self, x: Tensor, lengths: Sequence[int]) -> Tensor:
-        """Compute the states in fp32 for packed sequences with these lengths in tokens.
+    def forward(self, x: Tensor, packed: Packed) -> Tensor:
+        """Compute the states in fp32 of each sequence of a batch.
 
         Rounding errors of lower precision would add up from token to token, and torch has no bf16 LSTM on
         machines without bf16 products.
         """
         with torch.autocast(x.device.type, enabled=False):
-            sequences = list(torch.split(x.float(), list(lengths)))
+            sequences = list(torch.split(x.float(), packed.lengths.tolist()))
             output, _ = self.lstm(nn.utils.rnn.pack_sequence(sequences, enforce_sorted=False))
             return torch.cat(nn.utils.rnn.unpack_sequence(output))
 
@@ -165,7 +165,7 @@ class FeatureExtractor(nn.Module):
         one's last state. For an NNLM, whose states depend on a few tokens each, it is the mean of all states.
         """
         if has_mean_state(self._config) and not self._recurrent:
-            return _means(self(encoder, packed), packed)
+            return packed.mean(self(encoder, packed))
         rows = summary_rows(self._config, packed)
         if self._two_encoders:
             other_rows = summary_rows(self.beside.encoder.config, packed)
@@ -173,7 +173,7 @@ class FeatureExtractor(nn.Module):
         if not (self._recurrent or has_direction_halves(self._config)):
             return self(encoder, packed, rows)  # type: ignore[no-any-return]
         ends = torch.cat([packed.last_token_rows, packed.first_token_rows])
-        last, first = self(encoder, packed, ends).chunk(2)
+        last, first = self(encoder, packed, ends).view(2, -1, self._config.hidden_size)
         direction_size = self._config.hidden_size // 2
         return torch.cat([last[:, :direction_size], first[:, direction_size:]], 1)
 
@@ -188,12 +188,11 @@ class FeatureExtractor(nn.Module):
 
     def _all_tokens(self, encoder: Encoder, packed: Packed) -> Tensor:
         """Return the features of all tokens for other layers than the last or a BiLSTM, [N, H]."""
-        lengths = packed.lengths.tolist() if self._recurrent else []
         if self._layers == "concat_last_four":
             x = torch.cat(encoder.hidden_states(packed)[-4:], 1)
-            return self.recurrent4(x, lengths) if self._recurrent else self.joined(x)  # type: ignore[no-any-return]
+            return self.recurrent4(x, packed) if self._recurrent else self.joined(x)  # type: ignore[no-any-return]
         x = encoder(packed) if self._layers == "last" else self.mix(encoder.hidden_states(packed))
-        return self.recurrent(x, lengths) if self._recurrent else x  # type: ignore[no-any-return]
+        return self.recurrent(x, packed) if self._recurrent else x  # type: ignore[no-any-return]
 
 
 def has_direction_halves(config: ModelConfig) -> bool:
@@ -212,7 +211,7 @@ def sequence_states(config: ModelConfig, states: Tensor, packed: Packed) -> Tens
     It is what `FeatureExtractor.sequence_features` returns for an encoder.
     """
     if has_mean_state(config):
-        return _means(states, packed)
+        return packed.mean(states)
     if not has_direction_halves(config):
         return states[summary_rows(config, packed)]
     size = config.hidden_size // 2
@@ -263,9 +262,4 @@ def pool(encoder: Encoder, packed: Packed, pooling: Pooling) -> Tensor:
     states = encoder(packed).float()
     if pooling == "max":
         return torch.stack([state.amax(0) for state in torch.split(states, packed.lengths.tolist())])
-    return _means(states, packed)
-
-
-def _means(states: Tensor, packed: Packed) -> Tensor:
-    """Return the mean state of each sequence, [B, H]."""
-    return torch.stack([state.mean(0) for state in torch.split(states, packed.lengths.tolist())])
+    return packed.mean(states)

@@ -11,14 +11,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.layers import Dropout, Linear
 from bertsmith.models.recurrent import RecurrentEncoder, TokenEmbeddings
-from bertsmith.packed import Packed, copy_to_device
+from bertsmith.packed import Packed
 
 
 class NnlmEmbeddings(TokenEmbeddings):
@@ -32,20 +31,20 @@ class NnlmEmbeddings(TokenEmbeddings):
     def __init__(self, config: ModelConfig, generator: torch.Generator) -> None:
         super().__init__(config, generator)
         self._units = config.intermediate_size
-        self._offsets = np.arange(config.context_size) * (1 if config.backwards else -1)
+        self._step = 1 if config.backwards else -1
+        self._context_size = config.context_size
 
     def forward(self, packed: Packed) -> Tensor:
         """Return [0; x] of each token."""
         vectors = self.dropout(self.token(packed.tokens))
-        ends = np.cumsum(packed.lengths)
-        starts, ends = (np.repeat(bounds, packed.lengths) for bounds in (ends - packed.lengths, ends))
-        rows = np.arange(len(starts))[:, None] + self._offsets
+        num_tokens, size = vectors.shape
+        starts, ends = packed.row_bounds
+        offsets = self._step * torch.arange(self._context_size, device=vectors.device)
+        rows = torch.arange(num_tokens, device=vectors.device)[:, None] + offsets
         is_outside = (rows < starts[:, None]) | (rows >= ends[:, None])
-        rows[is_outside] = len(starts)  # a row of zeros
-        indices = copy_to_device(torch.from_numpy(rows.ravel()), vectors.device)
-        padded = torch.cat([vectors, vectors.new_zeros(1, vectors.shape[1])])
-        x = padded[indices].view(len(starts), len(self._offsets) * vectors.shape[1])
-        return torch.cat([x.new_zeros(len(x), self._units), x], 1)
+        padded = torch.cat([vectors, vectors.new_zeros(1, size)])
+        x = padded[rows.masked_fill(is_outside, num_tokens)].view(num_tokens, self._context_size * size)
+        return torch.cat([x.new_zeros(num_tokens, self._units), x], 1)
 
 
 class NnlmLayer(nn.Module):

@@ -2,7 +2,7 @@
 
 A padded batch is packed without leaving anything out: its B sequences all have T tokens, padding included, and
 attention hides padding. So layers and heads compute it as any other batch, and nothing depends on the lengths,
-which a traced graph cannot know.
+which a traced graph cannot know. Recurrent layers become operators of ONNX, which end at the length of a sequence.
 """
 
 from __future__ import annotations
@@ -17,8 +17,11 @@ from torch import Tensor, nn
 
 from bertsmith.kernels.reference import SequenceLayout
 from bertsmith.models.attention import AttentionLayout, Bucket
+from bertsmith.models.char_cnn import CharCnn
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
+from bertsmith.models.feature_extraction import BiLSTM
+from bertsmith.models.recurrent import RIGHT_TO_LEFT, RecurrentEncoder, RecurrentLayer
 from bertsmith.packed import Packed
 
 
@@ -72,6 +75,17 @@ class PaddedBatch(Packed):
         """The row of each sequence's last token before the padding, long [B]."""
         return self.first_token_rows + self.mask.sum(1) - 1
 
+    @property
+    def row_bounds(self) -> tuple[Tensor, Tensor]:
+        """The row of the first token of each row's sequence, and the row after its last token, long [B · T]."""
+        starts, ends = self.first_token_rows, self.last_token_rows + 1
+        return tuple(rows[:, None].expand(self.mask.shape).flatten() for rows in (starts, ends))  # type: ignore[return-value]
+
+    def mean(self, rows: Tensor) -> Tensor:
+        """Return the mean of each sequence's tokens, [B · T, H] → [B, H]."""
+        mask = self.mask[..., None].to(rows.dtype)
+        return (rows.view(*self.mask.shape, -1) * mask).sum(1) / mask.sum(1)
+
 
 class PaddedLayout(AttentionLayout):
     """The layout of a padded batch: one bucket, in which cell i holds row i."""
@@ -97,11 +111,99 @@ class PaddedLayout(AttentionLayout):
         return (Bucket(batch.num_sequences, batch.max_seqlen, bias),), None, None
 
 
+class PaddedRNN(nn.Module):
+    """RNNs or LSTMs with the weights of a module, as operators of ONNX: [B · T, inputs] → [B · T, outputs].
+
+    torch would trace them step by step, for one length. The operators read each sequence up to its last token, or
+    from there. They can be traced, but PyTorch cannot compute them.
+    """
+
+    def __init__(self, rnn: nn.RNNBase, direction: str) -> None:
+        """Copy the weights.
+
+        Args:
+            rnn: The module.
+            direction: "forward", "reverse", or "bidirectional".
+        """
+        super().__init__()
+        self._is_lstm = isinstance(rnn, nn.LSTM)
+        self._direction = direction
+        suffixes = ("", "_reverse") if rnn.bidirectional else ("",)
+        self.weights = nn.ParameterList()  # of each layer three: for inputs and states, and biases
+        for i in range(rnn.num_layers):
+            input_weights, state_weights, input_biases, state_biases = (
+                torch.stack([self._sort_gates(getattr(rnn, f"{name}_l{i}{suffix}")) for suffix in suffixes])
+                for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+            )
+            self.weights.extend([input_weights, state_weights, torch.cat([input_biases, state_biases], 1)])
+
+    def _sort_gates(self, parameter: Tensor) -> Tensor:
+        """Return a parameter with its gates in the order of ONNX."""
+        if not self._is_lstm:
+            return parameter.detach()
+        input_gate, forget_gate, cell_gate, output_gate = parameter.detach().chunk(4)
+        return torch.cat([input_gate, output_gate, forget_gate, cell_gate])
+
+    def forward(self, x: Tensor, batch: PaddedBatch) -> Tensor:
+        """Trace the layers on all tokens."""
+        num_sequences, length = batch.mask.shape
+        lengths = batch.mask.sum(1, dtype=torch.int32)
+        x = x.view(num_sequences, length, -1).transpose(0, 1)
+        for i in range(0, len(self.weights), 3):
+            weights = [self.weights[j] for j in range(i, i + 3)]
+            num_directions, _, size = weights[1].shape
+            y = torch.onnx.ops.symbolic(
+                "LSTM" if self._is_lstm else "RNN",
+                (x, *weights, lengths),
+                {"hidden_size": size, "direction": self._direction},
+                dtype=x.dtype,
+                shape=(length, num_directions, num_sequences, size),
+            )
+            x = y.transpose(1, 2).flatten(2)
+        return x.transpose(0, 1).flatten(0, 1)
+
+
+class PaddedSteps:
+    """Runs the cells of a `RecurrentLayer` on a padded batch, in place of `TimeSteps`."""
+
+    def __init__(self, batch: PaddedBatch) -> None:
+        self._batch = batch
+
+    def run(self, cell: PaddedRNN, x: Tensor, _: str) -> Tensor:
+        """Run a cell, which knows its direction, over all sequences."""
+        states: Tensor = cell(x, self._batch)
+        return states
+
+
+def replace_modules(module: nn.Module) -> None:
+    """Replace the parts of a module that read `Packed` by those that read `PaddedBatch`, with the same weights.
+
+    Vectors that are computed from bytes become a table of all vectors.
+    """
+    for name, part in list(module.named_children()):
+        if isinstance(part, Encoder):
+            setattr(module, name, PaddedEncoder(part))
+        elif isinstance(part, BiLSTM):
+            setattr(module, name, PaddedRNN(part.lstm, "bidirectional"))
+        elif isinstance(part, CharCnn):
+            vectors = part(torch.arange(len(part.characters)))
+            setattr(module, name, nn.Embedding.from_pretrained(vectors.detach()))  # type: ignore[no-untyped-call]
+        elif isinstance(part, RecurrentLayer):
+            for direction, cell in part.cells.items():
+                assert isinstance(cell, nn.RNNBase)
+                part.cells[direction] = PaddedRNN(
+                    cell, "reverse" if direction == RIGHT_TO_LEFT else "forward"
+                )
+        else:
+            replace_modules(part)
+
+
 class PaddedEncoder(nn.Module):
     """An encoder, with the same weights, that reads a `PaddedBatch` in place of `Packed`."""
 
     def __init__(self, encoder: Encoder) -> None:
         super().__init__()
+        replace_modules(encoder)
         self.encoder, self.config = encoder, encoder.config
 
     def forward(self, batch: PaddedBatch, rows: Tensor | None = None) -> Tensor:
@@ -113,8 +215,13 @@ class PaddedEncoder(nn.Module):
         return self._states(batch, None)
 
     def _states(self, batch: PaddedBatch, rows: Tensor | None) -> list[Tensor]:
-        layout = PaddedLayout(batch, self.config.attention_direction)
         states = [self.encoder.embeddings(batch)]
+        if isinstance(self.encoder, RecurrentEncoder):
+            steps = PaddedSteps(batch)
+            for layer in self.encoder.layers:
+                states.append(layer(states[-1], steps))
+            return states if rows is None else [state[rows] for state in states]
+        layout = PaddedLayout(batch, self.config.attention_direction)
         *first_layers, last_layer = self.encoder.layers
         for layer in first_layers:
             states.append(layer(states[-1], layout))

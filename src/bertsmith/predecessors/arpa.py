@@ -75,7 +75,9 @@ def _write_section(file: BinaryIO, words: pa.Array, tables: list[NgramTable], *,
         columns.insert(0, words.take(pa.array(keys)))
         ngrams = pc.binary_join_element_wise(*columns, " ")
         values = [table.log_probs[rows], *([table.backoffs[rows]] if has_backoffs else [])]
-        numbers = [pc.cast(pa.array(np.maximum(value, _NEVER)), pa.string()) for value in values]
+        numbers = [
+            pc.cast(pa.array(np.where(np.isneginf(value), _NEVER, value)), pa.string()) for value in values
+        ]
         lines = pc.binary_join_element_wise(numbers[0], ngrams, *numbers[1:], "\t")
         lines = pc.binary_join_element_wise(lines, "", "\n")
         _, _, characters = lines.buffers()

@@ -165,6 +165,8 @@ class _Gate:
             raise MachineError(
                 "draining", "the server is stopping", hint="send the request to another server"
             )
+        if scope["method"] == "POST":
+            self._state.engine.check_queue()  # before the body is read
         return True
 
     async def _send_error(

@@ -27,7 +27,8 @@ from bertsmith.serving.metrics import ServerMetrics
 from bertsmith.tasks.batching import Answers, Outputs
 
 TOKENIZATION_THREADS = 2
-_BATCH_SECONDS_DECAY = 0.8  # for each later batch
+_TOKEN_SECONDS_DECAY = 0.8  # for each later batch
+_MIN_MEASURED_TOKENS = 1_024  # a batch of fewer tokens takes about as long as one of these
 
 
 @dataclass(eq=False)
@@ -104,7 +105,7 @@ class Engine:
     def __init__(self, limits: Limits, metrics: ServerMetrics) -> None:
         self.limits, self.metrics = limits, metrics
         self.num_waiting = self._waiting_tokens = self._num_untokenized = 0
-        self._batch_seconds = 0.0  # of the longest recent batch
+        self._token_seconds = 0.0  # of a token in the slowest recent batch
         self._queue: deque[_Job] = deque()
         self._has_jobs, self._all_tokenized = asyncio.Event(), asyncio.Event()
 
@@ -139,9 +140,7 @@ class Engine:
         if len(requests) > limits.max_inputs:
             message = f"there are {len(requests):,} inputs, more than {limits.max_inputs:,}"
             raise InputError("too_many_inputs", message, hint="send several requests")
-        if self.num_waiting >= limits.max_waiting:
-            message = f"{self.num_waiting:,} requests are waiting"
-            raise MachineError("queue_full", message, hint="try again later")
+        self.check_queue()
         self.num_waiting += 1
         self.metrics.waiting_requests.set(self.num_waiting)
         try:
@@ -175,13 +174,7 @@ class Engine:
         if (tokens := sum(sizes)) > limits.max_tokens:
             message = f"the inputs cost {tokens:,} tokens, more than {limits.max_tokens:,}"
             raise InputError("too_many_tokens", message, hint="send fewer or shorter inputs")
-        if self._waiting_tokens + tokens > limits.max_waiting_tokens and self._waiting_tokens:
-            message = f"requests with {self._waiting_tokens:,} tokens are waiting"
-            raise MachineError("queue_full", message, hint="try again later")
-        expected_seconds = self._waiting_tokens / limits.max_batch_tokens * self._batch_seconds
-        if expected_seconds > limits.max_queue_seconds:
-            message = f"the queue takes {expected_seconds:.0f} s"
-            raise MachineError("queue_full", message, hint="try again later")
+        self._check_waiting_tokens(tokens)
         job = _Job(predictor, requests, prepared, sizes, asyncio.get_running_loop().create_future())
         self._queue.append(job)
         self._has_jobs.set()
@@ -192,6 +185,24 @@ class Engine:
             self._add_waiting_tokens(-tokens)
             if not job.is_taken:
                 self._queue.remove(job)
+
+    def check_queue(self) -> None:
+        """Raise MachineError (`queue_full`) if no further request may wait."""
+        if self.num_waiting >= self.limits.max_waiting:
+            message = f"{self.num_waiting:,} requests are waiting"
+            raise MachineError("queue_full", message, hint="try again later")
+        self._check_waiting_tokens()
+
+    def _check_waiting_tokens(self, tokens: int = 0) -> None:
+        """Raise MachineError if too many tokens wait, or for too long, to add a request with more tokens."""
+        limits, waiting = self.limits, self._waiting_tokens
+        if waiting and waiting + tokens > limits.max_waiting_tokens:
+            message = f"requests with {waiting:,} tokens are waiting"
+            raise MachineError("queue_full", message, hint="try again later")
+        expected_seconds = waiting * self._token_seconds
+        if expected_seconds > limits.max_queue_seconds:
+            message = f"the queue takes {expected_seconds:.0f} s"
+            raise MachineError("queue_full", message, hint="try again later")
 
     def _add_waiting_tokens(self, tokens: int) -> None:
         self._waiting_tokens += tokens
@@ -215,8 +226,10 @@ class Engine:
         loop = asyncio.get_running_loop()
         answers_of = await loop.run_in_executor(self._worker, _compute, batch)
         seconds = perf_counter() - start_time
-        self._batch_seconds = max(seconds, _BATCH_SECONDS_DECAY * self._batch_seconds)
-        self.metrics.batch_tokens.observe(sum(part.tokens for part in batch))
+        tokens = sum(part.tokens for part in batch)
+        token_seconds = seconds / max(tokens, min(_MIN_MEASURED_TOKENS, self.limits.max_batch_tokens))
+        self._token_seconds = max(token_seconds, _TOKEN_SECONDS_DECAY * self._token_seconds)
+        self.metrics.batch_tokens.observe(tokens)
         self.metrics.inference_seconds.observe(seconds)
         for part in batch:
             if part.start == 0:

@@ -240,6 +240,21 @@ class TaskModel(Objective):
         """
         raise NotImplementedError
 
+    def item_to_explain(self, item: Item, output: Tensor) -> Item:
+        """Return the item of `outputs_to_explain`, which may need the answer, for an item and its output."""
+        return item
+
+    def outputs_to_explain(self, encoder: Encoder, batch: TaskBatch) -> Sequence[Tensor]:
+        """Return differentiable outputs, one for each item, which `Decoder.target` reads."""
+        return self.outputs(encoder, batch)
+
+    def cross_attention(self, encoder: Encoder, batch: TaskBatch) -> tuple[Tensor, list[Tensor]]:
+        """Return the tokens of a decoder, long [t], and their attention weights to those of a single item.
+
+        The weights are a tensor [A, t, T] for each layer; none without a decoder that attends.
+        """
+        return batch.packed.tokens[:0], []
+
     def shared_outputs(self) -> dict[str, Tensor]:
         """Return learned weights that decoding needs, by name, such as the transitions of a CRF."""
         return {}

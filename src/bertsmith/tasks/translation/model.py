@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -37,7 +37,7 @@ from bertsmith.tasks.base import Decoder, Metadata, TaskEncoder, TaskModel
 from bertsmith.tasks.batching import Item, Outputs, TaskBatch, TokenSequence
 from bertsmith.tasks.results import Prediction
 from bertsmith.tasks.settings import TranslateSettings
-from bertsmith.tasks.targets import Target
+from bertsmith.tasks.targets import Target, find_label
 from bertsmith.tasks.translation.data import TranslationExample
 from bertsmith.tasks.windows import Coverage
 from bertsmith.tokenizer.tokenizer import Encoding, Tokenizer
@@ -173,15 +173,28 @@ class TranslationModel(TaskModel):
         self, encoder: Encoder, batch: TaskBatch, source: EncodedSource, token_embeddings: Tensor
     ) -> tuple[Tensor, Tensor, list[int]]:
         """Return the loss of each token to predict, [M], the number of correct ones, and their number by item."""
-        names = ("target_inputs", "target_lengths")
-        inputs, lengths = (batch.tensors[name].cpu().numpy() for name in names)
-        targets = Packed.from_arrays(inputs, np.zeros_like(inputs), lengths).to(source.states.device)
-        labels = batch.tensors["target_labels"]
+        targets, labels = _targets(batch), batch.tensors["target_labels"]
         logits = self.decoder.logits(self.decoder(encoder.embeddings, targets, source), token_embeddings)
         smoothing = self.settings.label_smoothing
         losses = F.cross_entropy(logits.float(), labels, reduction="none", label_smoothing=smoothing)
         num_correct = (logits.detach().argmax(-1) == labels).sum()
-        return losses, num_correct, lengths.tolist()
+        return losses, num_correct, targets.lengths.tolist()
+
+    def item_to_explain(self, item: Item, output: Tensor) -> Item:
+        """Return the item with the written text as its target."""
+        return replace(item, target=np.array([item.sequences[0].ids[0], *hypothesis(output).tokens]))
+
+    def outputs_to_explain(self, encoder: Encoder, batch: TaskBatch) -> Sequence[Tensor]:
+        """Return the logits of the tokens of each target, [t, V]."""
+        source, targets = EncodedSource(self.features(encoder, batch.packed), batch.packed), _targets(batch)
+        outputs = self.decoder(encoder.embeddings, targets, source)
+        logits = self.decoder.logits(outputs, encoder.embeddings.token.weight)
+        return torch.split(logits.float(), targets.lengths.tolist())
+
+    def cross_attention(self, encoder: Encoder, batch: TaskBatch) -> tuple[Tensor, list[Tensor]]:
+        """Return the tokens that the decoder reads, [CLS] and those of the text, and their attention weights."""
+        source, targets = EncodedSource(self.features(encoder, batch.packed), batch.packed), _targets(batch)
+        return targets.tokens, self.decoder.attention_weights(encoder.embeddings, targets, source)
 
     def outputs(self, encoder: Encoder, batch: TaskBatch) -> Sequence[Tensor]:
         """Return [1 + t, 2] for each item: see the module docstring."""
@@ -204,6 +217,13 @@ class TranslationModel(TaskModel):
             torch.tensor([reference, *zip(text.tokens, text.log_probabilities, strict=True)])
             for reference, text in zip(references, texts, strict=True)
         ]
+
+
+def _targets(batch: TaskBatch) -> Packed:
+    """Return the tokens of all targets that the decoder reads."""
+    names = ("target_inputs", "target_lengths")
+    inputs, lengths = (batch.tensors[name].cpu().numpy() for name in names)
+    return Packed.from_arrays(inputs, np.zeros_like(inputs), lengths).to(batch.packed.tokens.device)
 
 
 def decoder_part(settings: TranslateSettings) -> str:
@@ -251,10 +271,20 @@ class TranslationDecoder(Decoder):
         return torch.cat([losses[None], best[1:]])
 
     def target(self, output: Tensor, item: Item, name: str | None) -> Target:
-        """Raise InputError: the choice of tokens has no gradient."""
-        message = "a text that is written token by token is no single number to explain"
-        hint = "explain a model for another task"
-        raise InputError("explanation_unsupported", message, hint=hint)
+        """Return the logit of a token of the written text, by its index from 0.
+
+        Without a name it is the log-probability of all tokens.
+        """
+        assert isinstance(item, TranslationItem)
+        assert item.tokenizer is not None
+        tokens = item.target[1:].tolist()
+        if name is None:
+            rows = range(len(tokens))
+            text = item.tokenizer.decode(tokens)
+            return Target(text, lambda output: output.log_softmax(-1)[rows, tokens].sum())
+        index = find_label([str(i) for i in range(len(tokens))], name)
+        token = tokens[index]
+        return Target(f"{index}={item.tokenizer.tokens[token]}", lambda output: output[index, token])
 
 
 def hypothesis(output: Tensor) -> Hypothesis:
