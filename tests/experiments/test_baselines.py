@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from bertsmith.errors import InputError
 from bertsmith.experiments.baseline_measures import Measurement
 from bertsmith.experiments.baseline_models import held_out_chunks
 from bertsmith.experiments.baselines_recipe import HISTORY, BaselinesRecipe, read_recipe
-from bertsmith.experiments.baselines_report import make_report
+from bertsmith.experiments.baselines_report import make_report, write_report_page
 from bertsmith.instances.epoch_plan import count_document_tokens
 from bertsmith.instances.holdout_split import DocumentSplit
 from bertsmith.pretraining.settings import PretrainSettings
@@ -98,10 +99,16 @@ def test_all_kinds_are_measured_alike(arguments: dict[str, Any], tmp_path: Path)
     assert {"gpt", "bert", "embeddings", "untrained"} <= set(report.metrics["moods"])
     assert {"word2vec", "static", "one-hot"} <= set(report.metrics["moods frozen"])
     assert set(report.curves["moods by labels per class"]["bert"]) == {"2", "4"}
+    sample = (
+        (arguments["output_dir"] / "bert" / "0" / "moods-4.jsonl").read_text(encoding="utf-8").splitlines()
+    )
+    assert set(Counter(json.loads(row)["label"] for row in sample).values()) == {4}
+    assert {"bigram", "gpt", "bert"} <= set(report.samples["The city of"])
+    assert report.samples["The city of"]["bert"].startswith("[MASK]: ")
     (table,) = [table for table in report.tables() if table.title == "moods by labels per class"]
     row = next(row for row in table.rows if row[0] == "bert")
     assert table.heads == ["model", "2", "4"]
-    assert row[1] == f"{100 * report.curves[table.title]['bert']['2']:.1f}"
+    assert row[1] == f"{100 * report.curves[table.title]['bert']['2'].mean:.1f}"
     assert [(c.better, c.verdict, c.source) for c in report.claims] == [
         ("bigram", "is undecided", "Shannon 1948")
     ]
@@ -115,7 +122,8 @@ def test_all_kinds_are_measured_alike(arguments: dict[str, Any], tmp_path: Path)
     assert json.loads((out / "report.json").read_text()) == report.to_dict()
     page = (out / "report.html").read_text()
     assert "tiny history" in page
-    assert page.count("<svg") >= 2
+    plotted = [name for name in report.metrics if not name.endswith("coverage")]
+    assert page.count("<svg") == len(plotted) + len(report.curves)
     bert = bs.load(out / "bert" / "0" / "pretrain")
     assert (bert.report["tokens"], bert.info()["parameters"]) == (
         report.models["bert"].tokens,
@@ -205,6 +213,14 @@ def test_errors_come_before_any_training(
     assert not list(Path(arguments["output_dir"]).rglob("pretrain"))
 
 
+def test_few_labels_need_classes(arguments: dict[str, Any], tmp_path: Path) -> None:
+    rows = str(write(tmp_path / "pairs.csv", "source,target\n" + "kaba lode,lode kaba\nmi so,so mi\n" * 4))
+    tasks = {"reverse": {"verb": "translate", "train": rows, "validation": rows}}
+    with pytest.raises(InputError) as caught:
+        bs.baselines(**{**arguments, "few_labels": [2], "tasks": tasks})
+    assert caught.value.code == "no_classes"
+
+
 def test_a_corpus_that_cannot_be_split_leaves_nothing(arguments: dict[str, Any], tmp_path: Path) -> None:
     text = write(tmp_path / "text.txt", " ".join(tiny_run.WORDS * 30) + "\n")
     with pytest.raises(InputError) as caught:
@@ -241,7 +257,7 @@ def test_shipped_recipes(recipe: Path) -> None:
     assert len(RECIPES) == 10
 
 
-def test_claims_need_several_seeds_and_no_chance() -> None:
+def test_claims_need_several_seeds_and_no_chance(tmp_path: Path) -> None:
     recipe = BaselinesRecipe.of(
         {
             "models": {"a": {}, "b": {}},
@@ -256,7 +272,12 @@ def test_claims_need_several_seeds_and_no_chance() -> None:
     def results(perplexities: list[float], scores: list[float]) -> dict[int, Measurement]:
         return {
             seed: Measurement(
-                parameters=1, units="pieces", tokens=1, seconds=1, metrics={"perplexity": p, "score": s}
+                parameters=1,
+                units="pieces",
+                tokens=1,
+                seconds=1,
+                metrics={"perplexity": p, "score": s},
+                curves={"score by labels per class": {"10": s}},
             )
             for seed, (p, s) in enumerate(zip(perplexities, scores, strict=True))
         }
@@ -268,9 +289,14 @@ def test_claims_need_several_seeds_and_no_chance() -> None:
     report = make_report(recipe, measurements, {"train.max_tokens": 1})
     assert [claim.verdict for claim in report.claims] == ["holds", "is reversed"]
     assert report.claims[0].gain == pytest.approx(np.mean([20, 21, 19.5]))
+    gain_error = np.std([20, 21, 19.5], ddof=1) / math.sqrt(3)
+    assert report.claims[0].margin == pytest.approx(4.302653 * gain_error)  # t of 2 degrees of freedom
+    assert report.curves["score by labels per class"]["a"]["10"] == report.metrics["score"]["a"]
+    write_report_page(tmp_path / "report.html", report)
+    assert (tmp_path / "report.html").read_text(encoding="utf-8").count("<svg") == 3
     metric = report.metrics["perplexity"]["a"]
     error = np.std([100, 101, 99.5], ddof=1) / math.sqrt(3)
-    assert metric.margin == pytest.approx(4.302653 * error)  # t of 2 degrees of freedom
+    assert metric.margin == pytest.approx(4.302653 * error)
     single = make_report(recipe, {name: {0: by_seed[0]} for name, by_seed in measurements.items()}, {})
     assert [claim.verdict for claim in single.claims] == ["is undecided"] * 2
-    assert single.metrics["score"]["a"].margin is None
+    assert single.metrics["score"]["a"].margin is single.claims[0].margin is None

@@ -279,7 +279,15 @@ def test_refusals_name_a_command_that_the_model_serves(tmp_path: Path) -> None:
     elmo = model_of(tmp_path / "elmo", pieces, "elmo-mini", **sizes, num_attention_heads=1, embedding_size=16)
     bert = model_of(tmp_path / "bert", pieces, "bert-tiny-uncased")
     gpt = model_of(tmp_path / "gpt", pieces, "bert-tiny-uncased", causal=True)
-    for model, usage in ((bilstm, "embed"), (translator, "predict"), (elmo, "score"), (bert, "fill_mask")):
+    run = tiny_run.run(tiny_run.make_shards(tmp_path / "run"), tmp_path / "run" / "bert")
+    served = [
+        (bilstm, "embed"),
+        (translator, "predict"),
+        (elmo, "score"),
+        (bert, "fill_mask"),
+        (run, "fill_mask"),
+    ]
+    for model, usage in served:
         with pytest.raises(InputError) as caught:
             model.generate("kaba")
         assert f"bertsmith.Model.{usage} " in (caught.value.hint or "")

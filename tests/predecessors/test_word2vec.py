@@ -286,7 +286,7 @@ def test_vectors_of_prepared_data_initialize_a_model(tmp_path: Path) -> None:
     shards = tiny_run.make_shards(tmp_path)
     vectors = train_word_vectors(shards, **{**SMALL, "num_train_epochs": 1})
     assert not any(word.startswith("##") or "[" in word for word in vectors.words)
-    for name in ("vectors.bin", "vectors.txt"):
+    for name in ("vectors.bin", "vectors.txt", "folder"):
         file = vectors.save(tmp_path / name)
         table = read_token_vectors(str(file), shards.tokenizer, 20)
         token_id = next(i for i, token in enumerate(shards.tokenizer.tokens) if token in vectors.indices)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -41,6 +42,7 @@ from bertsmith.finetuning.settings import settings_type
 from bertsmith.formatting import pluralize
 from bertsmith.inference.minimal_pairs import read_pairs
 from bertsmith.instances.settings import DataSettings
+from bertsmith.io import atomic
 from bertsmith.io.sources import to_source
 from bertsmith.io.tables import read_table
 from bertsmith.models.encoder import Encoder
@@ -307,11 +309,11 @@ def _cheap_scores(run: Path, name: str) -> dict[str, dict[str, float]]:
 
 
 def measure_few_labels(baseline: Baseline, context: MeasureContext, result: Measurement) -> None:
-    """Repeat the first task with a sample of training examples, whose size is a number for each class."""
+    """Repeat the first task with samples of training examples, which have a number of examples of each class."""
     for name, task in list(context.files.tasks.items())[:1]:
         for per_class in context.files.few_labels:
-            sample = {"files.sample": per_class * _count_labels(task)[0]}
-            few = task.model_copy(update={"settings": {**task.settings, **sample}})
+            file = context.folder / f"{folder_name(name)}-{per_class}.jsonl"
+            few = task.model_copy(update={"train": str(_write_sample(task, per_class, file, context.seed))})
             scores = _score_task(baseline, context, f"{name} {per_class}", few)
             for kind, score in scores.items():
                 curve = result.curves.setdefault(f"{name}{kind} by labels per class", {})
@@ -363,24 +365,48 @@ def _task_settings(task: TaskRecipe, location: str = "settings") -> Any:
     return settings_type(get_task(task.verb)).of(files, location).changed(task.settings)
 
 
-def _count_labels(task: TaskRecipe) -> tuple[int, int]:
-    """Return the numbers of labels and of training examples."""
+def _write_sample(task: TaskRecipe, per_class: int, file: Path, seed: int) -> Path:
+    """Write random training examples: of each class as many as asked for, or all if it has fewer.
+
+    An example with several labels, such as tags, counts for each of them.
+    """
+    settings, declaration = _task_settings(task), get_task(task.verb)
+    examples, labels = _training_labels(task)
+    data = declaration.part("data")(settings.task, {})
+    missing = Counter({label: per_class for names in labels for label in names})
+    rows = []
+    for i in rng.permutation(seed, "few labels", len(examples)).tolist():
+        if any(missing[label] > 0 for label in labels[i]):
+            missing.subtract(labels[i])
+            rows.append(json.dumps(data.to_row(examples[i]), ensure_ascii=False) + "\n")
+    atomic.write_text(file, "".join(rows))
+    return file
+
+
+def _training_labels(task: TaskRecipe) -> tuple[list[Any], list[set[str]]]:
+    """Return the training examples, and the labels that each has."""
     settings, declaration = _task_settings(task), get_task(task.verb)
     examples = load_examples(declaration, settings.files, settings.task)
     metrics = create_report(declaration, examples.metadata, settings.task).metrics
-    labels = {label for labels in metrics.labels(examples.train) for label in labels}
-    return len(labels), len(examples.train)
+    return examples.train, list(map(set, metrics.labels(examples.train)))
 
 
 def _check_few_labels(task: TaskRecipe, per_class: int) -> None:
     """Raise InputError if the task has fewer training examples."""
-    num_labels, num_examples = _count_labels(task)
+    examples, labels = _training_labels(task)
+    num_labels, num_examples = len(set().union(*labels)), len(examples)
+    if not num_labels:
+        message, hint = (
+            f"the task {task.verb} has no classes",
+            "name a task with classes first, such as classify",
+        )
+        raise InputError("no_classes", message, argument="few_labels", hint=hint)
     if per_class * num_labels > num_examples:
         message = (
             f"{per_class:,} examples of each of {pluralize(num_labels, 'class', 'classes')} are more than the "
             f"{pluralize(num_examples, 'example')} of {task.train}"
         )
-        hint = f"name numbers up to {num_examples // max(num_labels, 1):,}"
+        hint = f"name numbers up to {num_examples // num_labels:,}"
         raise InputError("too_few_examples", message, argument="few_labels", hint=hint)
 
 

@@ -23,7 +23,7 @@ from bertsmith.inference.model import Model, load
 from bertsmith.instances.epoch_plan import count_document_tokens, document_token_offsets
 from bertsmith.instances.holdout_split import DocumentSplit
 from bertsmith.instances.settings import DataSettings
-from bertsmith.models.family import build_encoder
+from bertsmith.models.family import build_encoder, predicts_from_both_sides
 from bertsmith.predecessors.ngram import NgramModel, train_ngram
 from bertsmith.predecessors.static_vectors import StaticModel, distill_static_vectors
 from bertsmith.predecessors.word2vec import train_word_vectors
@@ -36,6 +36,7 @@ from bertsmith.tokenizer.tokenizer import Tokenizer
 
 _MAX_CHUNK_TOKENS = 120  # of held-out text that a neural model reads at a time; most runs train on 128
 _ONE_HOT_WORDS = 2_000  # the most frequent ones
+_FILLED_WORDS = 3
 _SAMPLE_TOKENS, _TEMPERATURE, _TOP_K = 30, 0.8, 40
 _TRAINING = "training.json"
 
@@ -126,9 +127,14 @@ class NeuralBaseline(Baseline):
         return self.neural.embed(list(texts), pooling="mean")
 
     def continue_text(self, prompt: str, seed: int) -> str | None:
-        """Sample from a causal model."""
-        if not self.is_left_to_right or not self.neural.folder.has("masked"):
+        """Sample from a causal model; of a model that reads both sides, return its words for a mask."""
+        config = self.neural.folder.config
+        if not self.neural.folder.has("masked") or not (config.causal or predicts_from_both_sides(config)):
             return None
+        if not config.causal:
+            mask = self.neural.tokenizer.mask_token
+            words = self.neural.fill_mask(f"{prompt} {mask}.", top_k=_FILLED_WORDS)[0]
+            return f"{mask}: {', '.join(word.token for word in words)}"
         settings: Mapping[str, Any] = {"temperature": _TEMPERATURE, "top_k": _TOP_K, "seed": seed}
         return str(self.neural.generate(prompt, max_new_tokens=_SAMPLE_TOKENS, **settings).text)
 

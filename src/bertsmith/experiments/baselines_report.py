@@ -25,6 +25,7 @@ from bertsmith.formatting import format_seconds
 from bertsmith.notebook import Result
 from bertsmith.reports import plots
 from bertsmith.reports.page import render, write_page
+from bertsmith.reports.result_plots import seeds_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -36,7 +37,7 @@ _BUDGETS = {"train.max_minutes": "minutes", "train.max_tokens": "tokens"}
 
 @dataclass(frozen=True)
 class ModelMetric(Result):
-    """A metric of a model.
+    """A metric of a model, or a point of a curve.
 
     Attributes:
         mean: The mean over seeds.
@@ -77,10 +78,12 @@ class JudgedClaim(Ordering):
     Attributes:
         source: The origin of the claim.
         seconds: The time of training of the better model, minus that of the worse.
+        margin: Half of the 95 % interval of the gain by Student's t; None with one seed.
     """
 
     source: str
     seconds: float
+    margin: float | None
 
 
 class ResultTable(NamedTuple):
@@ -103,7 +106,7 @@ class BaselinesReport(Result):
         seeds: The number of seeds that all models have.
         models: The models.
         metrics: The results by metric and model, or cheap method.
-        curves: The mean results by curve, model, and position.
+        curves: The results by curve, model, and position.
         samples: The continuations of prompts, of the first seed, by prompt and model.
         claims: The claims of the recipe that could be compared.
         published: The published scores of the recipe.
@@ -117,7 +120,7 @@ class BaselinesReport(Result):
     seeds: int
     models: dict[str, TrainedModel]
     metrics: dict[str, dict[str, ModelMetric]]
-    curves: dict[str, dict[str, dict[str, float]]]
+    curves: dict[str, dict[str, dict[str, ModelMetric]]]
     samples: dict[str, dict[str, str]]
     claims: list[JudgedClaim]
     published: list[dict[str, Any]]
@@ -157,24 +160,29 @@ class BaselinesReport(Result):
         return tables
 
 
-def _curve_table(name: str, by_model: Mapping[str, Mapping[str, float]]) -> ResultTable:
+def _curve_table(name: str, by_model: Mapping[str, Mapping[str, ModelMetric]]) -> ResultTable:
     """Return a table with a row per model, and a column per position."""
     positions = list(dict.fromkeys(position for points in by_model.values() for position in points))
-    factor = points_factor(name, [value for points in by_model.values() for value in points.values()])
+    factor = _curve_factor(name, by_model)
     rows = [
-        [model, *(f"{factor * points[p]:,.1f}" if p in points else _MISSING for p in positions)]
+        [model, *(_format_metric(points[p], factor) if p in points else _MISSING for p in positions)]
         for model, points in by_model.items()
     ]
     return ResultTable(name, ["model", *positions], rows, len(positions))
 
 
+def _curve_factor(name: str, by_model: Mapping[str, Mapping[str, ModelMetric]]) -> float:
+    return points_factor(name, [metric.mean for points in by_model.values() for metric in points.values()])
+
+
 def _claim_row(claim: JudgedClaim) -> list[str]:
-    gain = points_factor(claim.metric, [claim.gain]) * claim.gain
+    factor = points_factor(claim.metric, [claim.gain])
+    margin = "" if claim.margin is None else f" ± {factor * claim.margin:,.1f}"
     return [
         claim.better,
         claim.worse,
         claim.metric,
-        f"{gain:+,.1f}",
+        f"{factor * claim.gain:+,.1f}{margin}",
         f"{claim.seconds:+,.0f} s",
         claim.verdict.removeprefix("is "),
         claim.source,
@@ -220,7 +228,7 @@ def make_report(
         metrics={metric: metrics[metric] for metric in sorted(metrics, key=_metric_order)},
         curves={
             curve: {
-                name: {position: float(np.mean(values)) for position, values in points.items()}
+                name: {position: _model_metric(values) for position, values in points.items()}
                 for name, points in by_model.items()
             }
             for curve, by_model in curves.items()
@@ -254,7 +262,7 @@ def _judge_claims(
         name: {seed: result.metrics for seed, result in by_seed.items()}
         for name, by_seed in measurements.items()
     }
-    comparisons, claims = [], []
+    comparisons, claims, margins = [], [], []
     for claim in recipe.claims:
         rows = [values.get(name, {}) for name in (claim.better, claim.worse)]
         if all(row and all(claim.metric in metrics for metrics in row.values()) for row in rows):
@@ -263,13 +271,20 @@ def _judge_claims(
                 gain = -difference if is_lower_better(claim.metric) else difference
                 comparisons.append((claim.better, claim.worse, claim.metric, gain, p))
                 claims.append(claim)
+                better, worse = rows
+                differences = [
+                    better[seed][claim.metric] - worse[seed][claim.metric]
+                    for seed in better.keys() & worse.keys()
+                ]
+                margins.append(_model_metric(differences).margin)
     return [
         JudgedClaim(
             **vars(ordering),
             source=claim.source,
             seconds=models[claim.better].seconds - models[claim.worse].seconds,
+            margin=margin,
         )
-        for ordering, claim in zip(judge_orderings(comparisons), claims, strict=True)
+        for ordering, claim, margin in zip(judge_orderings(comparisons), claims, margins, strict=True)
     ]
 
 
@@ -277,16 +292,32 @@ def _format_column(name: str, metrics: Mapping[str, ModelMetric]) -> dict[str, s
     """Return the cells of a metric by model: points of 100, or perplexities."""
     finite = [metric.mean for metric in metrics.values() if math.isfinite(metric.mean)]
     factor = points_factor(name, finite)
-    cells = {}
-    for model, metric in metrics.items():
-        margin = "" if metric.margin is None else f" ± {factor * metric.margin:.1f}"
-        cells[model] = f"{factor * metric.mean:,.1f}{margin}" if math.isfinite(metric.mean) else "infinite"
-    return cells
+    return {model: _format_metric(metric, factor) for model, metric in metrics.items()}
+
+
+def _format_metric(metric: ModelMetric, factor: float) -> str:
+    margin = "" if metric.margin is None else f" ± {factor * metric.margin:,.1f}"
+    return f"{factor * metric.mean:,.1f}{margin}" if math.isfinite(metric.mean) else "infinite"
 
 
 def write_report_page(file: Path, report: BaselinesReport) -> None:
-    """Write the page with the tables, the claims, and a plot of each curve."""
-    figures = [
+    """Write the page with the tables, the claims, and a plot of each metric and each curve."""
+    figures = []
+    for name, by_model in report.metrics.items():
+        factor = points_factor(name, [metric.mean for metric in by_model.values()])
+        rows = {
+            model: {
+                "values": [factor * value for value in metric.values],
+                "mean": factor * metric.mean,
+                "deviation": factor * (metric.margin or 0.0),
+            }
+            for model, metric in by_model.items()
+            if math.isfinite(metric.mean)
+        }
+        if rows and not name.endswith(" coverage"):
+            fig = seeds_figure(name, rows, is_logarithmic=factor == 1 and "perplexity" in name)
+            figures.append((name, plots.to_svg(fig, f"{name}: {', '.join(rows)}")))
+    figures += [
         (
             name,
             plots.to_svg(
@@ -299,14 +330,20 @@ def write_report_page(file: Path, report: BaselinesReport) -> None:
     write_page(file, render("baselines.html", report=report, tables=tables, figures=figures))
 
 
-def _draw_curve(name: str, by_model: Mapping[str, Mapping[str, float]], axes: Axes) -> None:
+def _draw_curve(name: str, by_model: Mapping[str, Mapping[str, ModelMetric]], axes: Axes) -> None:
     """Draw a line per model; positions that are no numbers, such as "static", are left out."""
-    factor = points_factor(name, (value for points in by_model.values() for value in points.values()))
+    factor = _curve_factor(name, by_model)
     for index, (model, points) in enumerate(by_model.items()):
-        numbers = sorted((float(key), factor * value) for key, value in points.items() if key.isdigit())
-        style = ("-", "--", ":", "-.")[index % 4]
-        axes.plot(
-            [x for x, _ in numbers], [y for _, y in numbers], style, marker="o", markersize=3, label=model
+        keys = sorted(filter(str.isdigit, points), key=int)
+        axes.errorbar(
+            list(map(int, keys)),
+            [factor * points[key].mean for key in keys],
+            [factor * (points[key].margin or 0.0) for key in keys],
+            linestyle=("-", "--", ":", "-.")[index % 4],
+            elinewidth=0.8,
+            marker="o",
+            markersize=3,
+            label=model,
         )
     positions = sorted({int(key) for points in by_model.values() for key in points if key.isdigit()})
     if name.rpartition(" by ")[2] != "layer":

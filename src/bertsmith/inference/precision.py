@@ -160,7 +160,7 @@ class CheckedModel:
     def _usage(self) -> str:
         """A reference to a command that this model serves, for hints."""
         folder, task = self.folder, self.folder.record.get("task")
-        if task != "embed" and (task or folder.labels):
+        if task not in ("embed", "pretrain") and (task or folder.labels):
             return command("predict")
         if task == "embed" or not folder.has("masked"):
             return command("embed")

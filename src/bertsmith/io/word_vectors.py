@@ -15,11 +15,14 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
 
 from bertsmith.errors import InputError
 from bertsmith.formatting import pluralize
 from bertsmith.io import atomic
 from bertsmith.io.compression import format_suffix, read_blocks
+from bertsmith.io.jsonl import load_json
 from bertsmith.io.text_io import read_lines
 
 logger = logging.getLogger(__name__)
@@ -27,6 +30,8 @@ logger = logging.getLogger(__name__)
 _FORMAT_HINT = "a line is a word and its numbers, with blanks between, as word2vec writes them (-binary 0)"
 _COPY_HINT = "copy it again from its source"
 _BINARY = ".bin"
+WORDS_FILE, VECTORS_FILE = "words.json", "vectors.safetensors"
+"""The files of a folder of word vectors."""
 _FASTTEXT_MAGIC = (793712314).to_bytes(4, "little")
 _MAX_HEADER_BYTES, _MAX_WORD_BYTES, _MAX_DIMENSIONS = 64, 1 << 16, 1 << 16
 
@@ -37,19 +42,35 @@ def read_word_vectors(
     """Return the float32 vectors of words that a file has, and their size; of a word that occurs again, the first.
 
     Args:
-        path: The file, which is read in one pass.
+        path: The file, which is read in one pass, or a folder that `WordVectors.save` wrote.
         words: The words; None: all.
 
     Raises:
         InputError: A line is not a vector of the same size, or the file has none, or not as many as its first line
-            says.
+            says; or a folder holds no vectors.
     """
+    if Path(path).is_dir():
+        return _read_folder(Path(path), words)
     read = _read_binary if format_suffix(path) == _BINARY else _read_text
     vectors, width, repeated = read(path, words)
     if repeated:
         message = "%s: %s a word again; the first vector of each word is kept"
         logger.warning(message, path, pluralize(repeated, "vector repeats", "vectors repeat"))
     return vectors, width
+
+
+def _read_folder(folder: Path, words: Collection[str] | None) -> tuple[dict[str, NDArray[np.float32]], int]:
+    try:
+        names = load_json(atomic.read_file(folder / WORDS_FILE).decode("utf-8"))["words"]
+        rows = load_file(folder / VECTORS_FILE)["vectors"]
+    except (OSError, InputError, SafetensorError, KeyError, TypeError, ValueError):
+        message, hint = (
+            "this folder holds no word vectors, or is damaged",
+            "name one that WordVectors.save wrote",
+        )
+        raise InputError("not_word_vectors", message, location=folder, hint=hint) from None
+    vectors = {name: row for name, row in zip(names, rows, strict=True) if words is None or name in words}
+    return vectors, rows.shape[1]
 
 
 def write_word_vectors(path: str | Path, words: Sequence[str], vectors: NDArray[np.float32]) -> None:

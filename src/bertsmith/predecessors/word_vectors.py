@@ -21,13 +21,12 @@ from bertsmith.errors import InputError
 from bertsmith.io import atomic
 from bertsmith.io.folder_layout import FolderLayout
 from bertsmith.io.jsonl import load_json
-from bertsmith.io.word_vectors import read_word_vectors, write_word_vectors
+from bertsmith.io.word_vectors import VECTORS_FILE, WORDS_FILE, read_word_vectors, write_word_vectors
 from bertsmith.retrieval.nearest_neighbors import normalize_vectors, search_vectors
 from bertsmith.settings import check_positive
 from bertsmith.suggestions import did_you_mean
 
-_WORDS_FILE, _TENSORS_FILE = "words.json", "vectors.safetensors"
-_FOLDER_FILES = WORD_VECTORS_FILE, _WORDS_FILE, _TENSORS_FILE
+_FOLDER_FILES = WORD_VECTORS_FILE, WORDS_FILE, VECTORS_FILE
 _FOLDER_LAYOUT = FolderLayout("word vectors", WORD_VECTORS_FILE, _FOLDER_FILES, "path")
 _FILE_SUFFIXES = (".txt", ".vec", ".bin")
 
@@ -208,8 +207,8 @@ class WordVectors:
             arrays = {
                 name: np.ascontiguousarray(array) for name, array in tensors.items() if array is not None
             }
-            save_file(arrays, folder / _TENSORS_FILE)
-            (folder / _WORDS_FILE).write_text(json.dumps(names, ensure_ascii=False), encoding="utf-8")
+            save_file(arrays, folder / VECTORS_FILE)
+            (folder / WORDS_FILE).write_text(json.dumps(names, ensure_ascii=False), encoding="utf-8")
             (folder / WORD_VECTORS_FILE).write_text(
                 json.dumps(self.report, indent=1) + "\n", encoding="utf-8"
             )
@@ -235,8 +234,8 @@ class WordVectors:
             raise InputError("not_word_vectors", message, location=path, hint=hint)
         report = read_json(path / WORD_VECTORS_FILE)
         try:
-            names = load_json(atomic.read_file(path / _WORDS_FILE).decode("utf-8"))
-            tensors = load_file(path / _TENSORS_FILE)
+            names = load_json(atomic.read_file(path / WORDS_FILE).decode("utf-8"))
+            tensors = load_file(path / VECTORS_FILE)
             subwords = None
             if "inputs" in tensors:
                 low, high = names["subword_lengths"]

@@ -43,9 +43,9 @@ class StartSettings(Settings):
     )
     token_vectors: str = Field(
         "",
-        description="a text file of word vectors, word2vec's or GloVe's (also compressed), of the size of the "
-        "token embeddings: tokens that are words in it start with their vectors, scaled to initializer_range; "
-        "empty: none",
+        description="word vectors of the size of the token embeddings: a folder of WordVectors.save, or a file, "
+        "word2vec's or GloVe's (also compressed); tokens that are words in it start with their vectors, scaled to "
+        "initializer_range; empty: none",
     )
     positions: Literal["normal", "sinusoidal"] = Field(
         "normal",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from bertsmith.reports import plots
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 _X_MARGIN = 0.1  # fraction of the range of an ablation's values
 _DIVERGENCE_MARGIN = 0.15  # a plot ends at least this fraction above the first loss; larger losses diverge
@@ -35,21 +37,34 @@ def plot_seeds(
         A PNG.
     """
 
-    def draw(axes: Axes) -> None:
-        for y, row in enumerate(rows.values()):
-            values, mean, deviation = row["values"], row["mean"], row["deviation"] or 0.0
-            axes.plot([mean - deviation, mean + deviation], [y, y], color=plots.LINE, linewidth=5)
-            axes.plot(values, [y] * len(values), "o", color=plots.BAR, markersize=4)
-            axes.plot([mean], [y], "|", color=plots.INK, markersize=14, markeredgewidth=1.6)
-        _format_rows(axes, list(rows), name)
-
     def draw_paper(axes: Axes) -> None:
         _draw_dots(axes, {row: paper[row] for row in rows if row in paper} if paper else {}, list(rows))
         _format_rows(axes, list(rows), "in the paper")
         axes.tick_params(axis="y", labelleft=False)
 
-    draws = [draw, draw_paper] if paper else [draw]
+    draws: list[Callable[[Axes], None]] = [partial(_draw_seeds, name, rows)]
+    draws += [draw_paper] if paper else []
     return plots.to_png(plots.figure_row(draws, _row_size(len(rows))))
+
+
+def seeds_figure(name: str, rows: Mapping[str, Mapping[str, Any]], *, is_logarithmic: bool = False) -> Figure:
+    """Return the figure of `plot_seeds` without a paper; the axis of values may be logarithmic."""
+
+    def draw(axes: Axes) -> None:
+        if is_logarithmic:
+            axes.set_xscale("log")
+        _draw_seeds(name, rows, axes)
+
+    return plots.figure(draw, _row_size(len(rows)))
+
+
+def _draw_seeds(name: str, rows: Mapping[str, Mapping[str, Any]], axes: Axes) -> None:
+    for y, row in enumerate(rows.values()):
+        values, mean, deviation = row["values"], row["mean"], row["deviation"] or 0.0
+        axes.plot([mean - deviation, mean + deviation], [y, y], color=plots.LINE, linewidth=5)
+        axes.plot(values, [y] * len(values), "o", color=plots.BAR, markersize=4)
+        axes.plot([mean], [y], "|", color=plots.INK, markersize=14, markeredgewidth=1.6)
+    _format_rows(axes, list(rows), name)
 
 
 def plot_paper_values(name: str, rows: Mapping[str, float]) -> bytes:
@@ -71,7 +86,8 @@ def _format_rows(axes: Axes, rows: Sequence[str], x_label: str) -> None:
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.margins(x=_X_MARGIN)
     axes.set_xlabel(x_label, parse_math=False)
-    axes.locator_params(axis="x", nbins=5)
+    if axes.get_xscale() == "linear":
+        axes.locator_params(axis="x", nbins=5)
 
 
 def _row_size(num_rows: int) -> tuple[float, float]:
