@@ -288,6 +288,7 @@ def test_one_document_only(call: Call, world: Path, tmp_path: Path) -> None:
         ("train.max_steps=many", ("train.max_steps", "many")),
         ("train.learning_rate=.inf", ("train.learning_rate",)),
         ("train.adam_beta1=2", ("train.adam_beta1",)),
+        ("train.adam_epsilon=1e308", ("train.adam_epsilon",)),
         ("data.replacement_probabilities=[1.2, -0.2, 0]", ("data.replacement_probabilities",)),
         ("train.batch_size={", ("not YAML",)),
         ("model=5", ("model",)),

@@ -329,8 +329,8 @@ def test_where_one_run_is_wanted_the_best_of_several_is_named(base: bs.Model, tm
 WRONG: list[tuple[dict[str, Any], Sequence[str], str | None, str | None]] = [
     ({"restarts": 2, "folds": 2}, (), "restarts_with_folds", None),
     ({"restarts": 1}, (), "number_of_runs_invalid", "restarts"),
-    ({"folds": 2, "validation": "validation.csv"}, (), "folds_with_validation", None),
-    ({"folds": 2, "validation_split": 0.1}, (), "folds_with_validation", None),
+    ({"folds": 2, "validation": "validation.csv"}, (), "folds_with_validation", "validation"),
+    ({"folds": 2, "validation_split": 0.1}, (), "folds_with_validation", "validation_split"),
     ({"restarts": 2, "grid": {"seed": [1, 2]}}, (), "setting_in_grid", "train.seed"),
     ({"grid": {"seed": []}}, (), "grid_invalid", "grid"),
     ({"grid": {"learning_rat": [1]}}, (), "unknown_setting", "grid"),

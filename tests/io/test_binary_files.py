@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import os
 import random
 import zipfile
 from pathlib import Path
@@ -129,3 +130,11 @@ def test_text_with_odd_characters_is_text(tmp_path: Path, data: bytes) -> None:
     file = tmp_path / "a.txt"
     file.write_bytes(data)
     assert [document.text for document in read_documents([file])] == [data.decode().strip("\n")]
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.jsonl", "a.txt"])
+def test_a_pipe_is_refused_since_files_are_read_more_than_once(tmp_path: Path, name: str) -> None:
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(InputError) as caught:
+        read_table(tmp_path / name)
+    assert (caught.value.code, caught.value.location) == ("not_a_file", str(tmp_path / name))

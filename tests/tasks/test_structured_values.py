@@ -563,3 +563,21 @@ def test_integers_beyond_64_bits_in_a_data_frame() -> None:
             raise OverflowError("Python int too large to convert to C long")
 
     assert error_of(Frame(), "regress").code == "number_too_large"
+
+
+def test_a_label_of_any_task_that_is_too_long(tmp_path: Path) -> None:
+    label = "x" * 1001
+    sources = {
+        "classify": [{"text": "a", "label": label}, {"text": "b", "label": "sad"}],
+        "relate": [{**RELATION, "relation": label}, {**RELATION, "relation": "Other"}],
+        "embed": [
+            {"text": "a", "second": "b", "label": label},
+            {"text": "a", "second": "c", "label": "same"},
+        ],
+        "tag": [{"words": ["Ada"], "tags": [label]}],
+    }
+    for task, rows in sources.items():
+        assert (error_of(rows, task).code, str(error_of(rows, task).location)[-2:]) == (
+            "label_too_long",
+            ":1",
+        )

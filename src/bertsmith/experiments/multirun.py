@@ -240,7 +240,8 @@ def finetune_repeatedly(
     changes = resolve(run_type, settings, keywords, finetune_repeatedly, hidden=OWN_ARGUMENTS)
     if folds is not None and (validation, validation_split) != (None, None):
         message = f"{option('folds')} excludes validation data, since each fold is the validation data once"
-        raise InputError("folds_with_validation", message, hint=f"omit {option('validation')}")
+        name = "validation" if validation is not None else "validation_split"
+        raise InputError("folds_with_validation", message, argument=name, hint=f"omit {option(name)}")
     runs = plan_runs(
         declaration, recipe, changes, restarts=restarts, folds=folds, grid=grid, function=finetune_repeatedly
     )

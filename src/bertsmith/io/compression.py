@@ -9,6 +9,7 @@ from __future__ import annotations
 import bz2
 import lzma
 import os
+import stat
 import zlib
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -78,9 +79,12 @@ def check_name(path: object, max_bytes: int = _MAX_NAME_BYTES) -> None:
 
 
 def open_binary(path: str | Path) -> BinaryIO:
-    """Open a file for reading bytes. Raises `InputError` if there is no such file or it is not readable."""
+    """Open a file for reading bytes. Raises `InputError` for a missing or unreadable file, and for a pipe."""
     check_name(path)
     try:
+        if stat.S_ISFIFO(os.stat(path).st_mode):
+            hint = "files are read more than once: write its content to a file"
+            raise InputError("not_a_file", "this is a pipe, not a file", location=path, hint=hint)
         return open(path, "rb")
     except (FileNotFoundError, NotADirectoryError):
         raise not_found_error(path) from None

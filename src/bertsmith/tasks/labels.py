@@ -26,6 +26,7 @@ UNNAMED_LABEL = "LABEL_0"  # Hugging Face's name of a single output, such as the
 
 _MAX_LISTED = 10  # labels in a hint
 _MAX_COMPARED = 100  # characters of a label, since difflib is slow for long texts
+_MAX_LABEL_LENGTH = 1000  # characters
 _MAX_DIGITS = 400  # of a label that is a number; int() refuses some thousands
 _NUMBER = re.compile(rf"([+-]?)0*(\d{{1,{_MAX_DIGITS}}})(?:\.(\d*?)0*)?")
 _FILE_HINT = "write one name per row, or a code and its name: 0,joy"
@@ -175,6 +176,14 @@ def parse_number(label: str | None, location: str) -> float:
         readings.append(f"{number} if the comma is a decimal comma")
     hint = f"write {', or '.join(readings)}" if readings else hint
     raise InputError("not_a_number", message, location=location, argument="label_column", hint=hint)
+
+
+def check_length(label: str, location: str) -> None:
+    """Raise InputError for a label of more than 1,000 characters, which is a text."""
+    if (length := len(label)) > _MAX_LABEL_LENGTH:
+        message = f"the label has {length:,} characters, more than {_MAX_LABEL_LENGTH:,}"
+        hint = f"check {option('label_column')}, and in a .csv that each quote closes"
+        raise InputError("label_too_long", message, location=location, hint=hint)
 
 
 def check_spellings(labels: Iterable[tuple[str, str]]) -> None:

@@ -25,7 +25,7 @@ from bertsmith.models.family import get_family
 from bertsmith.models.task_heads import SequenceClassificationHead
 from bertsmith.tasks.base import Decoder, Example, TaskData, TaskEncoder, TaskModel
 from bertsmith.tasks.batching import Item, Outputs, TaskBatch, TokenSequence
-from bertsmith.tasks.labels import UNNAMED_LABEL, LabelNames, missing_label_error, parse_number
+from bertsmith.tasks.labels import UNNAMED_LABEL, LabelNames, check_length, missing_label_error, parse_number
 from bertsmith.tasks.results import Diagnostic
 from bertsmith.tasks.rows import read_task_table
 from bertsmith.tasks.settings import TextSettings
@@ -39,7 +39,6 @@ _TEXT_HINT = (
 _INPUT_HINT = f"give each text as one string, and the second texts of pairs with {option('text_pair')}"
 _GUESS_ROWS = 200
 _MAX_DISTINCT_LABELS = 2 / 3  # of the labels in these rows; a column with more of them may hold ids or texts
-_MAX_LABEL_LENGTH = 1000  # characters; a longer one is a text
 _DELIMITERS = re.compile("[;|,]")
 
 
@@ -122,10 +121,7 @@ class TextData(TaskData):
             if stripped is not None and is_blank(stripped) and not self.allow_empty_label:
                 raise missing_label_error("", row.location)
             names = _DELIMITERS.split(stripped or "") if self.allow_empty_label else [stripped or ""]
-            if (length := max(map(len, names))) > _MAX_LABEL_LENGTH:
-                message = f"the label has {length:,} characters, more than {_MAX_LABEL_LENGTH:,}"
-                hint = f"check {option('label_column')}, and in a .csv that each quote closes"
-                raise InputError("label_too_long", message, location=row.location, hint=hint)
+            check_length(max(names, key=len), row.location)
             is_changed, value = stripped != label, row.values.get(settings.label_column)
             if type(value) is float and value.is_integer():  # as data frames write integers beside NaN
                 stripped = f"{value:.0f}"

@@ -107,7 +107,7 @@ class TrainSettings(Settings):
     weight_decay: float = Field(0.01, ge=0, le=10, description="weight decay; biases and LayerNorm have none")
     adam_beta1: _Beta = Field(0.9, description="beta 1 of AdamW")
     adam_beta2: _Beta = Field(0.999, description="beta 2 of AdamW")
-    adam_epsilon: float = Field(1e-6, gt=0, description="epsilon of AdamW")
+    adam_epsilon: float = Field(1e-6, gt=0, le=1, description="epsilon of AdamW")
     bias_correction: bool = Field(
         True,
         description="whether AdamW corrects the bias of its running means; BERT's released code does not (false): "

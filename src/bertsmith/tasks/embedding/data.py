@@ -23,7 +23,7 @@ from bertsmith.io.tables import Table, warn_of_printed_lists
 from bertsmith.io.values import MISSING_SPELLINGS, is_blank, to_label
 from bertsmith.tasks.base import Example, Metadata, TaskData
 from bertsmith.tasks.data_checks import check_examples
-from bertsmith.tasks.labels import LabelNames, missing_label_error, parse_number
+from bertsmith.tasks.labels import LabelNames, check_length, missing_label_error, parse_number
 from bertsmith.tasks.rows import is_query_file, read_queries, read_task_table
 from bertsmith.tasks.settings import EmbedSettings
 from bertsmith.tasks.texts import input_texts
@@ -334,6 +334,7 @@ def _read_rows(table: Table, settings: EmbedSettings, *, labeled: bool) -> list[
             raise missing_label_error(label, location)
         positives, negatives = (() if value is None else (value,) for value in (second, negative))
         label = None if label is None else to_label(label, "label", location, "label_column")
+        check_length(label or "", location)
         values = None if table.is_plain else row.texts
         examples.append(EmbeddingExample(text or "", positives, negatives, label, location, values))
     return examples

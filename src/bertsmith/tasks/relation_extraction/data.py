@@ -29,6 +29,7 @@ from bertsmith.tasks.labels import (
     LabelMap,
     LabelMetadata,
     LabelNames,
+    check_length,
     check_spellings,
     label_metadata,
     sorted_labels,
@@ -125,6 +126,7 @@ def example_of_row(row: Row, settings: RelateSettings, *, labeled: bool) -> Rela
     values = rename_columns(row.values, settings, usual_names, location)
     relation, id = first_value(values, _LABELS), to_text(values.get("id"), "id", location)
     relation = to_label(relation, "relation", location, "label_column")
+    check_length(relation, location)
     if labeled and is_blank(relation):
         message = "the relation is missing"
         hint = f"give each row one, or name its column with {option('label_column')}: {', '.join(values)}"

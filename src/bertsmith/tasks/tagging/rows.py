@@ -19,7 +19,7 @@ from bertsmith.io.tables import Row, Table, is_json_source, read_table
 from bertsmith.io.text_io import read_lines
 from bertsmith.io.values import parse_array, parse_collection, to_text
 from bertsmith.metrics.tagging import OUTSIDE
-from bertsmith.tasks.labels import is_integer
+from bertsmith.tasks.labels import check_length, is_integer
 from bertsmith.tasks.rows import column_value, refuse_other_format, without_rejected
 from bertsmith.tasks.settings import TagSettings
 from bertsmith.tasks.tagging.sentences import TagExample, split_text
@@ -338,6 +338,8 @@ def check_columns(examples: Sequence[TagExample], settings: TagSettings) -> None
     first, are_columns = examples[0], examples[0].lines is not None
     words = {word for example in examples for word in example.words}
     tags = {tag: example.location for example in reversed(examples) for tag in example.tags or ()}
+    for tag, where in tags.items():
+        check_length(tag, where)
     numbered = all(e.words in [tuple(map(str, range(i, i + len(e.words)))) for i in (0, 1)] for e in examples)
     are_tags = all(map(_TAG.fullmatch, words)) and words != {OUTSIDE}
     confidences = all(map(_CONFIDENCE.fullmatch, tags)) and any(float(tag) % 1 for tag in tags)
