@@ -190,6 +190,10 @@ def test_a_resumed_comparison_keeps_finished_models(arguments: dict[str, Any]) -
     [
         ({"minutes": 1.0}, "two_budgets"),
         ({"models": ["lstm"]}, "model_unknown"),
+        ({"models": []}, "models_missing"),
+        ({"seeds": 0}, "number_too_small"),
+        ({"tokens": 0}, "number_too_small"),
+        ({"few_labels": [0]}, "number_too_small"),
         ({"few_labels": [10], "tasks": None}, "task_missing"),
         ({"few_labels": [2, 11]}, "too_few_examples"),
         ({"settings": ["train.seed=1"]}, "seed_set"),
@@ -254,6 +258,7 @@ def test_shipped_recipes(recipe: Path) -> None:
     presets = bs.presets()
     assert table.title
     assert all(model.preset in presets for model in table.models.values() if model.is_trained_by_pretrain)
+    assert not any("," in name for name in table.models)  # which separates the names of --models
     assert len(RECIPES) == 10
 
 

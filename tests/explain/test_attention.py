@@ -15,11 +15,12 @@ import tiny_run
 from bertsmith.artifacts.folder import write_folder
 from bertsmith.cli.main import main
 from bertsmith.errors import InputError
-from bertsmith.explain.attention import AttentionMaps, attention_maps
+from bertsmith.explain.attention import AttentionMaps, attention_maps, cross_attention_maps
 from bertsmith.models.family import build_encoder
 from bertsmith.packed import Packed
 from family_harness import CASES, a_batch, config_of, ours_at_random, reference_config, transformers
 
+CROSS_WEIGHTS = [torch.tensor([[[0.25, 0.5, 0.25]]]), torch.tensor([[[0.0, 1.0, 0.0]]])]  # of [CLS]
 CAUSAL = ("objective.name=causal", "data.instances=full_sentences", "data.sentence_task=none")
 
 
@@ -182,3 +183,13 @@ def test_from_the_command_line(
     assert json.loads(capsys.readouterr().out)["error"]["code"] == "wrong_file_suffix"
     assert not (tmp_path / "heads.pdf").exists()
     assert called("kaba lode", "--head", "9") == 2
+
+
+def test_a_decoder_that_writes_nothing_has_a_page(tmp_path: Path) -> None:
+    tokenizer = tiny_run.tokenizer()
+    source = np.array([tokenizer.cls_token_id, 7, tokenizer.sep_token_id])
+    maps = cross_attention_maps(tokenizer, source, source[:1], CROSS_WEIGHTS)
+    assert maps.tokens == [*maps.tokens[:3], "[CLS]"]
+    first, second = maps.summary()
+    assert (first["cls"], first["sep"], second["sep"]) == pytest.approx((0.25, 0.25, 0.0))
+    assert maps.save(tmp_path / "page.html").exists()

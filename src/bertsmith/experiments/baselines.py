@@ -38,7 +38,7 @@ from bertsmith.predecessors.ngram_settings import NgramSettings
 from bertsmith.predecessors.word2vec import Word2VecSettings
 from bertsmith.pretraining.settings import PretrainSettings
 from bertsmith.runs.run_folder import keeping_runs, previous_arguments, write_json, write_report
-from bertsmith.settings import Changes
+from bertsmith.settings import Changes, check_positive
 from bertsmith.tokenizer_training.train import train_tokenizer
 
 logger = logging.getLogger(__name__)
@@ -142,6 +142,13 @@ def baselines(
     Raises:
         InputError: An argument, the recipe, a task, or a file is invalid; raised before anything is trained.
     """
+    for argument, values in {
+        "seeds": [seeds],
+        "few_labels": few_labels,
+        "tokens": [1 if tokens is None else tokens],
+    }.items():
+        for value in values:
+            check_positive(value, argument)
     out, table = atomic.output_path(output_dir), read_recipe(recipe or HISTORY)
     location = str(recipe or "the default recipe")
     names = table.select(models, location)

@@ -96,8 +96,11 @@ class BaselinesRecipe(Settings):
         """Return the names of all models or of some, in the recipe's order, with those that they are made from.
 
         Raises:
-            InputError: A model does not exist.
+            InputError: A model does not exist, or there is none.
         """
+        if models is not None and not models:
+            message, hint = "there is no model to compare", f"the models are {', '.join(self.models)}"
+            raise InputError("models_missing", message, location=location, argument="models", hint=hint)
         if unknown := [name for name in models or () if name not in self.models]:
             message, hint = f"there is no model '{unknown[0]}'", f"the models are {', '.join(self.models)}"
             raise InputError("model_unknown", message, location=location, argument="models", hint=hint)

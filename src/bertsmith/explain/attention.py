@@ -87,7 +87,8 @@ class AttentionMaps:
             `itself`. The weight of a token on a comma after it counts as `punctuation` and as `next`.
         """
         attends = self.weights.any((0, 1, 3))  # in cross-attention the tokens of the target do
-        indices = np.flatnonzero(~self.special & attends)
+        is_read = ~self.special & attends
+        indices = np.flatnonzero(is_read if is_read.any() else attends)  # an empty target is [CLS] alone
         columns, rows = np.arange(len(self.tokens)), indices[:, None]
         is_cls = self.special & (columns == 0)
         masks = {  # of [rows, columns], of columns, or weights of cells
