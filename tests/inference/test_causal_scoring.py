@@ -151,6 +151,8 @@ def test_the_only_special_token_of_gpt2_is_before_a_text(shared_data: Path, tmp_
     ids = torch.tensor([[tokenizer.end_token_id, *tokenizer.encode(text).ids]])
     with torch.no_grad():
         logs = reference(ids).logits[0, :-1].log_softmax(-1)
-    score = bs.load(tmp_path, precision="fp32").score(text)
+    model = bs.load(tmp_path, precision="fp32")
+    score = model.score(text)
+    assert model.scorer().perplexity_name == "perplexity"
     assert score.tokens == ids.shape[1] - 1
     assert score.score == pytest.approx(float(logs.gather(1, ids[0, 1:, None]).sum()), abs=1e-4)

@@ -296,3 +296,14 @@ def test_an_unclosed_quote_takes_linear_time(tmp_path: Path) -> None:
         read_table(file)
     assert (caught.value.code, caught.value.location) == ("bad_quoting", f"{file}:2")
     assert time.process_time() - start < 5
+
+
+@pytest.mark.parametrize(("name", "mark"), [("a.tsv", "\t"), ("a.csv", ",")])
+def test_single_quotes_around_all_values_are_reported(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str, mark: str
+) -> None:
+    file = tmp_path / name
+    file.write_text(f"text{mark}label\n'Tis so{mark}'joy'\nrain{mark}'sad'\n")
+    read_table(file)
+    (record,) = caplog.records
+    assert "'label'" in record.getMessage()

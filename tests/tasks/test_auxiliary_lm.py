@@ -166,3 +166,7 @@ def test_fine_tuning_marks_texts_with_the_only_special_token_of_gpt2(
     reference = transformers.AutoTokenizer.from_pretrained(model.model_folder)
     assert reference("a b", "c")["input_ids"] == model.tokenizer.encode("a b", "c").ids
     assert bs.load(base).tokenizer.encode(text).ids == without.ids
+    maps = model.attention(text, pair)
+    assert maps.sources.tolist() == [-1, *[0] * len(ids), -1, *[1] * len(other_ids), -1]
+    why = model.explain(text, text_pair=pair)  # the end token replaces words
+    assert (why.words[0].word, why.baseline) == ("Ein", "mask")

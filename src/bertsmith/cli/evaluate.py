@@ -150,9 +150,10 @@ def score(
 
     The score of a text is its pseudo-log-likelihood: the sum of log p(token | the others) over its tokens, each
     masked in turn, in nats. Higher is more likely. The scores rank hypotheses, such as those of a speech
-    recognizer. The pseudo-perplexity, exp(-score / tokens), compares texts of different lengths. Both compare
-    models only if these share a tokenizer. A pair is correct if the good sentence has the higher score; chance is
-    50 %, and a tie is wrong. Empty texts are counted, not scored.
+    recognizer. The pseudo-perplexity, exp(-score / tokens), compares texts of different lengths; of a causal
+    model, both are without "pseudo". They compare models only if these share a tokenizer. A pair is correct if
+    the good sentence has the higher score; chance is 50 %, and a tie is wrong. Empty texts are counted, not
+    scored.
     """
     from bertsmith.inference.output import output_format, write_rows
     from bertsmith.io import atomic
@@ -179,7 +180,7 @@ def score(
     elif pairs:
         pretraining_tables.print_pairs(f"minimal pairs, {scorer.variant}", document)
     elif rows and not output:
-        _print_scores(rows)
+        _print_scores(rows, scorer.perplexity_name)
 
 
 def _score_texts(
@@ -214,7 +215,7 @@ def _score_pairs(
     return scores.to_dict(), list(scores.rows())
 
 
-def _print_scores(rows: list[dict[str, Any]]) -> None:
+def _print_scores(rows: list[dict[str, Any]], perplexity_name: str) -> None:
     width = max(12, shutil.get_terminal_size((100, 24)).columns - 51)
     cells = [
         (
@@ -226,4 +227,4 @@ def _print_scores(rows: list[dict[str, Any]]) -> None:
         )
         for row in rows
     ]
-    console.print_table("", ("rank", "text", "score", "tokens", "pseudo-perplexity"), cells)
+    console.print_table("", ("rank", "text", "score", "tokens", perplexity_name), cells)

@@ -221,8 +221,12 @@ def cross_attention_maps(
 
 def _maps(tokenizer: Tokenizer, ids: NDArray[np.int64], weights: Sequence[Tensor]) -> AttentionMaps:
     """Return the weights of each layer, [A, T, T], with the tokens."""
-    special = np.isin(ids, [tokenizer.cls_token_id, tokenizer.sep_token_id])
-    behind_separator = np.cumsum(ids == tokenizer.sep_token_id) > 0
+    roles = tokenizer.info()["specials"]
+    marks = [roles[role]["id"] for role in ("cls", "sep") if role in roles] or [tokenizer.end_token_id]
+    special = np.isin(ids, marks)
+    behind_separator = np.cumsum(ids == marks[-1]) > (
+        len(marks) == 1
+    )  # GPT-2's end token is before a text, too
     return AttentionMaps(
         [tokenizer.tokens[token] for token in ids],
         np.where(special, -1, behind_separator).astype(np.int8),

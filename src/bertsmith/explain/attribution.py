@@ -147,10 +147,10 @@ class ExplainedOutput:
 
 
 def baseline_ids(item: Item, tokenizer: Tokenizer, baseline: BaselineName) -> NDArray[np.int64]:
-    """Return the ids of a baseline, [T].
+    """Return the ids of a baseline, [T]; the end token stands for a missing mask or padding token, as in GPT-2.
 
     Raises:
-        InputError: There is no baseline of this name, or the tokenizer has no such token.
+        InputError: There is no baseline of this name, or the tokenizer has none of these tokens.
     """
     if baseline not in get_args(BaselineName):
         message, hint = (
@@ -159,7 +159,9 @@ def baseline_ids(item: Item, tokenizer: Tokenizer, baseline: BaselineName) -> ND
         )
         raise InputError("unknown_baseline", message, argument="baseline", hint=hint)
     ids = np.concatenate([sequence.ids for sequence in item.sequences]).astype(np.int64)
-    replacement = tokenizer.mask_token_id if baseline == "mask" else tokenizer.pad_token_id
+    role, replacement = "mask" if baseline == "mask" else "pad", tokenizer.end_token_id
+    if replacement is None or role in tokenizer.info()["specials"]:
+        replacement = tokenizer.mask_token_id if role == "mask" else tokenizer.pad_token_id
     return np.where(is_special(ids, tokenizer), ids, replacement)
 
 

@@ -145,6 +145,11 @@ class Scorer(TokenPredictor):
         return self.tokenizer.kind != "wordpiece" or bool(self.tokenizer.continuation_prefix)
 
     @property
+    def perplexity_name(self) -> str:
+        """The name of exp(-score / tokens): only a causal model has a perplexity."""
+        return "perplexity" if self.encoder.config.causal else "pseudo-perplexity"
+
+    @property
     def _directions(self) -> tuple[bool, ...]:
         """The directions in which the model predicts, True from right to left; none for a masked model."""
         config = self.encoder.config
@@ -293,9 +298,8 @@ def score_and_rank(
     ranks = {value: rank for rank, value in reversed([*enumerate(sums, start=1)])}
     if (perplexity := pseudo_perplexity(scores)) is not None and len(sums) > 1:
         tokens = pluralize(sum(score.tokens for score in scores), "token")
-        logger.info(
-            "all %s texts: pseudo-perplexity %s over %s", f"{len(sums):,}", f"{perplexity:,.2f}", tokens
-        )
+        values = f"{len(sums):,}", scorer.perplexity_name, f"{perplexity:,.2f}", tokens
+        logger.info("all %s texts: %s %s over %s", *values)
     return [
         {**_line_of(location), "text": text, "rank": ranks[score.score], **score.to_dict()}
         for location, text, score in zip(locations, texts, scores, strict=True)

@@ -275,6 +275,10 @@ def _warn_of_quotes(table: Table, *, after_space: bool) -> None:
         "remove the spaces before them" if after_space else "if they are as in CSV, let its name end in .csv"
     )
     for column in table.columns:
+        values = [value for row in table if (value := row.values[column].strip())]
+        if len(values) > 1 and all(value[0] == value[-1] == "'" and len(value) > 1 for value in values):
+            message = "%s: the single quotes around all values of the column '%s' are read as characters"
+            logger.warning(message, table.name, column)
         quoted = [value for row in table if '"' in (value := row.values[column])]
         if quoted and all(QUOTED_FIELD.fullmatch(v) and (v[0].isspace() or not after_space) for v in quoted):
             message = "%s: the quotes around %s of the column '%s' are read as characters; %s"

@@ -414,7 +414,9 @@ class Tokenizer:
 
     @cached_property
     def _mask_backend(self) -> tokenizers.Tokenizer:
-        """Return a backend that parses only the mask token in texts."""
+        """Return a backend that parses only the mask token in texts, if there is one."""
+        if self._special_ids.get("mask") is None:
+            return self._text_backend
         return build_backend(self._source, self.kind, [self.mask_token])
 
     @property

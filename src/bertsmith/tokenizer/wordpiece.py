@@ -37,6 +37,7 @@ from numpy.typing import NDArray
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors
 
 from bertsmith.errors import InputError, corrupt_file_error, option
+from bertsmith.formatting import pluralize
 from bertsmith.io.text_io import read_lines
 from bertsmith.io.unicode_scripts import IDEOGRAPHS
 from bertsmith.tokenizer import unicode_classes
@@ -153,13 +154,11 @@ def read_vocabulary(file: Path) -> list[str]:
     last = {token: i for i, token in enumerate(tokens)}
     unused = [i for i, token in enumerate(tokens) if not token or last[token] != i]
     if unused:
-        message = (
-            "%s:%d: this line is blank or its token comes again, as in %d other lines; no text gets its id. "
-        )
+        message = "%s:%d: this line is blank or its token comes again (%s); no text gets its id. "
         message += (
             "If the model was trained with this file, nothing is wrong; else take the file from its source"
         )
-        logger.warning(message, file, unused[0] + 1, len(unused) - 1)
+        logger.warning(message, file, unused[0] + 1, pluralize(len(unused), "such line"))
     for i in unused:
         tokens[i] = f"[unused-line-{i + 1}]"
     return tokens
