@@ -19,6 +19,7 @@ from bertsmith.errors import InputError
 from bertsmith.export import verification
 from bertsmith.export.formats import FORMATS
 from bertsmith.export.sample_texts import SAMPLE_TEXTS
+from bertsmith.tasks.base import TaskModel
 
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -199,11 +200,10 @@ def test_a_model_without_a_task_is_compared_on_sample_texts(
 def test_what_cannot_be_exported_is_an_error(
     base: bs.Model, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    moods, translator = finetuned("classify", base, root), finetuned("translate", base, root)
+    moods = finetuned("classify", base, root)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "notes.txt").write_text("mine")
     cases: list[tuple[str, dict[str, Any]]] = [
-        ("export_without_logits", {"model": translator}),
         ("unknown_export_format", {"to": "tflite"}),
         ("output_exists", {"output_dir": tmp_path / "full"}),
         ("export_data_without_task", {"model": base, "data": validation(moods)}),
@@ -216,4 +216,10 @@ def test_what_cannot_be_exported_is_an_error(
     with pytest.raises(InputError) as error:
         bs.export_model(moods, tmp_path / "out", to="openvino")
     assert error.value.code == "export_package_missing"
+    monkeypatch.setattr(
+        type(moods.task.model), "logits", TaskModel.logits
+    )  # as a task of one's own may have it
+    with pytest.raises(InputError) as error:
+        bs.export_model(moods, tmp_path / "out")
+    assert error.value.code == "export_without_logits"
     assert [path.name for path in tmp_path.iterdir()] == ["full"]

@@ -48,8 +48,18 @@ class ExportedModel:
         states = torch.cat(list(self.run(items_of(packed)).per_item))
         return states if rows is None else states[rows]
 
+    def target_logits(self, items: Sequence[Item], target_ids: NDArray[np.int64]) -> Tensor:
+        """Return the logits of the next token after each token of target texts, [n, t] → [n, t, V]."""
+        sequences = [sequence for item in items for sequence in item.sequences]
+        inputs = padded_inputs(sequences, self.model.encoder.config.pad_token_id or 0)
+        inputs["decoder_input_ids"] = target_ids
+        values = self.session({name: inputs[name] for name in self.model.input_names})
+        return torch.from_numpy(values["logits"])
+
     def _run_batch(self, items: Sequence[Item]) -> tuple[list[Tensor], dict[str, Tensor]]:
         model, sequences = self.model, [sequence for item in items for sequence in item.sequences]
+        if model.model is not None and model.writes_text:
+            return model.model.write(items, self.target_logits), {}
         inputs = padded_inputs(sequences, model.encoder.config.pad_token_id or 0)
         if model.has_choices:
             inputs = {name: ids[:, None] for name, ids in inputs.items()}

@@ -15,7 +15,13 @@ from bertsmith.models.padded import PaddedBatch, PaddedEncoder, replace_modules
 from bertsmith.tasks.base import TaskModel
 from bertsmith.tasks.batching import TaskBatch
 
-_EXAMPLE_SIZES = {"batch": 2, "choices": 3, "sequence": 8}  # sizes of the axes in the traced example
+_TARGET_IDS = "decoder_input_ids"
+_EXAMPLE_SIZES = {
+    "batch": 2,
+    "choices": 3,
+    "sequence": 8,
+    "target": 5,
+}  # sizes of the axes in the traced example
 
 
 class PaddedModel(nn.Module):
@@ -23,7 +29,8 @@ class PaddedModel(nn.Module):
 
     Inputs and outputs have the names of transformers. Without heads the output is `last_hidden_state` [B, T, H].
     With heads it is `logits`: [B, K] for sequences, [B, T, K] for tokens, [B, C] for choices, whose inputs are
-    [B, C, T]; and `start_logits` and `end_logits` [B, T] for spans. Further inputs are the task's
+    [B, C, T]; and `start_logits` and `end_logits` [B, T] for spans. A model that writes text also reads the tokens
+    of the target, `decoder_input_ids` [B, t], and its logits are [B, t, V]. Further inputs are the task's
     `TaskModel.token_inputs`, and further outputs the weights that decoding needs (`TaskModel.shared_outputs`).
 
     Attributes:
@@ -31,6 +38,7 @@ class PaddedModel(nn.Module):
         output_names: The names of the outputs, those of `shared_names` at the end.
         shared_names: The names of the outputs that are weights.
         token_inputs: The number of token indices of each further input by name.
+        writes_text: True if the model writes text (`TaskModel.writes_text`).
         has_choices: True if an item has several sequences, one per choice.
         is_per_token: True if there is an output per token.
     """
@@ -63,18 +71,24 @@ class PaddedModel(nn.Module):
             self.output_names = (*self.model.logit_names, *self.shared_names)
         self.has_choices = self.model is not None and self.model.has_choices
         self.is_per_token = self.model is None or self.model.outputs_per_token
+        self.writes_text = self.model is not None and self.model.writes_text
         segments = ("token_type_ids",) if encoder.config.type_vocab_size > 1 else ()
-        self.input_names = ("input_ids", "attention_mask", *segments, *self.token_inputs)
+        targets = (_TARGET_IDS,) if self.writes_text else ()
+        self.input_names = ("input_ids", "attention_mask", *segments, *targets, *self.token_inputs)
         self.requires_grad_(False).eval()
 
     @property
     def axes(self) -> dict[str, dict[int, str]]:
         """The names of the dynamic axes of each input."""
         names = ("batch", "choices", "sequence") if self.has_choices else ("batch", "sequence")
-        return {
-            name: {0: "batch"} if name in self.token_inputs else dict(enumerate(names))
-            for name in self.input_names
-        }
+        axes = {name: dict(enumerate(names)) for name in self.input_names}
+        axes |= {name: {0: "batch"} for name in self.token_inputs}
+        return axes | ({_TARGET_IDS: {0: "batch", 1: "target"}} if self.writes_text else {})
+
+    @property
+    def needs_examples(self) -> bool:
+        """True if inputs are more than a text."""
+        return bool(self.token_inputs) or self.writes_text
 
     @property
     def example_inputs(self) -> tuple[Tensor, ...]:
@@ -107,6 +121,8 @@ class PaddedModel(nn.Module):
             return (self.encoder(packed).view(*ids.shape, config.hidden_size),)
         first_rows = packed.first_token_rows[:, None]
         tensors = {name: first_rows + values[name] for name in self.token_inputs}
+        if self.writes_text:
+            tensors[_TARGET_IDS] = values[_TARGET_IDS]
         encoder: Any = self.encoder
         logits = self.model.logits(encoder, TaskBatch(packed, (), tensors, {}))
         shared = tuple(self.model.shared_outputs().values())
@@ -114,5 +130,5 @@ class PaddedModel(nn.Module):
             return (logits.view(values["input_ids"].shape[:2]), *shared)
         if not self.is_per_token:
             return (logits, *shared)
-        logits = logits.view(*ids.shape, logits.shape[-1])
+        logits = logits.view(*tensors.get(_TARGET_IDS, ids).shape, logits.shape[-1])
         return (*(logits.unbind(-1) if len(self.model.logit_names) > 1 else [logits]), *shared)

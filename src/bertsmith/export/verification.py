@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -25,6 +25,7 @@ from bertsmith.tasks.batching import Item, Outputs, TaskBatch, TokenSequence, pa
 MAX_DIFFERENCE = 1e-4
 """The largest difference of an output in fp32 that is not an error."""
 _MIN_INT8_COSINE = 0.995  # of outputs without a score; as for vectors in int8 by this package
+_MAX_TARGETS = 100
 _MAX_EXAMPLES = 1_000
 _SAMPLE_LENGTHS = (1, 2, 3, 17, *[16] * 8, 64, 512)  # tokens of random sequences
 
@@ -68,8 +69,8 @@ class Verifier:
         elif data is not None:
             message = "the model has no task, so it has no score on labeled data"
             raise InputError("export_data_without_task", message, argument="data", hint="omit it")
-        self._texts = [] if model.token_inputs else _text_items(original)
-        self._samples = [] if model.token_inputs else [*self._texts, *_random_items(original)]
+        self._texts = [] if model.needs_examples else _text_items(original)
+        self._samples = [] if model.needs_examples else [*self._texts, *_random_items(original)]
         self._sample_outputs = self._run_original(self._samples)
         start = perf_counter()
         self._run_original(self._texts)
@@ -92,7 +93,11 @@ class Verifier:
             answers = _answer(
                 ExportedPredictor(**vars(self._predictor), exported=exported), self._items, self._examples
             )
-            pairs += zip(self._answers.outputs.per_item, answers.outputs.per_item, strict=True)
+            pairs += (
+                self._target_logits(exported)
+                if self._model.writes_text
+                else zip(self._answers.outputs.per_item, answers.outputs.per_item, strict=True)
+            )
             seconds, seconds_before = answers.seconds, self._answers.seconds
             report |= self._scores(answers.predictions, is_int8=is_int8)
         report["difference"] = max(float((a - b).abs().max()) for a, b in pairs)
@@ -113,7 +118,7 @@ class Verifier:
         try:
             source = validation_file(self._original.path) if data is None else data
         except InputError:
-            if self._model.token_inputs:
+            if self._model.needs_examples:
                 raise
             return
         predictor = predictor.with_settings({}, "evaluate", source)
@@ -146,6 +151,14 @@ class Verifier:
     def _error(self, message: str) -> InputError:
         hint = f"nothing was written; export to another format: {option('to', 'onnx')}"
         return InputError("export_differs", message, location=self._original.path, hint=hint)
+
+    def _target_logits(self, exported: ExportedModel) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield the original's logits at the tokens of some reference texts, [t, V], and the file's."""
+        model, encoder = self._original.task.model, self._original.encoder
+        for item in self._items[:_MAX_TARGETS]:
+            with torch.inference_mode():
+                (logits,) = model.outputs_to_explain(encoder, model.collate([item]))
+            yield logits, exported.target_logits([item], item.target[None, :-1])[0]
 
     def _run_original(self, items: Sequence[Item]) -> Sequence[Tensor]:
         """Return the original's outputs for items of single sequences; without heads its hidden states."""

@@ -53,6 +53,14 @@ class EncodedSource:
         device = self.states.device
         return PairLayout(target_lengths, self.packed.lengths, device, not torch.is_grad_enabled())
 
+    def target_layout(self, targets: Packed) -> AttentionLayout:
+        """Return the layout of the targets' attention to themselves."""
+        return AttentionLayout(targets, "before", equal_lengths_only=not torch.is_grad_enabled())
+
+    def repeat(self, x: Tensor, target_lengths: NDArray[np.int64]) -> Tensor:
+        """Return the row of its source for each target token, [B, H] → [M, H]."""
+        return x.repeat_interleave(torch.from_numpy(target_lengths).to(x.device), 0)
+
 
 class DecoderState(ABC):
     """The memory of a decoder: its n hypotheses.
@@ -215,8 +223,7 @@ class TransformerDecoder(TargetDecoder):
     def forward(self, embeddings: Embeddings, targets: Packed, source: EncodedSource) -> Tensor:
         """Compute the outputs at all target tokens, [M, E]."""
         x = self._embed(embeddings, targets)
-        layout = AttentionLayout(targets, "before", equal_lengths_only=not torch.is_grad_enabled())
-        pairs = source.layout(targets.lengths)
+        layout, pairs = source.target_layout(targets), source.layout(targets.lengths)
         for layer in self.layers:
             x = layer(x, layout, layer.cross_attention.key_value(source.states), pairs)
         return self._output(x)
@@ -256,6 +263,18 @@ class _RecurrentState(DecoderState):
         self.hidden, self.cell = self.hidden[hypotheses], self.cell[hypotheses]
 
 
+class TargetLSTM(nn.LSTM):
+    """An LSTM layer over packed sequences."""
+
+    def forward(self, x: Tensor, targets: Packed, initial_state: tuple[Tensor, Tensor]) -> Tensor:  # type: ignore[override]
+        """Compute the states [M, H] of inputs [M, H], from the first hidden and cell states, [B, H] each."""
+        sequences = list(torch.split(x, targets.lengths.tolist()))
+        packed = nn.utils.rnn.pack_sequence(sequences, enforce_sorted=False)
+        hidden, cell = initial_state
+        states, _ = super().forward(packed, (hidden[None], cell[None]))
+        return torch.cat(nn.utils.rnn.unpack_sequence(states))
+
+
 class RecurrentDecoder(TargetDecoder):
     """An LSTM layer; output tanh(W [h; c]) of its state h and a context c of the source (Luong et al. 2015).
 
@@ -277,7 +296,7 @@ class RecurrentDecoder(TargetDecoder):
         super().__init__(config)
         size = config.hidden_size
         self._config = config
-        self.lstm = nn.LSTM(size, size)
+        self.lstm = TargetLSTM(size, size)
         self.initial = Linear(size, 2 * size)
         self.combine = Linear(2 * size, size)
         self.dropout = Dropout(config.hidden_dropout_prob, generator)
@@ -290,11 +309,8 @@ class RecurrentDecoder(TargetDecoder):
     def forward(self, embeddings: Embeddings, targets: Packed, source: EncodedSource) -> Tensor:
         """Compute the outputs at all target tokens, [M, E], in fp32, since errors add up from token to token."""
         with torch.autocast(source.states.device.type, enabled=False):
-            hidden, cell = self._initial_state(source)
-            sequences = list(torch.split(embeddings(targets).float(), targets.lengths.tolist()))
-            packed = nn.utils.rnn.pack_sequence(sequences, enforce_sorted=False)
-            states, _ = self.lstm(packed, (hidden[None], cell[None]))
-            return self._output(torch.cat(nn.utils.rnn.unpack_sequence(states)), source, targets.lengths)
+            states = self.lstm(embeddings(targets).float(), targets, self._initial_state(source))
+            return self._output(states, source, targets.lengths)
 
     def start(self, source: EncodedSource) -> _RecurrentState:
         """Return the state of one empty hypothesis for each source."""
@@ -321,8 +337,7 @@ class RecurrentDecoder(TargetDecoder):
 
     def _output(self, queries: Tensor, source: EncodedSource, target_lengths: NDArray[np.int64]) -> Tensor:
         if self.score is None:
-            counts = torch.from_numpy(target_lengths).to(queries.device)
-            context = self._summary(source).repeat_interleave(counts, 0)
+            context = source.repeat(self._summary(source), target_lengths)
         else:
             context = self.score(queries, source.states.float(), source.layout(target_lengths))
         return self._project(self.dropout(torch.tanh(self.combine(torch.cat([queries, context], 1)))))

@@ -12,14 +12,18 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from bertsmith.kernels.reference import SequenceLayout
 from bertsmith.models.attention import AttentionLayout, Bucket
 from bertsmith.models.char_cnn import CharCnn
 from bertsmith.models.config import ModelConfig
-from bertsmith.models.encoder import Encoder
+from bertsmith.models.cross_attention import PairBucket, PairLayout
+from bertsmith.models.decoder import EncodedSource, TargetLSTM
+from bertsmith.models.encoder import Embeddings, Encoder
 from bertsmith.models.feature_extraction import BiLSTM
 from bertsmith.models.recurrent import RIGHT_TO_LEFT, RecurrentEncoder, RecurrentLayer
 from bertsmith.packed import Packed
@@ -111,6 +115,61 @@ class PaddedLayout(AttentionLayout):
         return (Bucket(batch.num_sequences, batch.max_seqlen, bias),), None, None
 
 
+@dataclass(frozen=True)
+class PaddedPairLayout(PairLayout):
+    """The layout of padded targets and sources: one bucket, in which all rows are in order.
+
+    Attributes:
+        targets: The targets; what stands in their padding changes nothing before it.
+        sources: The sources.
+    """
+
+    targets: PaddedBatch
+    sources: PaddedBatch
+
+    @cached_property
+    def buckets(self) -> tuple[PairBucket, ...]:
+        """The bucket."""
+        target_rows, source_rows = (
+            torch.arange(batch.mask.numel(), device=batch.mask.device).view(batch.mask.shape)
+            for batch in (self.targets, self.sources)
+        )
+        is_source = self.sources.mask[:, None, None]
+        bias = torch.zeros_like(is_source, dtype=torch.float32)
+        bias = bias.masked_fill(~is_source, torch.finfo(torch.float32).min)
+        return (PairBucket(target_rows, self.targets.mask, source_rows, bias),)
+
+    def join(self, outputs: list[Tensor]) -> Tensor:
+        """Return the rows of all target tokens."""
+        return outputs[0].flatten(0, 1)
+
+
+@dataclass(frozen=True)
+class PaddedSource(EncodedSource):
+    """The encoder's output for padded sources.
+
+    Attributes:
+        targets: The targets.
+    """
+
+    targets: PaddedBatch
+
+    def layout(self, target_lengths: NDArray[np.int64]) -> PaddedPairLayout:
+        """Return the layout of attention from the targets."""
+        sources: Any = self.packed
+        return PaddedPairLayout(
+            target_lengths, target_lengths, self.states.device, True, self.targets, sources
+        )
+
+    def target_layout(self, targets: Packed) -> PaddedLayout:
+        """Return the layout of the targets' attention to themselves."""
+        return PaddedLayout(targets, "before")
+
+    def repeat(self, x: Tensor, target_lengths: NDArray[np.int64]) -> Tensor:
+        """Return the row of its source for each target token."""
+        return x[:, None].expand(-1, self.targets.max_seqlen, -1).flatten(0, 1)
+
+
 class PaddedRNN(nn.Module):
     """RNNs or LSTMs with the weights of a module, as operators of ONNX: [B · T, inputs] → [B · T, outputs].
 
@@ -144,17 +203,20 @@ class PaddedRNN(nn.Module):
         input_gate, forget_gate, cell_gate, output_gate = parameter.detach().chunk(4)
         return torch.cat([input_gate, output_gate, forget_gate, cell_gate])
 
-    def forward(self, x: Tensor, batch: PaddedBatch) -> Tensor:
-        """Trace the layers on all tokens."""
+    def forward(
+        self, x: Tensor, batch: PaddedBatch, initial_state: tuple[Tensor, Tensor] | None = None
+    ) -> Tensor:
+        """Trace the layers on all tokens; a single layer may start from states, [B, outputs] each."""
         num_sequences, length = batch.mask.shape
         lengths = batch.mask.sum(1, dtype=torch.int32)
+        initial = () if initial_state is None else tuple(state[None] for state in initial_state)
         x = x.view(num_sequences, length, -1).transpose(0, 1)
         for i in range(0, len(self.weights), 3):
             weights = [self.weights[j] for j in range(i, i + 3)]
             num_directions, _, size = weights[1].shape
             y = torch.onnx.ops.symbolic(
                 "LSTM" if self._is_lstm else "RNN",
-                (x, *weights, lengths),
+                (x, *weights, lengths, *initial),
                 {"hidden_size": size, "direction": self._direction},
                 dtype=x.dtype,
                 shape=(length, num_directions, num_sequences, size),
@@ -185,6 +247,8 @@ def replace_modules(module: nn.Module) -> None:
             setattr(module, name, PaddedEncoder(part))
         elif isinstance(part, BiLSTM):
             setattr(module, name, PaddedRNN(part.lstm, "bidirectional"))
+        elif isinstance(part, TargetLSTM):
+            setattr(module, name, PaddedRNN(part, "forward"))
         elif isinstance(part, CharCnn):
             vectors = part(torch.arange(len(part.characters)))
             setattr(module, name, nn.Embedding.from_pretrained(vectors.detach()))  # type: ignore[no-untyped-call]
@@ -205,6 +269,11 @@ class PaddedEncoder(nn.Module):
         super().__init__()
         replace_modules(encoder)
         self.encoder, self.config = encoder, encoder.config
+
+    @property
+    def embeddings(self) -> Embeddings:
+        """The embeddings of the encoder."""
+        return self.encoder.embeddings
 
     def forward(self, batch: PaddedBatch, rows: Tensor | None = None) -> Tensor:
         """Return the last hidden states, [B · T, H], or those of the tokens `rows`, long [M]: [M, H]."""

@@ -20,7 +20,9 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from bertsmith.artifacts.folder import ModelFolder
@@ -177,6 +179,10 @@ class TaskEncoder(ABC):
         return count_tokens(items)
 
 
+TargetLogits = Callable[[Sequence[Item], NDArray[np.int64]], Tensor]
+"""Returns the logits [n, t, V] of the next token after each token of n target texts, [n, t], given their items."""
+
+
 class TaskModel(Objective):
     """Heads on the encoder, their loss, and their outputs.
 
@@ -190,6 +196,8 @@ class TaskModel(Objective):
         logit_names: The names of the outputs of an exported model; several ones are the columns of `logits`.
         has_choices: True if the sequences of an item are its choices.
         token_inputs: The `tensors` with indices of tokens, long [B, n], that `logits` needs: n by name.
+        writes_text: True if `logits` are those of the next token of target texts, whose tokens are the tensor
+            `decoder_input_ids`, long [B, t]; `write` then searches for the best text.
     """
 
     inherited_heads: ClassVar[tuple[str, ...]] = ("pooler",)
@@ -198,6 +206,7 @@ class TaskModel(Objective):
     logit_names: ClassVar[tuple[str, ...]] = ("logits",)
     has_choices: ClassVar[bool] = False
     token_inputs: ClassVar[Mapping[str, int]] = {}
+    writes_text: ClassVar[bool] = False
     head_init: Mapping[str, str] = {}
     problem_type: ProblemType | None = None
     head: Any
@@ -238,6 +247,10 @@ class TaskModel(Objective):
 
         Only the export of a model with heads calls it.
         """
+        raise NotImplementedError
+
+    def write(self, items: Sequence[Item], logits: TargetLogits) -> list[Tensor]:
+        """Return what `outputs` returns for an exported model that writes text."""
         raise NotImplementedError
 
     def item_to_explain(self, item: Item, output: Tensor) -> Item:

@@ -12,8 +12,9 @@ search, since a call of `predict` may change them.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,7 +23,7 @@ from torch import Tensor, nn
 
 from bertsmith.errors import InputError
 from bertsmith.loss import Loss
-from bertsmith.models.beam_search import Hypothesis, search
+from bertsmith.models.beam_search import Hypothesis, Step, search
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.decoder import (
     DecoderState,
@@ -32,9 +33,10 @@ from bertsmith.models.decoder import (
     TransformerDecoder,
 )
 from bertsmith.models.encoder import Encoder
+from bertsmith.models.padded import PaddedBatch, PaddedSource
 from bertsmith.packed import Packed
-from bertsmith.tasks.base import Decoder, Metadata, TaskEncoder, TaskModel
-from bertsmith.tasks.batching import Item, Outputs, TaskBatch, TokenSequence
+from bertsmith.tasks.base import Decoder, Metadata, TargetLogits, TaskEncoder, TaskModel
+from bertsmith.tasks.batching import Item, Outputs, TaskBatch, TokenSequence, pack
 from bertsmith.tasks.results import Prediction
 from bertsmith.tasks.settings import TranslateSettings
 from bertsmith.tasks.targets import Target, find_label
@@ -122,6 +124,7 @@ class TranslationModel(TaskModel):
     inherited_heads = ()
     outputs_per_token = True
     supports_distillation = False
+    writes_text = True
 
     def __init__(
         self, config: ModelConfig, generator: torch.Generator, metadata: Metadata, settings: TranslateSettings
@@ -211,12 +214,54 @@ class TranslationModel(TaskModel):
             logits: Tensor = self.decoder.logits(outputs, token_embeddings)
             return logits.float().log_softmax(-1)
 
-        (start, *_), (end, *_), num_beams, max_tokens = batch.tensors["search"].T.tolist()
-        texts = search(step, lambda: self.decoder.start(source), start, end, max_tokens, num_beams)
-        return [
-            torch.tensor([reference, *zip(text.tokens, text.log_probabilities, strict=True)])
-            for reference, text in zip(references, texts, strict=True)
-        ]
+        texts = _search(step, lambda: self.decoder.start(source), batch.tensors["search"])
+        return [_output(text, reference) for text, reference in zip(texts, references, strict=True)]
+
+    def logits(self, encoder: Encoder, batch: TaskBatch) -> Tensor:
+        """Return the logits of the next token after each token of padded targets, [B · t, V]."""
+        packed: Any = batch.packed
+        ids = batch.tensors["decoder_input_ids"]
+        targets = PaddedBatch.create(ids, torch.ones_like(ids), None, self.config)
+        source = PaddedSource(self.features(encoder, packed), packed, targets)
+        outputs = self.decoder(encoder.embeddings, targets, source)
+        return self.decoder.logits(outputs, encoder.embeddings.token.weight)
+
+    def write(self, items: Sequence[Item], logits: TargetLogits) -> list[Tensor]:
+        """Return what `outputs` returns, without the loss of a reference."""
+
+        def step(tokens: Tensor, state: DecoderState) -> Tensor:
+            assert isinstance(state, _TextState)
+            state.texts = torch.cat([state.texts, tokens[:, None]], 1)
+            sources = [item for item, count in zip(items, state.counts, strict=True) for _ in range(count)]
+            return logits(sources, state.texts.numpy())[:, -1].log_softmax(-1)
+
+        tensors, _ = self.tensors(items)
+        texts = _search(
+            step, lambda: _TextState(EncodedSource(torch.empty(0), pack(items))), tensors["search"]
+        )
+        return [_output(text, (0.0, 0.0)) for text in texts]
+
+
+class _TextState(DecoderState):
+    """The tokens of each hypothesis, long [n, t], for a decoder that reads them again for each new one."""
+
+    def __init__(self, source: EncodedSource) -> None:
+        super().__init__(source)
+        self.texts = torch.empty(len(self.counts), 0, dtype=torch.long)
+
+    def _select(self, hypotheses: Tensor) -> None:
+        self.texts = self.texts[hypotheses]
+
+
+def _search(step: Step, start: Callable[[], DecoderState], settings: Tensor) -> list[Hypothesis]:
+    """Return the best text of each item by the tensor `search` of a batch."""
+    (first, *_), (last, *_), num_beams, max_tokens = settings.T.tolist()
+    return search(step, start, first, last, max_tokens, num_beams)
+
+
+def _output(text: Hypothesis, reference: tuple[float, float]) -> Tensor:
+    """Return the output of an item: see the module docstring."""
+    return torch.tensor([reference, *zip(text.tokens, text.log_probabilities, strict=True)])
 
 
 def _targets(batch: TaskBatch) -> Packed:
