@@ -16,12 +16,7 @@ from bertsmith.tasks.base import TaskModel
 from bertsmith.tasks.batching import TaskBatch
 
 _TARGET_IDS = "decoder_input_ids"
-_EXAMPLE_SIZES = {
-    "batch": 2,
-    "choices": 3,
-    "sequence": 8,
-    "target": 5,
-}  # sizes of the axes in the traced example
+_EXAMPLE_SIZES = {"batch": 2, "choices": 3, "sequence": 8, "target": 5}  # of the axes in the traced example
 
 
 class PaddedModel(nn.Module):
