@@ -23,6 +23,7 @@ from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import get_family
 from bertsmith.models.pretraining_heads import MaskedLMHead
 from bertsmith.notebook import Result
+from bertsmith.tasks.base import WritingModel
 from bertsmith.tasks.batching import Item, TaskBatch, TokenSequence, pack
 from bertsmith.tasks.fitted_task import FittedTask
 from bertsmith.tasks.targets import Target, class_target
@@ -152,13 +153,16 @@ def explain_task(
         raise InputError("text_too_long", message, hint="use a shorter text")
 
     def collate(copies: Sequence[Item]) -> TaskBatch:
-        return context.to_device(task.model.collate(copies))
+        return context.to_device(model.collate(copies))
 
     def forward(copies: Sequence[Item]) -> Sequence[Tensor]:
-        return task.model.outputs_to_explain(encoder, collate(copies))
+        function = model.target_logits if isinstance(model, WritingModel) else model.outputs
+        return function(encoder, collate(copies))
 
+    model, (item, *_) = task.model, items
     with torch.inference_mode():
-        item = task.model.item_to_explain(items[0], task.model.outputs(encoder, collate(items))[0].cpu())
+        if isinstance(model, WritingModel):
+            item = model.written_item(item, model.outputs(encoder, collate(items))[0].cpu())
         output = forward([item])[0].cpu()
     name, score = task.decoder.target(output, item, target)
     if probability:
@@ -168,13 +172,13 @@ def explain_task(
             raise InputError("no_probability", message, argument="probability", hint=hint)
         name, score = _probability(name, score, task.decoder.probabilities)
     ids = baseline_ids(item, tokenizer, baseline)
-    encoders = [encoder, *(module for module in task.model.modules() if isinstance(module, Encoder))]
+    encoders = [encoder, *(module for module in model.modules() if isinstance(module, Encoder))]
     embeddings = [module.embeddings.token for module in encoders]
     explained = ExplainedOutput(embeddings, item, forward, score, ids, baseline)
     maps = _attention_maps(encoder, tokenizer, context, items) if attention else []
-    if attention:
+    if attention and isinstance(model, WritingModel):
         with torch.inference_mode():
-            tokens, weights = task.model.cross_attention(encoder, collate([item]))
+            tokens, weights = model.cross_attention(encoder, collate([item]))
         if weights:
             maps.append(cross_attention_maps(tokenizer, explained.ids, tokens.cpu().numpy(), weights))
     return explain_output(explained, name, tokenizer, texts, steps=steps, attention=maps)

@@ -15,6 +15,7 @@ from bertsmith.export.formats import Session
 from bertsmith.export.padded_model import PaddedModel
 from bertsmith.inference.task_predictor import TaskPredictor
 from bertsmith.packed import Packed
+from bertsmith.tasks.base import WritingModel
 from bertsmith.tasks.batching import Item, Outputs, TokenSequence
 
 _BATCH_SIZE = 16  # items
@@ -58,7 +59,7 @@ class ExportedModel:
 
     def _run_batch(self, items: Sequence[Item]) -> tuple[list[Tensor], dict[str, Tensor]]:
         model, sequences = self.model, [sequence for item in items for sequence in item.sequences]
-        if model.model is not None and model.writes_text:
+        if isinstance(model.model, WritingModel):
             return model.model.write(items, self.target_logits), {}
         inputs = padded_inputs(sequences, model.encoder.config.pad_token_id or 0)
         if model.has_choices:

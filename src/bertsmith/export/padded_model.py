@@ -12,7 +12,7 @@ from bertsmith.errors import InputError
 from bertsmith.kernels.reference import REFERENCE, set_kernel_backend
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.padded import PaddedBatch, PaddedEncoder, replace_modules
-from bertsmith.tasks.base import TaskModel
+from bertsmith.tasks.base import TaskModel, WritingModel
 from bertsmith.tasks.batching import TaskBatch
 
 _TARGET_IDS = "decoder_input_ids"
@@ -33,7 +33,7 @@ class PaddedModel(nn.Module):
         output_names: The names of the outputs, those of `shared_names` at the end.
         shared_names: The names of the outputs that are weights.
         token_inputs: The number of token indices of each further input by name.
-        writes_text: True if the model writes text (`TaskModel.writes_text`).
+        writes_text: True if the model writes text (`WritingModel`).
         has_choices: True if an item has several sequences, one per choice.
         is_per_token: True if there is an output per token.
     """
@@ -66,7 +66,7 @@ class PaddedModel(nn.Module):
             self.output_names = (*self.model.logit_names, *self.shared_names)
         self.has_choices = self.model is not None and self.model.has_choices
         self.is_per_token = self.model is None or self.model.outputs_per_token
-        self.writes_text = self.model is not None and self.model.writes_text
+        self.writes_text = isinstance(self.model, WritingModel)
         segments = ("token_type_ids",) if encoder.config.type_vocab_size > 1 else ()
         targets = (_TARGET_IDS,) if self.writes_text else ()
         self.input_names = ("input_ids", "attention_mask", *segments, *targets, *self.token_inputs)

@@ -20,6 +20,7 @@ from bertsmith.inference.significance import score_interval
 from bertsmith.inference.task_predictor import TaskPredictor
 from bertsmith.io.sources import Source, name_of
 from bertsmith.packed import Packed
+from bertsmith.tasks.base import WritingModel
 from bertsmith.tasks.batching import Item, Outputs, TaskBatch, TokenSequence, pack, run_batched
 
 MAX_DIFFERENCE = 1e-4
@@ -155,9 +156,10 @@ class Verifier:
     def _target_logits(self, exported: ExportedModel) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield the original's logits at the tokens of some reference texts, [t, V], and the file's."""
         model, encoder = self._original.task.model, self._original.encoder
+        assert isinstance(model, WritingModel)
         for item in self._items[:_MAX_TARGETS]:
             with torch.inference_mode():
-                (logits,) = model.outputs_to_explain(encoder, model.collate([item]))
+                (logits,) = model.target_logits(encoder, model.collate([item]))
             yield logits, exported.target_logits([item], item.target[None, :-1])[0]
 
     def _run_original(self, items: Sequence[Item]) -> Sequence[Tensor]:

@@ -179,10 +179,6 @@ class TaskEncoder(ABC):
         return count_tokens(items)
 
 
-TargetLogits = Callable[[Sequence[Item], NDArray[np.int64]], Tensor]
-"""Returns the logits [n, t, V] of the next token after each token of n target texts, [n, t], given their items."""
-
-
 class TaskModel(Objective):
     """Heads on the encoder, their loss, and their outputs.
 
@@ -196,8 +192,6 @@ class TaskModel(Objective):
         logit_names: The names of the outputs of an exported model; several ones are the columns of `logits`.
         has_choices: True if the sequences of an item are its choices.
         token_inputs: The `tensors` with indices of tokens, long [B, n], that `logits` needs: n by name.
-        writes_text: True if `logits` are those of the next token of target texts, whose tokens are the tensor
-            `decoder_input_ids`, long [B, t]; `write` then searches for the best text.
     """
 
     inherited_heads: ClassVar[tuple[str, ...]] = ("pooler",)
@@ -206,7 +200,6 @@ class TaskModel(Objective):
     logit_names: ClassVar[tuple[str, ...]] = ("logits",)
     has_choices: ClassVar[bool] = False
     token_inputs: ClassVar[Mapping[str, int]] = {}
-    writes_text: ClassVar[bool] = False
     head_init: Mapping[str, str] = {}
     problem_type: ProblemType | None = None
     head: Any
@@ -249,25 +242,6 @@ class TaskModel(Objective):
         """
         raise NotImplementedError
 
-    def write(self, items: Sequence[Item], logits: TargetLogits) -> list[Tensor]:
-        """Return what `outputs` returns for an exported model that writes text."""
-        raise NotImplementedError
-
-    def item_to_explain(self, item: Item, output: Tensor) -> Item:
-        """Return the item of `outputs_to_explain`, which may need the answer, for an item and its output."""
-        return item
-
-    def outputs_to_explain(self, encoder: Encoder, batch: TaskBatch) -> Sequence[Tensor]:
-        """Return differentiable outputs, one for each item, which `Decoder.target` reads."""
-        return self.outputs(encoder, batch)
-
-    def cross_attention(self, encoder: Encoder, batch: TaskBatch) -> tuple[Tensor, list[Tensor]]:
-        """Return the tokens of a decoder, long [t], and their attention weights to those of a single item.
-
-        The weights are a tensor [A, t, T] for each layer; none without a decoder that attends.
-        """
-        return batch.packed.tokens[:0], []
-
     def shared_outputs(self) -> dict[str, Tensor]:
         """Return learned weights that decoding needs, by name, such as the transitions of a CRF."""
         return {}
@@ -301,6 +275,37 @@ class TaskModel(Objective):
         """Return the model to save: the encoder and the heads."""
         modules = {"encoder": encoder, **self.features.parts, **self.heads}
         return {MODEL: ModelParts(self.config, modules, self.labels, self.problem_type)}
+
+
+TargetLogits = Callable[[Sequence[Item], NDArray[np.int64]], Tensor]
+"""Returns the logits [n, t, V] of the next token after each token of n target texts, [n, t], given their items."""
+
+
+class WritingModel(TaskModel):
+    """A model that writes text: an item's output is a text, found by search, and a target text has logits.
+
+    For an exported model, `logits` are those of targets whose tokens are the tensor `decoder_input_ids`, long
+    [B, t], and `write` searches for the best texts.
+    """
+
+    @abstractmethod
+    def written_item(self, item: Item, output: Tensor) -> Item:
+        """Return an item whose target is the text in its output."""
+
+    @abstractmethod
+    def target_logits(self, encoder: Encoder, batch: TaskBatch) -> Sequence[Tensor]:
+        """Return the differentiable logits of the tokens of each target, [t, V], which `Decoder.target` reads."""
+
+    @abstractmethod
+    def cross_attention(self, encoder: Encoder, batch: TaskBatch) -> tuple[Tensor, list[Tensor]]:
+        """Return the target's tokens, long [t], and their attention weights to those of a single item.
+
+        The weights are a tensor [A, t, T] for each layer; none without a decoder that attends.
+        """
+
+    @abstractmethod
+    def write(self, items: Sequence[Item], logits: TargetLogits) -> list[Tensor]:
+        """Return what `outputs` returns, by the logits of an exported model."""
 
 
 class Decoder(ABC):

@@ -35,7 +35,7 @@ from bertsmith.models.decoder import (
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.padded import PaddedBatch, PaddedSource
 from bertsmith.packed import Packed
-from bertsmith.tasks.base import Decoder, Metadata, TargetLogits, TaskEncoder, TaskModel
+from bertsmith.tasks.base import Decoder, Metadata, TargetLogits, TaskEncoder, WritingModel
 from bertsmith.tasks.batching import Item, Outputs, TaskBatch, TokenSequence, pack
 from bertsmith.tasks.results import Prediction
 from bertsmith.tasks.settings import TranslateSettings
@@ -118,13 +118,12 @@ def _encode(tokenizer: Tokenizer, texts: list[str], max_length: int) -> list[Enc
     return tokenizer.encode_batch(texts, max_length=max_length, with_offsets=False)
 
 
-class TranslationModel(TaskModel):
+class TranslationModel(WritingModel):
     """A decoder on the encoder's states. It shares the encoder's embeddings, also as output weights."""
 
     inherited_heads = ()
     outputs_per_token = True
     supports_distillation = False
-    writes_text = True
 
     def __init__(
         self, config: ModelConfig, generator: torch.Generator, metadata: Metadata, settings: TranslateSettings
@@ -183,11 +182,11 @@ class TranslationModel(TaskModel):
         num_correct = (logits.detach().argmax(-1) == labels).sum()
         return losses, num_correct, targets.lengths.tolist()
 
-    def item_to_explain(self, item: Item, output: Tensor) -> Item:
+    def written_item(self, item: Item, output: Tensor) -> Item:
         """Return the item with the written text as its target."""
         return replace(item, target=np.array([item.sequences[0].ids[0], *hypothesis(output).tokens]))
 
-    def outputs_to_explain(self, encoder: Encoder, batch: TaskBatch) -> Sequence[Tensor]:
+    def target_logits(self, encoder: Encoder, batch: TaskBatch) -> Sequence[Tensor]:
         """Return the logits of the tokens of each target, [t, V]."""
         source, targets = EncodedSource(self.features(encoder, batch.packed), batch.packed), _targets(batch)
         outputs = self.decoder(encoder.embeddings, targets, source)
