@@ -9,6 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
+from safetensors.numpy import save_file
 
 from bertsmith.errors import InputError
 from bertsmith.io.word_vectors import read_word_vectors, write_word_vectors
@@ -139,3 +141,14 @@ def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
         with pytest.raises(InputError) as caught:
             read_word_vectors(tmp_path / name)
         assert (caught.value.code, caught.value.location) == ("not_found", str(tmp_path / name))
+
+
+@pytest.mark.parametrize("vectors", [np.ones((3, 4), np.float32), np.ones(2, np.float32)])
+def test_a_folder_whose_words_and_vectors_do_not_match_is_an_error(
+    vectors: NDArray[np.float32], tmp_path: Path
+) -> None:
+    (tmp_path / "words.json").write_text('{"words": ["joy", "fear"]}')
+    save_file({"vectors": vectors}, tmp_path / "vectors.safetensors")
+    with pytest.raises(InputError) as error:
+        read_word_vectors(tmp_path)
+    assert (error.value.code, error.value.location) == ("not_word_vectors", str(tmp_path))

@@ -552,7 +552,7 @@ def test_digits_with_underscores_are_no_number() -> None:
 
 def test_integers_beyond_64_bits_in_a_data_frame() -> None:
     class Frame:
-        """As pandas: Arrow refuses the column, and the values are Python's."""
+        """A table whose column Arrow refuses; its values are Python's, as in pandas."""
 
         columns = ("text", "label")
 

@@ -142,11 +142,8 @@ def baselines(
     Raises:
         InputError: An argument, the recipe, a task, or a file is invalid; raised before anything is trained.
     """
-    for argument, values in {
-        "seeds": [seeds],
-        "few_labels": few_labels,
-        "tokens": [1 if tokens is None else tokens],
-    }.items():
+    counts = {"seeds": [seeds], "few_labels": few_labels, "tokens": [] if tokens is None else [tokens]}
+    for argument, values in counts.items():
         for value in values:
             check_positive(value, argument)
     out, table = atomic.output_path(output_dir), read_recipe(recipe or HISTORY)

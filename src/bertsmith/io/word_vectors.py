@@ -63,14 +63,14 @@ def _read_folder(folder: Path, words: Collection[str] | None) -> tuple[dict[str,
     try:
         names = load_json(atomic.read_file(folder / WORDS_FILE).decode("utf-8"))["words"]
         rows = load_file(folder / VECTORS_FILE)["vectors"]
+        pairs, (_, width) = list(zip(names, rows, strict=True)), rows.shape
     except (OSError, InputError, SafetensorError, KeyError, TypeError, ValueError):
         message, hint = (
             "this folder holds no word vectors, or is damaged",
             "name one that WordVectors.save wrote",
         )
         raise InputError("not_word_vectors", message, location=folder, hint=hint) from None
-    vectors = {name: row for name, row in zip(names, rows, strict=True) if words is None or name in words}
-    return vectors, rows.shape[1]
+    return {name: row for name, row in pairs if words is None or name in words}, width
 
 
 def write_word_vectors(path: str | Path, words: Sequence[str], vectors: NDArray[np.float32]) -> None:

@@ -83,7 +83,8 @@ class PaddedBatch(Packed):
     def row_bounds(self) -> tuple[Tensor, Tensor]:
         """The row of the first token of each row's sequence, and the row after its last token, long [B · T]."""
         starts, ends = self.first_token_rows, self.last_token_rows + 1
-        return tuple(rows[:, None].expand(self.mask.shape).flatten() for rows in (starts, ends))  # type: ignore[return-value]
+        starts, ends = (rows[:, None].expand(self.mask.shape).flatten() for rows in (starts, ends))
+        return starts, ends
 
     def mean(self, rows: Tensor) -> Tensor:
         """Return the mean of each sequence's tokens, [B · T, H] → [B, H]."""

@@ -187,10 +187,10 @@ def check_text(value: Any, name: str, location: str) -> str:
 
 
 def check_examples(examples: Sequence[Any], source: Any, noun: str) -> None:
-    """Raise InputError if a source has no examples, or if their ids repeat.
+    """Raise InputError if a source has no examples, or if their ids repeat; log texts that are printed lists.
 
     Args:
-        examples: Examples; an `id` is optional, and may be None. Log texts that are printed lists.
+        examples: Examples; an `id` is optional, and may be None.
         source: The source of the examples.
         noun: The plural name of the examples.
     """

@@ -167,9 +167,12 @@ class TranslationModel(WritingModel):
     def loss(self, encoder: Encoder, batch: TaskBatch) -> Loss:
         """Return the cross-entropy of the targets' tokens, with label smoothing, summed."""
         with encoder.embeddings.token.tied_decoder_weight(True) as token_embeddings:
-            source = EncodedSource(self.features(encoder, batch.packed), batch.packed)
+            source = self._source(encoder, batch)
             losses, num_correct, _ = self._token_losses(encoder, batch, source, token_embeddings)
         return Loss({"task": losses.sum()}, batch.counts, {"task": num_correct})
+
+    def _source(self, encoder: Encoder, batch: TaskBatch) -> EncodedSource:
+        return EncodedSource(self.features(encoder, batch.packed), batch.packed)
 
     def _token_losses(
         self, encoder: Encoder, batch: TaskBatch, source: EncodedSource, token_embeddings: Tensor
@@ -188,19 +191,19 @@ class TranslationModel(WritingModel):
 
     def target_logits(self, encoder: Encoder, batch: TaskBatch) -> Sequence[Tensor]:
         """Return the logits of the tokens of each target, [t, V]."""
-        source, targets = EncodedSource(self.features(encoder, batch.packed), batch.packed), _targets(batch)
+        source, targets = self._source(encoder, batch), _targets(batch)
         outputs = self.decoder(encoder.embeddings, targets, source)
         logits = self.decoder.logits(outputs, encoder.embeddings.token.weight)
         return torch.split(logits.float(), targets.lengths.tolist())
 
     def cross_attention(self, encoder: Encoder, batch: TaskBatch) -> tuple[Tensor, list[Tensor]]:
         """Return the tokens that the decoder reads, [CLS] and those of the text, and their attention weights."""
-        source, targets = EncodedSource(self.features(encoder, batch.packed), batch.packed), _targets(batch)
+        source, targets = self._source(encoder, batch), _targets(batch)
         return targets.tokens, self.decoder.attention_weights(encoder.embeddings, targets, source)
 
     def outputs(self, encoder: Encoder, batch: TaskBatch) -> Sequence[Tensor]:
         """Return [1 + t, 2] for each item: see the module docstring."""
-        source = EncodedSource(self.features(encoder, batch.packed), batch.packed)
+        source = self._source(encoder, batch)
         token_embeddings = encoder.embeddings.token.weight
         references = [(0.0, 0.0)] * len(batch.sizes)
         if "target_labels" in batch.tensors:
